@@ -1,0 +1,47 @@
+"""Items in tables, with DynamoDB's meaning, on SQLite and on DynamoDB.
+
+Features import the vocabulary from here and are handed a `Store`; only the composition
+root opens one, with `open_store`.
+"""
+
+from pricekeeper.storage.expressions import (
+    ITEM_ABSENT,
+    ITEM_EXISTS,
+    Action,
+    Add,
+    Condition,
+    Remove,
+    Set,
+    SetOnce,
+    attr,
+)
+from pricekeeper.storage.opening import open_store
+from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
+from pricekeeper.storage.port import Store
+from pricekeeper.storage.tables import Key, Table
+from pricekeeper.storage.values import Item, Value
+
+__all__ = [
+    "ITEM_ABSENT",
+    "ITEM_EXISTS",
+    "Action",
+    "Add",
+    "Check",
+    "Condition",
+    "Delete",
+    "Item",
+    "Key",
+    "Page",
+    "Put",
+    "Query",
+    "Remove",
+    "Set",
+    "SetOnce",
+    "Store",
+    "Table",
+    "Update",
+    "Value",
+    "Write",
+    "attr",
+    "open_store",
+]

@@ -1,0 +1,286 @@
+"""Conditions and update actions as frozen values, with the meaning DynamoDB gives them.
+
+Features combine these; they never write expression strings. Each condition knows how to
+evaluate itself against an item (`holds`), which is all the SQLite adapter needs; the
+DynamoDB adapter renders the same values to text. An absent item is an empty one.
+
+Where DynamoDB surprises, the engine was asked and the answer is kept here: a missing
+attribute fails every comparison but ``<>``, which it passes; values of different types
+are never equal and never ordered.
+
+    attr("rf").eq(5) & (attr("tk").ge(3) | attr("tk").absent())
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from pricekeeper.errors import InvalidOperationError
+from pricekeeper.storage.values import PARTITION_KEY, Item, Value, same
+
+Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+
+_ORDERINGS: Final[dict[str, Callable[[object, object], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_PLAIN: Final = frozenset({str, int, bytes, bool, type(None)})
+_ORDERED: Final = frozenset({str, int, bytes})
+
+
+class _Missing:
+    """The value of an attribute that is not there: equal to nothing, ordered with nothing."""
+
+
+_MISSING: Final = _Missing()
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """What must hold of the current item for a write to happen."""
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        """Whether this is true of the item; an absent item is an empty mapping."""
+        raise NotImplementedError  # pragma: no cover - every subclass defines it
+
+    def __and__(self, other: Condition) -> Condition:
+        return And((*_parts(self, And), *_parts(other, And)))
+
+    def __or__(self, other: Condition) -> Condition:
+        return Or((*_parts(self, Or), *_parts(other, Or)))
+
+    def __invert__(self) -> Condition:
+        return Not(self)
+
+
+class Compare(Condition, frozen=True):
+    """``attribute <comparison> value``."""
+
+    attribute: str
+    comparison: Comparison
+    value: Value
+
+    def __post_init__(self) -> None:
+        if self.comparison in _ORDERINGS and type(self.value) not in _ORDERED:
+            raise InvalidOperationError(f"{self.comparison} orders numbers, strings and bytes only")
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        have = item.get(self.attribute, _MISSING)  # type: ignore[call-overload]
+        want = self.value
+        if self.comparison == "=":
+            return _equal(have, want)
+        if self.comparison == "<>":
+            return not _equal(have, want)
+        return type(have) is type(want) and _ORDERINGS[self.comparison](have, want)
+
+
+class SizeCompare(Condition, frozen=True):
+    """``size(attribute) <comparison> length``: characters, bytes, members or entries."""
+
+    attribute: str
+    comparison: Comparison
+    length: int
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        have = _size(item.get(self.attribute))
+        if have is None:
+            return self.comparison == "<>"
+        if self.comparison == "=":
+            return have == self.length
+        if self.comparison == "<>":
+            return have != self.length
+        return _ORDERINGS[self.comparison](have, self.length)
+
+
+class Exists(Condition, frozen=True):
+    """The attribute is there, whatever its value (``None`` counts)."""
+
+    attribute: str
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        return self.attribute in item
+
+
+class Contains(Condition, frozen=True):
+    """A substring of a string or bytes, a member of a set, or an element of a list."""
+
+    attribute: str
+    value: Value
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        have, want = item.get(self.attribute), self.value
+        if isinstance(have, str):
+            return isinstance(want, str) and want in have
+        if isinstance(have, bytes):
+            return isinstance(want, bytes) and want in have
+        if isinstance(have, (set, frozenset)):
+            return isinstance(want, str) and want in have
+        if isinstance(have, (list, tuple)):
+            return any(same(member, want) for member in have)
+        return False
+
+
+class BeginsWith(Condition, frozen=True):
+    """The attribute is a string that starts with the prefix."""
+
+    attribute: str
+    prefix: str
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        have = item.get(self.attribute)
+        return isinstance(have, str) and have.startswith(self.prefix)
+
+
+class And(Condition, frozen=True):
+    """All parts hold."""
+
+    parts: tuple[Condition, ...]
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        return all(part.holds(item) for part in self.parts)
+
+
+class Or(Condition, frozen=True):
+    """Some part holds."""
+
+    parts: tuple[Condition, ...]
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        return any(part.holds(item) for part in self.parts)
+
+
+class Not(Condition, frozen=True):
+    """The part does not hold."""
+
+    part: Condition
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        return not self.part.holds(item)
+
+
+class Attribute(msgspec.Struct, frozen=True):
+    """A top-level attribute, from which conditions are made."""
+
+    name: str
+
+    def eq(self, value: Value) -> Condition:
+        return Compare(self.name, "=", value)
+
+    def ne(self, value: Value) -> Condition:
+        return Compare(self.name, "<>", value)
+
+    def lt(self, value: str | int | bytes) -> Condition:
+        return Compare(self.name, "<", value)
+
+    def le(self, value: str | int | bytes) -> Condition:
+        return Compare(self.name, "<=", value)
+
+    def gt(self, value: str | int | bytes) -> Condition:
+        return Compare(self.name, ">", value)
+
+    def ge(self, value: str | int | bytes) -> Condition:
+        return Compare(self.name, ">=", value)
+
+    def exists(self) -> Condition:
+        return Exists(self.name)
+
+    def absent(self) -> Condition:
+        return Not(Exists(self.name))
+
+    def contains(self, value: Value) -> Condition:
+        return Contains(self.name, value)
+
+    def begins_with(self, prefix: str) -> Condition:
+        return BeginsWith(self.name, prefix)
+
+    def size(self, comparison: Comparison, length: int) -> Condition:
+        return SizeCompare(self.name, comparison, length)
+
+
+def attr(name: str) -> Attribute:
+    """Start a condition: ``attr("balance").ge(10)``."""
+    return Attribute(name)
+
+
+ITEM_EXISTS: Final[Condition] = Exists(PARTITION_KEY)
+ITEM_ABSENT: Final[Condition] = Not(ITEM_EXISTS)
+
+
+class Set(msgspec.Struct, frozen=True):
+    """Give the attribute this value."""
+
+    attribute: str
+    value: Value
+
+    def apply(self, item: Item) -> None:
+        item[self.attribute] = self.value
+
+
+class SetOnce(msgspec.Struct, frozen=True):
+    """Give the attribute this value unless it has one already."""
+
+    attribute: str
+    value: Value
+
+    def apply(self, item: Item) -> None:
+        item.setdefault(self.attribute, self.value)
+
+
+class Add(msgspec.Struct, frozen=True):
+    """Add to a number (absent counts as 0), or members to a set (absent counts as empty)."""
+
+    attribute: str
+    value: int | AbstractSet[str]
+
+    def __post_init__(self) -> None:
+        if type(self.value) is not int and not isinstance(self.value, (set, frozenset)):
+            raise InvalidOperationError("ADD takes an integer or a set of strings")
+
+    def apply(self, item: Item) -> None:
+        have, value = item.get(self.attribute, _MISSING), self.value  # type: ignore[call-overload]
+        if have is _MISSING:
+            item[self.attribute] = value
+        elif type(value) is int and type(have) is int:
+            item[self.attribute] = have + value
+        elif isinstance(have, (set, frozenset)) and isinstance(value, (set, frozenset)):
+            item[self.attribute] = frozenset(have) | value
+        else:
+            raise InvalidOperationError(
+                f"ADD to {self.attribute!r}: it holds another type than what is added"
+            )
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Take the attribute away; it need not be there."""
+
+    attribute: str
+
+    def apply(self, item: Item) -> None:
+        item.pop(self.attribute, None)
+
+
+Action: TypeAlias = Set | SetOnce | Add | Remove
+
+
+def _parts(condition: Condition, kind: type[And | Or]) -> tuple[Condition, ...]:
+    return condition.parts if isinstance(condition, kind) else (condition,)
+
+
+def _equal(have: Value | _Missing, want: Value) -> bool:
+    if type(have) in _PLAIN:
+        return type(have) is type(want) and have == want
+    return have is not _MISSING and same(have, want)  # type: ignore[arg-type]
+
+
+def _size(value: Value) -> int | None:
+    if isinstance(value, str):
+        return len(value.encode("utf-16-le")) // 2
+    if isinstance(value, (bytes, set, frozenset, list, tuple, dict)):
+        return len(value)
+    return None

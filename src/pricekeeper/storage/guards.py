@@ -1,0 +1,75 @@
+"""Which conditional writes may be sent again when their reply was lost.
+
+A write guards itself if, once it has been applied, its own condition can't hold any more:
+``SET rf = 7 IF rf = 5``, put-if-absent, delete-if-present. A second copy of it, sent again or
+still under way, is then refused instead of applied. Whether that is so is decided without
+seeing the item, by evaluating the condition over what the write makes certain and treating
+everything else as unknown (Kleene's three-valued logic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pricekeeper.storage.expressions import (
+    And,
+    BeginsWith,
+    Compare,
+    Condition,
+    Contains,
+    Exists,
+    Not,
+    Or,
+    Remove,
+    Set,
+    SizeCompare,
+)
+from pricekeeper.storage.operations import Delete, Put, Update
+from pricekeeper.storage.values import PARTITION_KEY, SORT_KEY, Value
+
+_REMOVED: Final = object()
+
+
+def guards_itself(operation: Put | Update | Delete) -> bool:
+    """Whether applying the operation makes its own condition false for certain."""
+    condition = operation.condition
+    if condition is None:
+        return False
+    if isinstance(operation, Put):
+        return not condition.holds(operation.item)
+    if isinstance(operation, Delete):
+        return not condition.holds({})
+    known: dict[str, Value | object] = {PARTITION_KEY: operation.key.pk}
+    if operation.key.sk is not None:
+        known[SORT_KEY] = operation.key.sk
+    for action in operation.actions:
+        if isinstance(action, Set):
+            known[action.attribute] = action.value
+        elif isinstance(action, Remove):
+            known[action.attribute] = _REMOVED
+    present = frozenset(action.attribute for action in operation.actions) - {
+        action.attribute for action in operation.actions if isinstance(action, Remove)
+    }
+    return _certain(condition, known, present) is False
+
+
+def _certain(
+    condition: Condition, known: Mapping[str, Value | object], present: frozenset[str]
+) -> bool | None:
+    """Whether the condition holds, as far as that is certain; ``None`` if it is not."""
+    if isinstance(condition, Not):
+        inner = _certain(condition.part, known, present)
+        return None if inner is None else not inner
+    if isinstance(condition, (And, Or)):
+        deciding = isinstance(condition, Or)
+        parts = [_certain(part, known, present) for part in condition.parts]
+        if deciding in parts:
+            return deciding
+        return None if None in parts else not deciding
+    assert isinstance(condition, (Compare, SizeCompare, Exists, Contains, BeginsWith))
+    name = condition.attribute
+    if name not in known:
+        return True if isinstance(condition, Exists) and name in present else None
+    value = known[name]
+    return condition.holds({} if value is _REMOVED else {name: value})  # type: ignore[dict-item]

@@ -1,0 +1,186 @@
+"""What a store can be asked to do, as frozen values, and the rules every store applies to them.
+
+The rules are DynamoDB's, checked here so that both adapters refuse the same things with
+the same error before anything is sent or queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from pricekeeper.errors import InvalidOperationError
+from pricekeeper.storage.expressions import Action, Condition, Remove
+from pricekeeper.storage.tables import Key, Table
+from pricekeeper.storage.values import (
+    EXPIRY,
+    ITEM_BYTES_MAX,
+    PARTITION_KEY,
+    SORT_KEY,
+    Item,
+    Value,
+    item_bytes,
+    text_bytes,
+    value_bytes,
+)
+
+TRANSACTION_OPERATIONS_MAX: Final = 100
+TRANSACTION_TOKEN_LENGTH_MAX: Final = 36
+TRANSACTION_TOKEN_TTL_SECS: Final = 600
+QUERY_ITEMS_MAX: Final = 1000
+
+_KEY_ATTRIBUTES: Final = frozenset({PARTITION_KEY, SORT_KEY})
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Write a whole item, in place of what may be there."""
+
+    table: Table
+    item: Item
+    condition: Condition | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.table.key_of(self.item)
+
+    def check(self) -> None:
+        """Raise if the store's rules refuse this, whatever it holds."""
+        self.table.key_of(self.item)
+        _check_expiry(self.table, self.item)
+        check_item_size(self.item)
+
+
+class Update(msgspec.Struct, frozen=True):
+    """Change attributes of an item, creating it if it is absent."""
+
+    table: Table
+    key: Key
+    actions: tuple[Action, ...]
+    condition: Condition | None = None
+
+    def check(self) -> None:
+        """Raise if the store's rules refuse this, whatever it holds."""
+        self.table.checked(self.key)
+        if not self.actions:
+            raise InvalidOperationError("an update needs at least one action")
+        touched = {action.attribute for action in self.actions}
+        if len(touched) < len(self.actions):
+            raise InvalidOperationError("an update may touch an attribute once only")
+        if not touched.isdisjoint(_KEY_ATTRIBUTES):
+            raise InvalidOperationError("an update can't change the key")
+        if "" in touched:
+            raise InvalidOperationError("an attribute needs a name")
+        for action in self.actions:
+            if not isinstance(action, Remove):
+                value_bytes(action.value)
+                if action.attribute == EXPIRY:
+                    _check_expiry(self.table, {EXPIRY: action.value})
+
+    def apply(self, item: Item | None) -> Item:
+        """The item as it is after this update; the given one is left alone."""
+        fresh: Item
+        if item is None:
+            fresh = {PARTITION_KEY: self.key.pk}
+            if self.key.sk is not None:
+                fresh[SORT_KEY] = self.key.sk
+        else:
+            fresh = dict(item)
+        for action in self.actions:
+            action.apply(fresh)
+        return fresh
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Remove an item; it need not be there."""
+
+    table: Table
+    key: Key
+    condition: Condition | None = None
+
+    def check(self) -> None:
+        """Raise if the store's rules refuse this, whatever it holds."""
+        self.table.checked(self.key)
+
+
+class Check(msgspec.Struct, frozen=True):
+    """In a transaction: write nothing here, but insist on a condition."""
+
+    table: Table
+    key: Key
+    condition: Condition
+
+    def check(self) -> None:
+        """Raise if the store's rules refuse this, whatever it holds."""
+        self.table.checked(self.key)
+
+
+Write: TypeAlias = Put | Update | Delete | Check
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Items of one partition in the order of their sort keys, at most ``limit`` of them.
+
+    ``prefix`` narrows to sort keys that start with it, ``first`` and ``last`` (both
+    inclusive) to a range. ``after`` continues behind a sort key, in the direction asked.
+    """
+
+    table: Table
+    pk: str
+    prefix: str = ""
+    first: str = ""
+    last: str = ""
+    after: str = ""
+    limit: int = QUERY_ITEMS_MAX
+    descending: bool = False
+
+    def check(self) -> None:
+        """Raise if the store's rules refuse this, whatever it holds."""
+        if not self.table.sorted:
+            raise InvalidOperationError(f"{self.table.name}: a table without SK can't be queried")
+        self.table.checked(Key(self.pk, "any"))
+        for bound in (self.prefix, self.first, self.last, self.after):
+            text_bytes(bound)
+        if self.prefix and (self.first or self.last):
+            raise InvalidOperationError("a query takes a prefix or a range, not both")
+        if not 1 <= self.limit <= QUERY_ITEMS_MAX:
+            raise InvalidOperationError(f"a query's limit is 1 to {QUERY_ITEMS_MAX}")
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What a query found. ``after`` is where to go on, empty at the end."""
+
+    items: tuple[Item, ...]
+    after: str = ""
+
+
+def check_transaction(operations: Sequence[Write], token: str | None) -> None:
+    """Raise if the store's rules refuse this transaction, whatever it holds."""
+    if not 1 <= len(operations) <= TRANSACTION_OPERATIONS_MAX:
+        raise InvalidOperationError(
+            f"a transaction has 1 to {TRANSACTION_OPERATIONS_MAX} operations, not {len(operations)}"
+        )
+    if token is not None and not 1 <= len(token) <= TRANSACTION_TOKEN_LENGTH_MAX:
+        raise InvalidOperationError(
+            f"a transaction token has 1 to {TRANSACTION_TOKEN_LENGTH_MAX} characters"
+        )
+    for operation in operations:
+        operation.check()
+    places = {(operation.table.name, operation.key) for operation in operations}
+    if len(places) < len(operations):
+        raise InvalidOperationError("a transaction can't touch one item twice")
+
+
+def check_item_size(item: Mapping[str, Value]) -> None:
+    """Raise if the item is larger than any store of ours may hold."""
+    size = item_bytes(item)
+    if size > ITEM_BYTES_MAX:
+        raise InvalidOperationError(f"an item of {size} bytes: the most is {ITEM_BYTES_MAX}")
+    if "" in item:
+        raise InvalidOperationError("an attribute needs a name")
+
+
+def _check_expiry(table: Table, item: Mapping[str, Value]) -> None:
+    if table.expires and EXPIRY in item and type(item[EXPIRY]) is not int:
+        raise InvalidOperationError(f"{table.name}: {EXPIRY} is in whole seconds")

@@ -1,0 +1,82 @@
+"""The tables: the one source for creating them, for deployment templates and for tests.
+
+Every table has a string partition key ``PK``; most have a string sort key ``SK``. Those
+with ``expires`` drop an item once its ``expires_at_epoch`` (seconds) has come: for a reader
+it is gone at that second, and the store removes it when it gets round to it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from pricekeeper.errors import InvalidOperationError
+from pricekeeper.storage.values import (
+    PARTITION_KEY,
+    PARTITION_KEY_BYTES_MAX,
+    SORT_KEY,
+    SORT_KEY_BYTES_MAX,
+    Value,
+    text_bytes,
+)
+
+
+class Key(msgspec.Struct, frozen=True):
+    """Where one item lives. ``sk`` is ``None`` in a table without sort key."""
+
+    pk: str
+    sk: str | None = None
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One table's name and shape."""
+
+    name: str
+    sorted: bool = True
+    expires: bool = True
+
+    def key_of(self, item: dict[str, Value]) -> Key:
+        """The key inside an item; raises if it is not one of this table."""
+        pk, sk = item.get(PARTITION_KEY), item.get(SORT_KEY)
+        if type(pk) is not str or (sk is not None and type(sk) is not str):
+            raise InvalidOperationError(f"{self.name}: an item's key attributes are strings")
+        return self.checked(Key(pk, sk))
+
+    def checked(self, key: Key) -> Key:
+        """The key itself, if this table can hold it."""
+        if (key.sk is not None) is not self.sorted:
+            wants = "PK and SK" if self.sorted else "PK alone"
+            raise InvalidOperationError(f"{self.name}: a key of this table is {wants}")
+        if not 0 < text_bytes(key.pk) <= PARTITION_KEY_BYTES_MAX:
+            raise InvalidOperationError(
+                f"{self.name}: PK must have 1 to {PARTITION_KEY_BYTES_MAX} bytes"
+            )
+        if key.sk is not None and not 0 < text_bytes(key.sk) <= SORT_KEY_BYTES_MAX:
+            raise InvalidOperationError(f"{self.name}: SK must have 1 to {SORT_KEY_BYTES_MAX} bytes")
+        return key
+
+
+CONFIG: Final = Table("Config", expires=False)
+STICKY_STATE: Final = Table("StickyState")
+USAGE_AGG_SHARDED: Final = Table("UsageAggSharded")
+DAILY_TOTAL: Final = Table("DailyTotal")
+PRICING_CACHE: Final = Table("PricingCache")
+REVOKED_TOKENS: Final = Table("RevokedTokens", sorted=False)
+SECRET_RETRIEVAL_TOKENS: Final = Table("SecretRetrievalTokens", sorted=False)
+REQUEST_DEDUP: Final = Table("RequestDedup", sorted=False)
+SESSIONS: Final = Table("Sessions")
+RATE_BUCKETS: Final = Table("RateBuckets")
+
+ALL_TABLES: Final = (
+    CONFIG,
+    STICKY_STATE,
+    USAGE_AGG_SHARDED,
+    DAILY_TOTAL,
+    PRICING_CACHE,
+    REVOKED_TOKENS,
+    SECRET_RETRIEVAL_TOKENS,
+    REQUEST_DEDUP,
+    SESSIONS,
+    RATE_BUCKETS,
+)

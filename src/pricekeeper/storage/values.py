@@ -1,0 +1,93 @@
+"""What an item may hold: DynamoDB's types, with integers as the only numbers.
+
+Owns the rules that both adapters enforce alike: which values are allowed, how large an
+item is in DynamoDB's own arithmetic, and when two values are the same. DynamoDB's
+equality is stricter than Python's (``True`` is not ``1``), hence `same`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, TypeAlias
+
+from pricekeeper.errors import InvalidOperationError
+
+Value: TypeAlias = (
+    "str | int | bool | bytes | None | Sequence[Value] | Mapping[str, Value] | AbstractSet[str]"
+)
+Item: TypeAlias = dict[str, Value]
+
+PARTITION_KEY: Final = "PK"
+SORT_KEY: Final = "SK"
+EXPIRY: Final = "expires_at_epoch"
+
+ITEM_BYTES_MAX: Final = 400 * 1024
+PARTITION_KEY_BYTES_MAX: Final = 2048
+SORT_KEY_BYTES_MAX: Final = 1024
+NUMBER_BOUND: Final = 10**38
+NESTING_MAX: Final = 31
+
+_CONTAINER_BYTES: Final = 3
+
+
+def text_bytes(text: str) -> int:
+    """The length of a string in UTF-8; a lone surrogate has none and is refused."""
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidOperationError("a string holds a lone surrogate, which is not text") from error
+
+
+def number_bytes(number: int) -> int:
+    """DynamoDB packs two digits into a byte, and adds one, and one more below zero."""
+    if -NUMBER_BOUND < number < NUMBER_BOUND:
+        digits = len(str(abs(number)).rstrip("0")) if number else 0
+        return (digits + 1) // 2 + 1 + (number < 0)
+    raise InvalidOperationError("a number has more than 38 digits")
+
+
+def value_bytes(value: Value, depth: int = 0) -> int:
+    """The size of a value as DynamoDB counts it; raises for a value it can't hold."""
+    kind = type(value)
+    if kind is str:
+        return text_bytes(value)  # type: ignore[arg-type]
+    if kind is int:
+        return number_bytes(value)  # type: ignore[arg-type]
+    if kind is bool or value is None:
+        return 1
+    if kind is bytes:
+        return len(value)  # type: ignore[arg-type]
+    if depth >= NESTING_MAX:
+        raise InvalidOperationError(f"values nest deeper than {NESTING_MAX} levels")
+    if isinstance(value, (set, frozenset)):
+        if not value or not all(type(member) is str for member in value):
+            raise InvalidOperationError("a set holds strings, at least one")
+        return sum(map(text_bytes, value))
+    if isinstance(value, (list, tuple)):
+        return _CONTAINER_BYTES + sum(1 + value_bytes(member, depth + 1) for member in value)
+    if isinstance(value, dict):
+        return _CONTAINER_BYTES + sum(
+            1 + text_bytes(name) + value_bytes(member, depth + 1) for name, member in value.items()
+        )
+    raise InvalidOperationError(f"an item can't hold a {kind.__name__}: {value!r}")
+
+
+def item_bytes(item: Mapping[str, Value]) -> int:
+    """The size of a whole item: names and values."""
+    return sum(text_bytes(name) + value_bytes(value) for name, value in item.items())
+
+
+def same(left: Value, right: Value) -> bool:
+    """Equality as DynamoDB has it: the types must agree at every depth."""
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(
+            same(member, right[name]) for name, member in left.items()
+        )
+    if isinstance(left, (set, frozenset)) and isinstance(right, (set, frozenset)):
+        return left == right
+    return type(left) is type(right) and left == right
