@@ -27,7 +27,9 @@ def parse_org_id(text: str, field: str = "org_id") -> OrgId:
     except (ValueError, AttributeError, TypeError):
         canonical = ""
     if not canonical or canonical != text.lower():
-        raise InvalidValueError(field, "must be a UUID such as 550e8400-e29b-41d4-a716-446655440000")
+        raise InvalidValueError(
+            field, "must be a UUID such as 550e8400-e29b-41d4-a716-446655440000"
+        )
     return OrgId(canonical)
 
 

@@ -2,7 +2,8 @@
 
 Features combine these; they never write expression strings. Each condition knows how to
 evaluate itself against an item (`holds`), which is all the SQLite adapter needs; the
-DynamoDB adapter renders the same values to text. An absent item is an empty one.
+DynamoDB adapter renders the same values to text. An absent item is an empty one. A condition
+that no store could evaluate is refused where it is made.
 
 Where DynamoDB surprises, the engine was asked and the answer is kept here: a missing
 attribute fails every comparison but ``<>``, which it passes; values of different types
@@ -21,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from pricekeeper.errors import InvalidOperationError
-from pricekeeper.storage.values import PARTITION_KEY, Item, Value, same
+from pricekeeper.storage.values import PARTITION_KEY, Item, Value, check_value, same
 
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
@@ -42,7 +43,7 @@ class _Missing:
 _MISSING: Final = _Missing()
 
 
-class Condition(msgspec.Struct, frozen=True):
+class Condition(msgspec.Struct, frozen=True, tag=True):
     """What must hold of the current item for a write to happen."""
 
     def holds(self, item: Mapping[str, Value]) -> bool:
@@ -67,6 +68,7 @@ class Compare(Condition, frozen=True):
     value: Value
 
     def __post_init__(self) -> None:
+        check_value(self.value)
         if self.comparison in _ORDERINGS and type(self.value) not in _ORDERED:
             raise InvalidOperationError(f"{self.comparison} orders numbers, strings and bytes only")
 
@@ -112,6 +114,9 @@ class Contains(Condition, frozen=True):
 
     attribute: str
     value: Value
+
+    def __post_init__(self) -> None:
+        check_value(self.value)
 
     def holds(self, item: Mapping[str, Value]) -> bool:
         have, want = item.get(self.attribute), self.value
@@ -212,37 +217,50 @@ ITEM_EXISTS: Final[Condition] = Exists(PARTITION_KEY)
 ITEM_ABSENT: Final[Condition] = Not(ITEM_EXISTS)
 
 
-class Set(msgspec.Struct, frozen=True):
+class Set(msgspec.Struct, frozen=True, tag=True):
     """Give the attribute this value."""
 
     attribute: str
     value: Value
 
+    def check(self) -> None:
+        """Raise if no item can hold the value."""
+        check_value(self.value)
+
     def apply(self, item: Item) -> None:
+        """Change the item."""
         item[self.attribute] = self.value
 
 
-class SetOnce(msgspec.Struct, frozen=True):
+class SetOnce(msgspec.Struct, frozen=True, tag=True):
     """Give the attribute this value unless it has one already."""
 
     attribute: str
     value: Value
 
+    def check(self) -> None:
+        """Raise if no item can hold the value."""
+        check_value(self.value)
+
     def apply(self, item: Item) -> None:
+        """Change the item."""
         item.setdefault(self.attribute, self.value)
 
 
-class Add(msgspec.Struct, frozen=True):
+class Add(msgspec.Struct, frozen=True, tag=True):
     """Add to a number (absent counts as 0), or members to a set (absent counts as empty)."""
 
     attribute: str
     value: int | AbstractSet[str]
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise if this can't be added to anything."""
         if type(self.value) is not int and not isinstance(self.value, (set, frozenset)):
             raise InvalidOperationError("ADD takes an integer or a set of strings")
+        check_value(self.value)
 
     def apply(self, item: Item) -> None:
+        """Change the item; raises if the attribute is of another type."""
         have, value = item.get(self.attribute, _MISSING), self.value  # type: ignore[call-overload]
         if have is _MISSING:
             item[self.attribute] = value
@@ -256,12 +274,13 @@ class Add(msgspec.Struct, frozen=True):
             )
 
 
-class Remove(msgspec.Struct, frozen=True):
+class Remove(msgspec.Struct, frozen=True, tag=True):
     """Take the attribute away; it need not be there."""
 
     attribute: str
 
     def apply(self, item: Item) -> None:
+        """Change the item."""
         item.pop(self.attribute, None)
 
 

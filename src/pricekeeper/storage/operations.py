@@ -6,6 +6,7 @@ the same error before anything is sent or queued.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -23,7 +24,6 @@ from pricekeeper.storage.values import (
     Value,
     item_bytes,
     text_bytes,
-    value_bytes,
 )
 
 TRANSACTION_OPERATIONS_MAX: Final = 100
@@ -31,10 +31,11 @@ TRANSACTION_TOKEN_LENGTH_MAX: Final = 36
 TRANSACTION_TOKEN_TTL_SECS: Final = 600
 QUERY_ITEMS_MAX: Final = 1000
 
-_KEY_ATTRIBUTES: Final = frozenset({PARTITION_KEY, SORT_KEY})
+_NOT_UPDATABLE: Final = frozenset({PARTITION_KEY, SORT_KEY, ""})
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, tag=True):
     """Write a whole item, in place of what may be there."""
 
     table: Table
@@ -52,7 +53,7 @@ class Put(msgspec.Struct, frozen=True):
         check_item_size(self.item)
 
 
-class Update(msgspec.Struct, frozen=True):
+class Update(msgspec.Struct, frozen=True, tag=True):
     """Change attributes of an item, creating it if it is absent."""
 
     table: Table
@@ -65,18 +66,17 @@ class Update(msgspec.Struct, frozen=True):
         self.table.checked(self.key)
         if not self.actions:
             raise InvalidOperationError("an update needs at least one action")
-        touched = {action.attribute for action in self.actions}
-        if len(touched) < len(self.actions):
-            raise InvalidOperationError("an update may touch an attribute once only")
-        if not touched.isdisjoint(_KEY_ATTRIBUTES):
-            raise InvalidOperationError("an update can't change the key")
-        if "" in touched:
-            raise InvalidOperationError("an attribute needs a name")
+        touched: set[str] = set()
         for action in self.actions:
+            touched.add(action.attribute)
             if not isinstance(action, Remove):
-                value_bytes(action.value)
+                action.check()
                 if action.attribute == EXPIRY:
                     _check_expiry(self.table, {EXPIRY: action.value})
+        if len(touched) < len(self.actions):
+            raise InvalidOperationError("an update may touch an attribute once only")
+        if not touched.isdisjoint(_NOT_UPDATABLE):
+            raise InvalidOperationError("an update can't change the key, nor a nameless attribute")
 
     def apply(self, item: Item | None) -> Item:
         """The item as it is after this update; the given one is left alone."""
@@ -92,7 +92,7 @@ class Update(msgspec.Struct, frozen=True):
         return fresh
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, tag=True):
     """Remove an item; it need not be there."""
 
     table: Table
@@ -104,7 +104,7 @@ class Delete(msgspec.Struct, frozen=True):
         self.table.checked(self.key)
 
 
-class Check(msgspec.Struct, frozen=True):
+class Check(msgspec.Struct, frozen=True, tag=True):
     """In a transaction: write nothing here, but insist on a condition."""
 
     table: Table
@@ -170,6 +170,11 @@ def check_transaction(operations: Sequence[Write], token: str | None) -> None:
     places = {(operation.table.name, operation.key) for operation in operations}
     if len(places) < len(operations):
         raise InvalidOperationError("a transaction can't touch one item twice")
+
+
+def fingerprint(operations: Sequence[Write]) -> bytes:
+    """A digest that is equal in every process exactly when the operations are."""
+    return hashlib.sha256(_canonical(list(operations))).digest()
 
 
 def check_item_size(item: Mapping[str, Value]) -> None:

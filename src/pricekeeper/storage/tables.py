@@ -48,13 +48,14 @@ class Table(msgspec.Struct, frozen=True):
         if (key.sk is not None) is not self.sorted:
             wants = "PK and SK" if self.sorted else "PK alone"
             raise InvalidOperationError(f"{self.name}: a key of this table is {wants}")
-        if not 0 < text_bytes(key.pk) <= PARTITION_KEY_BYTES_MAX:
-            raise InvalidOperationError(
-                f"{self.name}: PK must have 1 to {PARTITION_KEY_BYTES_MAX} bytes"
-            )
-        if key.sk is not None and not 0 < text_bytes(key.sk) <= SORT_KEY_BYTES_MAX:
-            raise InvalidOperationError(f"{self.name}: SK must have 1 to {SORT_KEY_BYTES_MAX} bytes")
+        self._check_text(PARTITION_KEY, key.pk, PARTITION_KEY_BYTES_MAX)
+        if key.sk is not None:
+            self._check_text(SORT_KEY, key.sk, SORT_KEY_BYTES_MAX)
         return key
+
+    def _check_text(self, name: str, text: str, bytes_max: int) -> None:
+        if not 0 < text_bytes(text) <= bytes_max:
+            raise InvalidOperationError(f"{self.name}: {name} must have 1 to {bytes_max} bytes")
 
 
 CONFIG: Final = Table("Config", expires=False)

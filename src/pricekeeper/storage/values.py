@@ -33,6 +33,8 @@ _CONTAINER_BYTES: Final = 3
 
 def text_bytes(text: str) -> int:
     """The length of a string in UTF-8; a lone surrogate has none and is refused."""
+    if type(text) is not str:
+        raise InvalidOperationError(f"a name is a string, not {text!r}")
     if text.isascii():
         return len(text)
     try:
@@ -73,6 +75,12 @@ def value_bytes(value: Value, depth: int = 0) -> int:
             1 + text_bytes(name) + value_bytes(member, depth + 1) for name, member in value.items()
         )
     raise InvalidOperationError(f"an item can't hold a {kind.__name__}: {value!r}")
+
+
+def check_value(value: Value) -> None:
+    """Raise if no item can hold the value; quick for numbers, which are by far the most common."""
+    if type(value) is not int or not -NUMBER_BOUND < value < NUMBER_BOUND:
+        value_bytes(value)
 
 
 def item_bytes(item: Mapping[str, Value]) -> int:

@@ -1,0 +1,1 @@
+"""The embedded store: SQLite through apsw, one writer thread, group commit."""

@@ -1,0 +1,201 @@
+"""Many operations in one SQLite transaction, each of them atomic by itself.
+
+A batch keeps the items it has touched in memory: an operation reads through that view,
+decides, packs what it will write, and changes the view only when it is sure to succeed. The
+rows are written once, at the end. So an operation that fails, by its condition or by a bug, leaves no trace and needs
+no savepoint, and ten updates of one hot item cost one row.
+
+`Recent` carries packed items from one batch to the next, so that hot items need not be read
+again. It is right only while this connection is the file's only writer; see the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import apsw
+
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    ReasonCode,
+    TokenReusedError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage.operations import (
+    TRANSACTION_TOKEN_TTL_SECS,
+    Check,
+    Delete,
+    Put,
+    Update,
+    Write,
+    check_item_size,
+    fingerprint,
+)
+from pricekeeper.storage.sqlite.codec import pack, unpack
+from pricekeeper.storage.sqlite.database import STATEMENTS, TOKENS, create_schema, read_data
+from pricekeeper.storage.tables import Key, Table
+from pricekeeper.storage.values import EXPIRY, ITEM_BYTES_MAX, Item
+
+_Place: TypeAlias = tuple[str, Key]
+_Row: TypeAlias = tuple[str, str, int | None, bytes]
+_Result = TypeVar("_Result")
+
+Recent: TypeAlias = dict[_Place, bytes | None]
+
+_NOTHING: Final[Item] = {}
+_SURELY_SMALL: Final = ITEM_BYTES_MAX // 4
+"""Packed, no item takes less than a quarter of what DynamoDB counts for it."""
+_PASSED: Final = CancellationReason(ReasonCode.NONE)
+
+
+class Batch:
+    """The view of one transaction. Used by the writer thread only."""
+
+    __slots__ = ("_connection", "_now_epoch", "_recent", "_rows", "_seen")
+
+    def __init__(self, connection: apsw.Connection, recent: Recent, now_epoch: int) -> None:
+        self._connection = connection
+        self._recent = recent
+        self._now_epoch = now_epoch
+        self._seen: dict[_Place, Item | None] = {}
+        self._rows: dict[_Place, _Row | None] = {}
+
+    def put(self, operation: Put) -> None:
+        """Write a whole item."""
+        key = operation.key
+        if operation.condition is not None:
+            self._require(operation, key)
+        self._write(
+            operation.table, key, operation.item, _row(operation.table, key, operation.item)
+        )
+
+    def update(self, operation: Update) -> Item:
+        """Change an item and return it."""
+        table, key = operation.table, operation.key
+        item = operation.apply(self._require(operation, key))
+        self._write(table, key, item, _row(table, key, item))
+        return item
+
+    def delete(self, operation: Delete) -> Item | None:
+        """Remove an item and return what it was."""
+        old = self._require(operation, operation.key)
+        if old is not None:
+            self._write(operation.table, operation.key, None, None)
+        return old
+
+    def transact(self, request: tuple[Sequence[Write], str | None]) -> None:
+        """All of the operations or none; again under the same token, nothing."""
+        operations, token = request
+        if token is not None and self._already_applied(token, operations):
+            return
+        reasons = [self._reason(operation) for operation in operations]
+        if any(reason is not _PASSED for reason in reasons):
+            raise TransactionCancelledError(reasons)
+        staged = [self._staged(operation) for operation in operations]
+        for operation, (item, row) in zip(operations, staged, strict=True):
+            if not isinstance(operation, Check):
+                self._write(operation.table, operation.key, item, row)
+        if token is not None:
+            self._remember(token, operations)
+
+    def read(self, request: tuple[Callable[..., _Result], tuple[Any, ...]]) -> _Result:
+        """Read through this transaction, which sees its own writes."""
+        function, arguments = request
+        self.flush()
+        return function(self._connection, *arguments, self._now_epoch)
+
+    def create_tables(self, _: None) -> None:
+        """Make whatever tables are missing."""
+        create_schema(self._connection)
+
+    def sweep(self, request: tuple[str, int]) -> int:
+        """Remove some rows whose time has come; returns how many."""
+        name, rows_max = request
+        self._connection.execute(STATEMENTS[name].sweep, (self._now_epoch, rows_max))
+        return self._connection.changes()  # what was swept is expired in every view as well
+
+    def flush(self) -> None:
+        """Write what changed, each row once."""
+        written: dict[str, list[_Row]] = {}
+        deleted: dict[str, list[tuple[str, str]]] = {}
+        for place, row in self._rows.items():
+            name, key = place
+            self._recent[place] = None if row is None else row[3]
+            if row is None:
+                deleted.setdefault(name, []).append((key.pk, key.sk or ""))
+            else:
+                written.setdefault(name, []).append(row)
+        for name, keys in deleted.items():
+            self._connection.executemany(STATEMENTS[name].delete, keys)
+        for name, rows in written.items():
+            self._connection.executemany(STATEMENTS[name].upsert, rows)
+        self._rows.clear()
+
+    def _current(self, table: Table, key: Key) -> Item | None:
+        place = (table.name, key)
+        if place in self._seen:
+            item = self._seen[place]
+        else:
+            if place not in self._recent:
+                self._recent[place] = read_data(self._connection, table, key)
+            data = self._recent[place]
+            item = self._seen[place] = None if data is None else unpack(data)
+        if item is not None and table.expires and self._expired(item):
+            return None
+        return item
+
+    def _expired(self, item: Item) -> bool:
+        expires = item.get(EXPIRY)
+        return type(expires) is int and expires <= self._now_epoch
+
+    def _require(self, operation: Put | Update | Delete, key: Key) -> Item | None:
+        item = self._current(operation.table, key)
+        if operation.condition is not None and not operation.condition.holds(item or _NOTHING):
+            raise ConditionFailedError(item)
+        return item
+
+    def _reason(self, operation: Write) -> CancellationReason:
+        if operation.condition is None:
+            return _PASSED
+        item = self._current(operation.table, operation.key)
+        if operation.condition.holds(item or _NOTHING):
+            return _PASSED
+        return CancellationReason(ReasonCode.CONDITION_FAILED, item)
+
+    def _staged(self, operation: Write) -> tuple[Item | None, _Row | None]:
+        table, key = operation.table, operation.key
+        if isinstance(operation, Put):
+            return operation.item, _row(table, key, operation.item)
+        if isinstance(operation, Update):
+            item = operation.apply(self._current(table, key))
+            return item, _row(table, key, item)
+        return None, None
+
+    def _write(self, table: Table, key: Key, item: Item | None, row: _Row | None) -> None:
+        place = (table.name, key)
+        self._seen[place] = item
+        self._rows[place] = row
+
+    def _already_applied(self, token: str, operations: Sequence[Write]) -> bool:
+        sql = STATEMENTS[TOKENS].select
+        for (known,) in self._connection.execute(sql, (token, "", self._now_epoch)):
+            if known != fingerprint(operations):
+                raise TokenReusedError(f"token {token!r} was used for another transaction")
+            return True
+        return False
+
+    def _remember(self, token: str, operations: Sequence[Write]) -> None:
+        expires = self._now_epoch + TRANSACTION_TOKEN_TTL_SECS
+        row = (token, "", expires, fingerprint(operations))
+        self._connection.execute(STATEMENTS[TOKENS].upsert, row)
+
+
+def _row(table: Table, key: Key, item: Item) -> _Row:
+    """The row to write, packed now so that an item too large fails its own operation alone."""
+    data = pack(item)
+    if len(data) > _SURELY_SMALL:
+        check_item_size(item)
+    expires = item.get(EXPIRY) if table.expires else None
+    return key.pk, key.sk or "", expires, data  # type: ignore[return-value]

@@ -1,0 +1,61 @@
+"""Items to bytes and back: msgpack, plus two extension types for what msgpack lacks.
+
+The common item holds only plain values and goes straight through msgspec's encoder. Sets
+(msgpack would turn them into lists) and integers beyond 64 bits take a slower road.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper.storage.values import Item, Value, number_bytes
+
+_SET: Final = 1
+_WIDE_INTEGER: Final = 2
+_PLAIN: Final = frozenset({str, int, bool, bytes, type(None)})
+_WORD: Final = range(-(2**63), 2**64)
+
+
+def _extension(code: int, data: memoryview) -> Any:
+    if code == _SET:
+        return frozenset(msgspec.msgpack.decode(data, type=list[str]))
+    if code == _WIDE_INTEGER:
+        return int(bytes(data))
+    raise ValueError(f"unknown extension {code} in a stored item")
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=_extension).decode
+
+
+def pack(item: Item) -> bytes:
+    """The bytes of an item."""
+    for value in item.values():
+        if type(value) not in _PLAIN:
+            break
+    else:
+        try:
+            return _encode(item)
+        except OverflowError:
+            pass  # a wide integer: take the road below
+    return _encode({name: _encodable(value) for name, value in item.items()})
+
+
+def unpack(data: bytes) -> Item:
+    """The item of these bytes."""
+    return _decode(data)
+
+
+def _encodable(value: Value) -> object:
+    if isinstance(value, (set, frozenset)):
+        return msgspec.msgpack.Ext(_SET, _encode(sorted(value)))
+    if type(value) is int and value not in _WORD:
+        number_bytes(value)  # refuses what no store can hold: an ADD may have got us here
+        return msgspec.msgpack.Ext(_WIDE_INTEGER, str(value).encode())
+    if isinstance(value, (list, tuple)):
+        return [_encodable(member) for member in value]
+    if isinstance(value, dict):
+        return {name: _encodable(member) for name, member in value.items()}
+    return value

@@ -1,0 +1,184 @@
+"""The SQLite file: how it is opened, its schema, its statements, and what its errors mean.
+
+One SQLite table per table of ours: key, expiry and the packed item. A second, narrow index
+over the expiry exists only for rows that have one; it is what the sweeper walks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from pricekeeper.errors import (
+    ContendedError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
+from pricekeeper.settings import MEMORY
+from pricekeeper.storage.operations import Query
+from pricekeeper.storage.sqlite.codec import unpack
+from pricekeeper.storage.tables import ALL_TABLES, Key, Table
+from pricekeeper.storage.values import SORT_KEY_BYTES_MAX, Item
+
+SQLITE_OLDEST: Final = (3, 51, 3)
+"""Before this, a WAL database can be corrupted when the log is reset under a reader."""
+
+APPLICATION_ID: Final = 0x50_4B_53_31
+SCHEMA_VERSION: Final = 1
+TOKENS: Final = "TransactionToken"
+
+_STATEMENT_CACHE: Final = 200
+_BEYOND_ALL: Final = "\U0010ffff" * (SORT_KEY_BYTES_MAX // 4 + 1)
+"""Sorts behind every sort key there can be, also when appended to a prefix."""
+
+
+class Statements:
+    """The statements for one table, written out once."""
+
+    __slots__ = ("create", "delete", "index", "peek", "select", "sweep", "upsert")
+
+    def __init__(self, name: str) -> None:
+        self.create = (
+            f'CREATE TABLE IF NOT EXISTS "{name}" (pk TEXT NOT NULL, sk TEXT NOT NULL, '
+            "expires INTEGER, item BLOB NOT NULL, PRIMARY KEY (pk, sk)) WITHOUT ROWID"
+        )
+        self.index = (
+            f'CREATE INDEX IF NOT EXISTS "{name}ByExpiry" ON "{name}" (expires) '
+            "WHERE expires IS NOT NULL"
+        )
+        self.peek = f'SELECT item FROM "{name}" WHERE pk = ? AND sk = ?'  # noqa: S608
+        self.select = (
+            f'SELECT item FROM "{name}" '  # noqa: S608 - names are our own constants
+            "WHERE pk = ? AND sk = ? AND (expires IS NULL OR expires > ?)"
+        )
+        self.upsert = (
+            f'INSERT INTO "{name}" (pk, sk, expires, item) VALUES (?, ?, ?, ?) '  # noqa: S608
+            "ON CONFLICT (pk, sk) DO UPDATE SET expires = excluded.expires, item = excluded.item"
+        )
+        self.delete = f'DELETE FROM "{name}" WHERE pk = ? AND sk = ?'  # noqa: S608
+        self.sweep = (
+            f'DELETE FROM "{name}" WHERE (pk, sk) IN '  # noqa: S608
+            f'(SELECT pk, sk FROM "{name}" WHERE expires <= ? LIMIT ?)'
+        )
+
+
+STATEMENTS: Final = {name: Statements(name) for name in (*(t.name for t in ALL_TABLES), TOKENS)}
+
+
+def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> apsw.Connection:
+    """Open the file (made if it is missing, readable by its owner alone) or a memory database."""
+    if _library_version() < SQLITE_OLDEST:
+        raise StoreMisconfiguredError(
+            f"SQLite {apsw.sqlite_lib_version()} is too old; 3.51.3 or newer is needed: upgrade apsw"
+        )
+    try:
+        if path != MEMORY and not read_only:
+            _make_file(Path(path))
+        connection = apsw.Connection(path, statementcachesize=_STATEMENT_CACHE)
+        connection.set_busy_timeout(busy_timeout_ms)
+        _configure(connection, path)
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+    except apsw.Error as error:
+        raise translated(error) from error
+    except OSError as error:
+        raise StoreMisconfiguredError(f"can't open {path}: {error.strerror}") from error
+    return connection
+
+
+def create_schema(connection: apsw.Connection) -> None:
+    """Make whatever tables are missing. The caller holds a transaction."""
+    for statements in STATEMENTS.values():
+        connection.execute(statements.create)
+        connection.execute(statements.index)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def read_data(connection: apsw.Connection, table: Table, key: Key) -> bytes | None:
+    """The packed item at that key, expired or not."""
+    for (data,) in connection.execute(STATEMENTS[table.name].peek, (key.pk, key.sk or "")):
+        return data  # type: ignore[no-any-return]
+    return None
+
+
+def read_item(connection: apsw.Connection, table: Table, key: Key, now_epoch: int) -> Item | None:
+    """The item at that key, unless its time has come."""
+    cursor = connection.execute(STATEMENTS[table.name].select, (key.pk, key.sk or "", now_epoch))
+    for (data,) in cursor:
+        return unpack(data)
+    return None
+
+
+def read_items(
+    connection: apsw.Connection, places: Sequence[tuple[Table, Key]], now_epoch: int
+) -> list[Item | None]:
+    """Many items, as they were at one moment."""
+    with connection:
+        return [read_item(connection, table, key, now_epoch) for table, key in places]
+
+
+def read_range(connection: apsw.Connection, query: Query, now_epoch: int) -> list[Item]:
+    """The items of a query, and one more if there is one."""
+    low, high = query.first or query.prefix, query.last or query.prefix + _BEYOND_ALL
+    order, beyond = ("DESC", "<") if query.descending else ("ASC", ">")
+    after = query.after or (_BEYOND_ALL if query.descending else "")
+    sql = (
+        f'SELECT item FROM "{query.table.name}" '  # noqa: S608 - names are our own constants
+        f"WHERE pk = ? AND sk >= ? AND sk <= ? AND sk {beyond} ? "
+        f"AND (expires IS NULL OR expires > ?) ORDER BY sk {order} LIMIT ?"
+    )
+    bindings = (query.pk, low, high, after, now_epoch, query.limit + 1)
+    return [unpack(data) for (data,) in connection.execute(sql, bindings)]
+
+
+def translated(error: apsw.Error, *, committing: bool = False) -> StoreError:
+    """What an error of SQLite means for the operation that met it.
+
+    Until COMMIT nothing is applied. A COMMIT that ran out of space wrote no commit record.
+    Any other I/O error there leaves a record that may or may not have reached the disk.
+    """
+    told = f"SQLite: {error}"
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return ContendedError(f"{told}: another process holds the file")
+    if isinstance(
+        error, (apsw.NotADBError, apsw.CorruptError, apsw.ReadOnlyError, apsw.PermissionsError)
+    ):
+        return StoreMisconfiguredError(told)
+    if isinstance(error, apsw.CantOpenError):
+        return StoreMisconfiguredError(told)
+    if isinstance(error, apsw.SQLError) and "no such table" in str(error):
+        return StoreMisconfiguredError(
+            f"{told}; create the tables first: pricekeeper tables create"
+        )
+    if isinstance(error, apsw.FullError) or not committing:
+        return StoreUnavailableError(told)
+    return OutcomeUnknownError(f"{told}, while committing")
+
+
+def _library_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+
+
+def _make_file(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def _configure(connection: apsw.Connection, path: str) -> None:
+    application = connection.pragma("application_id")
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if application not in (0, APPLICATION_ID) or (application == 0 and tables):
+        raise StoreMisconfiguredError(f"{path} is a database of another program")
+    if connection.pragma("user_version") > SCHEMA_VERSION:
+        raise StoreMisconfiguredError(f"{path} was made by a newer version of pricekeeper")
+    mode = connection.execute("PRAGMA journal_mode = WAL").get
+    if mode != ("memory" if path == MEMORY else "wal"):
+        raise StoreMisconfiguredError(f"{path}: the file system does not support WAL ({mode})")
+    connection.execute("PRAGMA synchronous = FULL")

@@ -1,0 +1,167 @@
+"""One thread that writes, many callers that wait: group commit.
+
+Everything that is submitted while a commit is under way goes into the next one, so under
+load a single fsync carries many operations; an idle store commits at once. A caller's future
+is resolved only after its COMMIT has returned. Submissions of one turn of the event loop are
+handed over together, which keeps batches whole instead of splitting off the first arrival.
+
+Bounds: `PENDING_MAX` operations accepted and unanswered, `BATCH_MAX` of them in one commit,
+about `RECENT_MAX` packed items remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar
+
+import apsw
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import StoreClosedError, StoreError, ThrottledError
+from pricekeeper.storage.sqlite.batch import Batch, Recent
+from pricekeeper.storage.sqlite.database import translated
+from pricekeeper.telemetry import StoreMeter
+
+PENDING_MAX: Final = 10_000
+BATCH_MAX: Final = 1_000
+RECENT_MAX: Final = 10_000
+
+_Result = TypeVar("_Result")
+_Argument = TypeVar("_Argument")
+
+
+_Job: TypeAlias = tuple[Callable[[Batch, Any], Any], Any, asyncio.Future[Any]]
+_Answer: TypeAlias = tuple[asyncio.Future[Any], Any, Exception | None]
+
+
+class Writer:
+    """The only user of its connection, on its own thread."""
+
+    def __init__(self, connection: apsw.Connection, *, clock: Clock, meter: StoreMeter) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._meter = meter
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[_Job] = []
+        self._inbox: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
+        self._recent: Recent = {}
+        self._data_version = 0
+        self._pending = 0
+        self._closed = False
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="pricekeeper-writer", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, function: Callable[[Batch, _Argument], _Result], argument: _Argument
+    ) -> asyncio.Future[_Result]:
+        """Run a batch's method on the writer thread; the future is done when that is durable."""
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+        if self._pending >= PENDING_MAX:
+            raise ThrottledError(f"{PENDING_MAX} writes are waiting; the disk can't keep up")
+        self._pending += 1
+        future: asyncio.Future[_Result] = self._loop.create_future()
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append((function, argument, future))
+        return future
+
+    async def close(self) -> None:
+        """Finish what was accepted, then end the thread and close the connection."""
+        if not self._closed:
+            self._closed = True
+            self._loop.call_soon(self._inbox.put, None)
+        await asyncio.shield(self._stopped)
+
+    def _hand_over(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._inbox.put(gathered)
+
+    def _answer(self, answers: list[_Answer]) -> None:
+        self._pending -= len(answers)
+        for future, result, error in answers:
+            if future.done():
+                continue  # its caller was cancelled; the operation stands
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _run(self) -> None:
+        backlog: list[_Job] = []
+        open_ = True
+        while open_ or backlog:
+            if not backlog:
+                arrived = self._inbox.get()
+                if arrived is None:
+                    open_ = False
+                    continue
+                backlog = arrived
+            while open_ and len(backlog) < BATCH_MAX:
+                try:
+                    arrived = self._inbox.get_nowait()
+                except queue.Empty:
+                    break
+                if arrived is None:
+                    open_ = False
+                else:
+                    backlog = backlog + arrived
+            jobs, backlog = backlog[:BATCH_MAX], backlog[BATCH_MAX:]
+            self._tell(self._answer, self._commit(jobs))
+        self._connection.close()
+        self._tell(self._stopped.set_result, None)
+
+    def _tell(self, callback: Callable[[Any], object], argument: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, argument)
+
+    def _commit(self, jobs: list[_Job]) -> list[_Answer]:
+        """Run the jobs in one transaction; if that can't be committed, all of them fail."""
+        committing = False
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._forget_if_stale()
+            batch = Batch(self._connection, self._recent, self._clock.now_ms() // 1000)
+            answers = [_attempt(batch, job) for job in jobs]
+            batch.flush()
+            committing = True
+            self._connection.execute("COMMIT")
+        except apsw.Error as error:
+            return self._failed(jobs, translated(error, committing=committing))
+        except Exception as error:  # noqa: BLE001 - a bug of ours: told to every caller, loudly
+            return self._failed(jobs, error)
+        self._meter.commits += 1
+        self._meter.committed_operations += len(jobs)
+        return answers
+
+    def _forget_if_stale(self) -> None:
+        """Drop what we remember if another connection has written since, or if it is too much."""
+        version = self._connection.execute("PRAGMA data_version").get
+        if version != self._data_version or len(self._recent) > RECENT_MAX:
+            self._recent.clear()
+        self._data_version = version
+
+    def _failed(self, jobs: list[_Job], error: Exception) -> list[_Answer]:
+        self._recent.clear()
+        if self._connection.in_transaction:
+            # Should even this fail, the next BEGIN does too, and we come here again.
+            with contextlib.suppress(apsw.Error):
+                self._connection.execute("ROLLBACK")
+        if isinstance(error, StoreError):  # each caller gets its own, with its own traceback
+            return [(future, None, type(error)(*error.args)) for _, _, future in jobs]
+        return [(future, None, error) for _, _, future in jobs]
+
+
+def _attempt(batch: Batch, job: _Job) -> _Answer:
+    function, argument, future = job
+    try:
+        return future, function(batch, argument), None
+    except apsw.Error:
+        raise  # the file itself is in trouble: that concerns the whole batch
+    except Exception as error:  # noqa: BLE001 - handed to its caller; the others go on
+        return future, None, error

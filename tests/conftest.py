@@ -1,0 +1,116 @@
+"""What every test may ask for: the DynamoDB engines, and a machine that knows no AWS account.
+
+An engine is started when the first test asks for it and ends with the session. One that is not
+on this machine is left out, and the summary says so in one line; in CI that is a failure
+instead. One that is here but does not start is a failure everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import hypothesis
+import pytest
+
+from engine import Engine, engines_required, start_dynamodb_local, start_dynoxide
+from engine_packages import (
+    DYNAMODB_LOCAL,
+    DYNOXIDE,
+    EngineError,
+    EngineMissingError,
+    EngineUnsupportedError,
+)
+
+CONTRACT_FOLDER: Final = "tests/contract/"
+CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynamodb-local")
+
+_LEFT_OUT: Final = re.compile(r"left out: (?P<engine>[\w-]+), because (?P<reason>.*)", re.DOTALL)
+_AWS: Final = {
+    "AWS_ACCESS_KEY_ID": "AKIDFORTESTSONLY",  # the engines accept letters and digits only
+    "AWS_SECRET_ACCESS_KEY": "secretForTestsOnly",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+# The same examples for everybody, so that a red build is red again on the next machine; `dev`
+# looks further and differently each time: HYPOTHESIS_PROFILE=dev make test
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=500, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def aws_environment() -> Iterator[None]:
+    """Nothing of the developer's own AWS set-up is seen, and no network is asked for one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in _AWS.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def dynamodb_local() -> Iterator[str]:
+    """Start DynamoDB Local for this session; the value is its endpoint."""
+    yield from _endpoint(DYNAMODB_LOCAL.engine, start_dynamodb_local)
+
+
+@pytest.fixture(scope="session")
+def dynoxide() -> Iterator[str]:
+    """Start dynoxide for this session; the value is its endpoint."""
+    yield from _endpoint(DYNOXIDE.engine, start_dynoxide)
+
+
+def _endpoint(name: str, start: Callable[[], Engine]) -> Iterator[str]:
+    try:
+        engine = start()
+    except EngineMissingError as error:
+        possible = not isinstance(error, EngineUnsupportedError)
+        if possible and engines_required(os.environ):
+            pytest.exit(f"{name} is required here, and {error}", returncode=1)
+        pytest.skip(f"left out: {name}, because {error}")
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with engine:
+        yield engine.endpoint
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say on what the contract was checked, and what was not checked at all.
+
+    Both are read from the reports, which is all that reaches us from parallel workers.
+    """
+    if passed := _contract_checks_passed(terminalreporter):
+        told = ", ".join(f"{store} {passed[store]}" for store in CONTRACT_STORES)
+        terminalreporter.write_line(f"contract checks passed: {told}")
+    if left_out := _left_out(terminalreporter):
+        told = "; ".join(
+            f"{tests} tests on {engine}, because {reason}"
+            for (engine, reason), tests in sorted(left_out.items())
+        )
+        terminalreporter.write_line(f"left out: {told}", yellow=True)
+
+
+def _contract_checks_passed(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
+    passed: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", []):
+        path, _, parameters = report.nodeid.partition("[")
+        if report.when == "call" and path.startswith(CONTRACT_FOLDER):
+            passed.update(store for store in CONTRACT_STORES if store in parameters)
+    return passed
+
+
+def _left_out(terminalreporter: pytest.TerminalReporter) -> Counter[tuple[str, str]]:
+    left_out: Counter[tuple[str, str]] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if found := _LEFT_OUT.search(told):
+            left_out[found["engine"], " ".join(found["reason"].split())] += 1
+    return left_out

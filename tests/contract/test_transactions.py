@@ -1,0 +1,155 @@
+"""Several items at once: all or nothing, and one reason for each."""
+
+import pytest
+from contract.conftest import Place
+
+from pricekeeper.errors import (
+    InvalidOperationError,
+    ReasonCode,
+    TokenReusedError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    ITEM_EXISTS,
+    Add,
+    Check,
+    Delete,
+    Key,
+    Put,
+    Set,
+    Store,
+    Update,
+    Write,
+    attr,
+)
+from pricekeeper.storage.tables import CONFIG, SESSIONS
+
+
+def put(key: Key, n: int = 0) -> Put:
+    return Put(CONFIG, {"PK": key.pk, "SK": key.sk, "n": n})
+
+
+async def value(store: Store, key: Key) -> object:
+    item = await store.get(CONFIG, key)
+    return None if item is None else item["n"]
+
+
+async def test_all_kinds_apply_together(store: Store, at: Place) -> None:
+    """Put, update, delete and check, across tables."""
+    a, b, c, d = (at.key(name) for name in "abcd")
+    for key in (b, c, d):
+        await store.put(put(key, 1))
+    await store.transact(
+        [
+            put(a, 5),
+            Update(CONFIG, b, (Add("n", 9),), attr("n").eq(1)),
+            Delete(CONFIG, c),
+            Check(CONFIG, d, ITEM_EXISTS),
+            Put(SESSIONS, {"PK": at.pk(), "SK": "s"}, ITEM_ABSENT),
+        ]
+    )
+    assert [await value(store, key) for key in (a, b, c, d)] == [5, 10, None, 1]
+    assert await store.get(SESSIONS, at.key("a", "s")) is not None
+
+
+async def test_one_failed_condition_cancels_everything(store: Store, at: Place) -> None:
+    """Nothing is applied, and each operation has its reason, in order, with its item."""
+    a, b, c = (at.key(name) for name in "abc")
+    await store.put(put(b, 1))
+    await store.put(put(c, 2))
+    with pytest.raises(TransactionCancelledError) as failure:
+        await store.transact(
+            [
+                put(a),
+                Update(CONFIG, b, (Add("n", 1),), attr("n").eq(99)),
+                Check(CONFIG, c, attr("n").eq(2)),
+                Delete(CONFIG, at.key("d"), ITEM_EXISTS),
+            ]
+        )
+    reasons = failure.value.reasons
+    assert [reason.code for reason in reasons] == [
+        ReasonCode.NONE,
+        ReasonCode.CONDITION_FAILED,
+        ReasonCode.NONE,
+        ReasonCode.CONDITION_FAILED,
+    ]
+    assert reasons[1].item == {"PK": b.pk, "SK": b.sk, "n": 1}
+    assert reasons[3].item is None
+    assert [await value(store, key) for key in (a, b, c)] == [None, 1, 2]
+
+
+async def test_a_type_error_inside_cancels_everything(store: Store, at: Place) -> None:
+    """A bug in one operation is a bug of the transaction."""
+    a, b = at.key("a"), at.key("b")
+    await store.put(Put(CONFIG, {"PK": b.pk, "SK": b.sk, "n": "text"}))
+    with pytest.raises(InvalidOperationError):
+        await store.transact([put(a), Update(CONFIG, b, (Add("n", 1),))])
+    assert await value(store, a) is None
+
+
+async def test_two_operations_on_one_item_are_refused(store: Store, at: Place) -> None:
+    """Even if one of them only checks."""
+    key = at.key()
+    for pair in ([put(key), put(key)], [put(key), Check(CONFIG, key, ITEM_ABSENT)]):
+        with pytest.raises(InvalidOperationError):
+            await store.transact(pair)
+    assert await value(store, key) is None
+
+
+async def test_the_same_key_in_two_tables_is_two_items(store: Store, at: Place) -> None:
+    """An item is named by its table too."""
+    key = at.key()
+    await store.transact([put(key, 1), Put(SESSIONS, {"PK": key.pk, "SK": key.sk, "n": 2})])
+    assert await value(store, key) == 1
+
+
+async def test_a_hundred_operations_fit_and_no_more(store: Store, at: Place) -> None:
+    """DynamoDB's limit, on every store."""
+    operations: list[Write] = [put(at.key("a", str(n)), n) for n in range(101)]
+    with pytest.raises(InvalidOperationError):
+        await store.transact(operations)
+    with pytest.raises(InvalidOperationError):
+        await store.transact([])
+    assert await value(store, at.key("a", "0")) is None
+    await store.transact(operations[:100])
+    assert await value(store, at.key("a", "99")) == 99
+
+
+async def test_a_repeated_token_applies_once(store: Store, at: Place) -> None:
+    """The repetition succeeds and changes nothing, even if the conditions no longer hold."""
+    key, token = at.key(), at.run
+    operations = [Update(SESSIONS, key, (Add("n", 1), Set("by", "x")), attr("n").absent())]
+    for _ in range(3):
+        await store.transact(operations, token=token)
+    read = await store.get(SESSIONS, key)
+    assert read is not None
+    assert read["n"] == 1
+
+
+async def test_a_token_belongs_to_its_operations(store: Store, at: Place) -> None:
+    """Other operations under it are refused, and not applied."""
+    key, token = at.key(), at.run
+    await store.transact([put(key, 1)], token=token)
+    with pytest.raises(TokenReusedError):
+        await store.transact([put(key, 2)], token=token)
+    assert await value(store, key) == 1
+
+
+async def test_a_cancelled_transaction_leaves_its_token_free(store: Store, at: Place) -> None:
+    """Once the condition holds, the same call goes through."""
+    key, token = at.key(), at.run
+    operations = [Update(CONFIG, key, (Add("n", 1),), ITEM_EXISTS)]
+    with pytest.raises(TransactionCancelledError):
+        await store.transact(operations, token=token)
+    await store.put(put(key, 1))
+    await store.transact(operations, token=token)
+    await store.transact(operations, token=token)
+    assert await value(store, key) == 2
+
+
+@pytest.mark.parametrize("token", ["", "x" * 37])
+async def test_impossible_tokens_are_refused(store: Store, at: Place, token: str) -> None:
+    """A token has 1 to 36 characters."""
+    with pytest.raises(InvalidOperationError):
+        await store.transact([put(at.key())], token=token)

@@ -1,0 +1,94 @@
+"""The error tree: what is drawn is what there is."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from pricekeeper import errors
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    InvalidValueError,
+    OutcomeUnknownError,
+    PriceKeeperError,
+    ReasonCode,
+    SettingsError,
+    StoreUnavailableError,
+    TransactionCancelledError,
+)
+
+_INDENT = 4
+
+
+def _drawn() -> list[tuple[int, str]]:
+    """Read the tree in the module's docstring, as depths and names."""
+    lines = re.findall(r"^([ │├└─]*)(\w+Error)\b", errors.__doc__ or "", re.MULTILINE)
+    return [(len(indent) // _INDENT - 1, name) for indent, name in lines]
+
+
+def _defined(error: type[PriceKeeperError], depth: int = 0) -> Iterator[tuple[int, str]]:
+    """Walk the tree of classes, as depths and names, in the order of their definition."""
+    yield depth, error.__name__
+    for child in error.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _defined(child, depth + 1)
+
+
+def _classes() -> list[type[PriceKeeperError]]:
+    return [getattr(errors, name) for _, name in _defined(PriceKeeperError)]
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    """The docstring shows each error under its parent, once, and no other."""
+    assert _drawn() == list(_defined(PriceKeeperError))
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    """Callers tell errors apart by code, so none is shared, inherited or oddly written."""
+    codes = [vars(error).get("code") for error in _classes()]
+
+    assert len(set(codes)) == len(codes)
+    assert [code for code in codes if not re.fullmatch(r"[A-Z]+(_[A-Z]+)*", code or "")] == []
+
+
+def test_every_error_says_what_it_means() -> None:
+    """Each class has a docstring of its own."""
+    assert [error.__name__ for error in _classes() if not vars(error).get("__doc__")] == []
+
+
+def test_an_unknown_outcome_is_never_taken_for_a_write_that_did_not_happen() -> None:
+    """The two branches that decide about trying again have nothing in common."""
+    assert not issubclass(OutcomeUnknownError, StoreUnavailableError)
+    assert not issubclass(StoreUnavailableError, OutcomeUnknownError)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "fields"),
+    [
+        (SettingsError("STORE", "use this"), "STORE: use this", {"setting": "STORE"}),
+        (InvalidValueError("app_id", "too long"), "app_id: too long", {"field": "app_id"}),
+        (ConditionFailedError({"PK": "a"}), "the condition did not hold", {"item": {"PK": "a"}}),
+        (OutcomeUnknownError("lost"), "lost", {"item": None}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_tells_people_and_programs(
+    error: PriceKeeperError, message: str, fields: dict[str, object]
+) -> None:
+    """The message is for people; programs read the fields."""
+    assert str(error) == message
+    assert {name: getattr(error, name) for name in fields} == fields
+
+
+def test_a_cancelled_transaction_has_one_reason_per_operation() -> None:
+    """The reasons keep the order of the operations and cannot be changed."""
+    reasons = [
+        CancellationReason(ReasonCode.NONE),
+        CancellationReason(ReasonCode.CONDITION_FAILED, item={"PK": "a"}),
+    ]
+
+    error = TransactionCancelledError(reasons)
+
+    assert error.reasons == tuple(reasons)
+    assert str(error) == "the transaction was cancelled: [None, ConditionalCheckFailed]"

@@ -1,0 +1,90 @@
+"""Ids and names: what is one, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.values import parse_app_id, parse_model_label, parse_org_id
+
+ORG = "550e8400-e29b-41d4-a716-446655440000"
+PARSERS: list[Callable[[Any], str]] = [parse_org_id, parse_app_id, parse_model_label]
+
+
+def test_an_organisation_is_a_uuid_in_lower_case() -> None:
+    """Upper case names the same organisation, so it becomes the same id."""
+    assert parse_org_id(ORG) == ORG
+    assert parse_org_id(ORG.upper()) == ORG
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "acme",
+        ORG.replace("-", ""),
+        f"{{{ORG}}}",
+        f"urn:uuid:{ORG}",
+        f"{ORG}\n",
+        f" {ORG}",
+        ORG.replace("550e8400", "５５０e8400"),  # noqa: RUF001  # digits, but not of ASCII
+        ORG.replace("5", "_", 1),
+        None,
+        550,
+        ORG.encode(),
+    ],
+)
+def test_other_spellings_of_a_uuid_are_refused(text: Any) -> None:
+    """One organisation has one name, not the several that Python's parser would accept."""
+    with pytest.raises(InvalidValueError, match="org_id: must be a UUID"):
+        parse_org_id(text)
+
+
+@pytest.mark.parametrize("text", ["a", "Billing.api_v2-eu", "0", "-", "x" * 64])
+def test_an_app_is_a_short_plain_name(text: str) -> None:
+    """Letters, digits, dot, dash and underscore; the case is kept."""
+    assert parse_app_id(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "x" * 65, "a b", "a#b", "a/b", "é", "a\n", None, 7])
+def test_an_app_of_another_shape_is_refused(text: Any) -> None:
+    """Whatever could be mistaken for a part of a key, or for another name, is no name."""
+    with pytest.raises(InvalidValueError, match="app_id: must be 1 to 64"):
+        parse_app_id(text)
+
+
+@pytest.mark.parametrize("text", ["premium", "claude-3.5", "0", "x" * 64])
+def test_a_model_label_is_a_short_lower_case_name(text: str) -> None:
+    """It starts with a letter or a digit."""
+    assert parse_model_label(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "Premium", "-a", ".a", "x" * 65, "a#b", "a\n", None])
+def test_a_model_label_of_another_shape_is_refused(text: Any) -> None:
+    """Upper case would make two labels that people read as one."""
+    with pytest.raises(InvalidValueError, match="model_label: must be 1 to 64"):
+        parse_model_label(text)
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(text=st.text() | st.from_regex(r"[a-z0-9#-]{1,40}"))
+def test_no_id_reaches_into_another_key(parse: Callable[[Any], str], text: str) -> None:
+    """Whatever is accepted holds no separator, and parsing it again changes nothing."""
+    try:
+        parsed = parse(text)
+    except InvalidValueError:
+        return
+    assert "#" not in parsed
+    assert parse(parsed) == parsed
+
+
+def test_the_error_names_the_field_that_the_caller_used() -> None:
+    """A caller who calls it something else reads that name."""
+    with pytest.raises(InvalidValueError) as caught:
+        parse_app_id("no good", field="parent.app")
+
+    assert caught.value.field == "parent.app"
+    assert str(caught.value).startswith("parent.app: ")
