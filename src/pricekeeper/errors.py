@@ -5,6 +5,11 @@
     PriceKeeperError
     ├── SettingsError                  a setting is missing or malformed
     ├── InvalidValueError              an id, label or name breaks its rule
+    ├── InvalidConfigError             settings of an org or app are refused, field by field
+    ├── ConflictError                  what is asked for contradicts what can't be changed
+    ├── NotFoundError                  absent, deleted or another's: nobody can tell which
+    ├── InvalidClientError             client and secret do not belong together
+    ├── OverloadedError                too much costly work is waiting; later may work
     └── StoreError
         ├── ConditionFailedError       the condition did not hold; carries the current item
         ├── TransactionCancelledError  nothing was applied; one reason per operation
@@ -55,6 +60,66 @@ class InvalidValueError(PriceKeeperError):
         super().__init__(f"{field}: {message}")
         self.field = field
         self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One field that was refused, and why. ``field`` is a path such as ``quotas.premium``."""
+
+    field: str
+    message: str
+
+
+class InvalidConfigError(PriceKeeperError):
+    """Settings were refused; ``errors`` names every bad field, not only the first.
+
+    ``details`` helps to mend them: the ``valid_labels``, if a label was unknown.
+    """
+
+    code = "INVALID_CONFIG"
+
+    def __init__(
+        self, errors: Sequence[FieldError], details: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        super().__init__("; ".join(f"{error.field}: {error.message}" for error in errors))
+        self.errors = tuple(errors)
+        self.details = dict(details or {})
+
+
+class ConflictError(PriceKeeperError):
+    """The request contradicts something that can't be changed any more; ``field`` names it."""
+
+    code = "CONFLICT"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+class NotFoundError(PriceKeeperError):
+    """There is nothing there for this caller. Absent, deleted and another's answer alike."""
+
+    code = "NOT_FOUND"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} not found")
+        self.what = what
+
+
+class InvalidClientError(PriceKeeperError):
+    """The credentials do not open anything. Every cause gives this same answer."""
+
+    code = "INVALID_CLIENT"
+
+    def __init__(self) -> None:
+        super().__init__("the client is unknown or its secret is wrong")
+
+
+class OverloadedError(PriceKeeperError):
+    """A bounded queue in front of costly work is full; nothing was done."""
+
+    code = "OVERLOADED"
 
 
 class StoreError(PriceKeeperError):

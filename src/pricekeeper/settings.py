@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pricekeeper.errors import SettingsError
 
@@ -72,13 +72,13 @@ def _sqlite_location(rest: str) -> SqliteLocation:
     if rest == MEMORY:
         return SqliteLocation(MEMORY)
     path = unquote(rest.removeprefix("/"))
-    if not rest.startswith("/") or not path or "?" in rest or "\0" in path:
+    if not rest.startswith("/") or path in ("", MEMORY) or "?" in rest or "\0" in path:
         raise SettingsError(STORE, f"'sqlite://{rest}' names no file; {_STORE_EXAMPLES}")
     return SqliteLocation(path)
 
 
 def _dynamodb_location(url: str) -> DynamoDbLocation:
-    parts = urlsplit(url)
+    parts = _split(url)
     region = parts.netloc
     if not _REGION.fullmatch(region) or parts.path not in ("", "/"):
         raise SettingsError(STORE, f"{region!r} is not an AWS region; {_STORE_EXAMPLES}")
@@ -90,8 +90,17 @@ def _dynamodb_location(url: str) -> DynamoDbLocation:
         raise SettingsError(STORE, "prefix may have up to 100 of A-Z a-z 0-9 _ . -")
     endpoint = options.get("endpoint")
     if endpoint is not None:
-        target = urlsplit(endpoint)
+        target = _split(endpoint)
         if target.scheme not in ("http", "https") or not target.hostname:
             raise SettingsError(STORE, f"endpoint {endpoint!r} is not an http(s) URL")
         endpoint = endpoint.rstrip("/")
     return DynamoDbLocation(region, prefix, endpoint)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read to have it checked
+    except ValueError as error:
+        raise SettingsError(STORE, f"{url!r} is not a URL ({error}); {_STORE_EXAMPLES}") from error
+    return parts

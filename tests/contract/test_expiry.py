@@ -1,8 +1,8 @@
 """An item whose time has come is absent, long before the store removes it."""
 
 import pytest
-from contract.conftest import Place, ShiftedClock
 
+from contract.conftest import Place, ShiftedClock
 from pricekeeper.errors import ConditionFailedError, TransactionCancelledError
 from pricekeeper.storage import (
     ITEM_ABSENT,

@@ -4,8 +4,8 @@ import asyncio
 import uuid
 
 import pytest
-from contract.conftest import Place
 
+from contract.conftest import Place
 from pricekeeper.errors import ConditionFailedError, StoreClosedError, TransactionCancelledError
 from pricekeeper.settings import StoreLocation
 from pricekeeper.storage import (
@@ -30,13 +30,13 @@ async def test_no_addition_is_lost(store: Store, at: Place) -> None:
     """64 tasks add to one counter; every new value is seen exactly once."""
     key = at.key()
 
-    async def add(times: int) -> list[object]:
+    async def add(times: int) -> list[int]:
         return [
             (await store.update(Update(CONFIG, key, (Add("n", 1),))))["n"] for _ in range(times)
         ]
 
     seen = await asyncio.gather(*(add(10) for _ in range(TASKS)))
-    assert sorted(n for values in seen for n in values) == list(range(1, TASKS * 10 + 1))  # type: ignore[type-var]
+    assert sorted(n for values in seen for n in values) == list(range(1, TASKS * 10 + 1))
 
 
 async def test_compare_and_set_has_one_winner_per_round(store: Store, at: Place) -> None:
@@ -113,11 +113,11 @@ async def test_transfers_keep_the_sum(store: Store, at: Place) -> None:
     async def watch() -> None:
         for _ in range(20):
             page = await store.query(Query(CONFIG, at.pk("a")))
-            assert all(int(item["n"]) >= 0 for item in page.items)  # type: ignore[call-overload]
+            assert all(int(item["n"]) >= 0 for item in page.items)
 
     await asyncio.gather(*(transfer(step) for step in range(TASKS * 4)), watch())
     page = await store.query(Query(CONFIG, at.pk("a")))
-    assert sum(int(item["n"]) for item in page.items) == 80  # type: ignore[call-overload]
+    assert sum(int(item["n"]) for item in page.items) == 80
     assert moved > TASKS
 
 

@@ -1,8 +1,8 @@
 """Reading many: batch_get and query."""
 
 import pytest
-from contract.conftest import Place
 
+from contract.conftest import Place
 from pricekeeper.errors import InvalidOperationError
 from pricekeeper.storage import Key, Put, Query, Store, Write
 from pricekeeper.storage.tables import CONFIG, REVOKED_TOKENS, SESSIONS

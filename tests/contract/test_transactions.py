@@ -1,8 +1,8 @@
 """Several items at once: all or nothing, and one reason for each."""
 
 import pytest
-from contract.conftest import Place
 
+from contract.conftest import Place
 from pricekeeper.errors import (
     InvalidOperationError,
     ReasonCode,
@@ -91,9 +91,9 @@ async def test_a_type_error_inside_cancels_everything(store: Store, at: Place) -
 async def test_two_operations_on_one_item_are_refused(store: Store, at: Place) -> None:
     """Even if one of them only checks."""
     key = at.key()
-    for pair in ([put(key), put(key)], [put(key), Check(CONFIG, key, ITEM_ABSENT)]):
+    for second in (put(key), Check(CONFIG, key, ITEM_ABSENT)):
         with pytest.raises(InvalidOperationError):
-            await store.transact(pair)
+            await store.transact([put(key), second])
     assert await value(store, key) is None
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -26,7 +26,7 @@ from pricekeeper.storage.values import PARTITION_KEY, Item, Value, check_value, 
 
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
-_ORDERINGS: Final[dict[str, Callable[[object, object], bool]]] = {
+_ORDERINGS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -60,10 +60,15 @@ class Condition(msgspec.Struct, frozen=True, tag=True):
         return Not(self)
 
 
-class Compare(Condition, frozen=True):
-    """``attribute <comparison> value``."""
+class OnAttribute(Condition, frozen=True):
+    """A condition that looks at one attribute and nothing else."""
 
     attribute: str
+
+
+class Compare(OnAttribute, frozen=True):
+    """``attribute <comparison> value``."""
+
     comparison: Comparison
     value: Value
 
@@ -73,7 +78,7 @@ class Compare(Condition, frozen=True):
             raise InvalidOperationError(f"{self.comparison} orders numbers, strings and bytes only")
 
     def holds(self, item: Mapping[str, Value]) -> bool:
-        have = item.get(self.attribute, _MISSING)  # type: ignore[call-overload]
+        have = item.get(self.attribute, _MISSING)
         want = self.value
         if self.comparison == "=":
             return _equal(have, want)
@@ -82,10 +87,9 @@ class Compare(Condition, frozen=True):
         return type(have) is type(want) and _ORDERINGS[self.comparison](have, want)
 
 
-class SizeCompare(Condition, frozen=True):
+class SizeCompare(OnAttribute, frozen=True):
     """``size(attribute) <comparison> length``: characters, bytes, members or entries."""
 
-    attribute: str
     comparison: Comparison
     length: int
 
@@ -100,19 +104,16 @@ class SizeCompare(Condition, frozen=True):
         return _ORDERINGS[self.comparison](have, self.length)
 
 
-class Exists(Condition, frozen=True):
+class Exists(OnAttribute, frozen=True):
     """The attribute is there, whatever its value (``None`` counts)."""
-
-    attribute: str
 
     def holds(self, item: Mapping[str, Value]) -> bool:
         return self.attribute in item
 
 
-class Contains(Condition, frozen=True):
+class Contains(OnAttribute, frozen=True):
     """A substring of a string or bytes, a member of a set, or an element of a list."""
 
-    attribute: str
     value: Value
 
     def __post_init__(self) -> None:
@@ -131,10 +132,9 @@ class Contains(Condition, frozen=True):
         return False
 
 
-class BeginsWith(Condition, frozen=True):
+class BeginsWith(OnAttribute, frozen=True):
     """The attribute is a string that starts with the prefix."""
 
-    attribute: str
     prefix: str
 
     def holds(self, item: Mapping[str, Value]) -> bool:
@@ -261,7 +261,7 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 
     def apply(self, item: Item) -> None:
         """Change the item; raises if the attribute is of another type."""
-        have, value = item.get(self.attribute, _MISSING), self.value  # type: ignore[call-overload]
+        have, value = item.get(self.attribute, _MISSING), self.value
         if have is _MISSING:
             item[self.attribute] = value
         elif type(value) is int and type(have) is int:

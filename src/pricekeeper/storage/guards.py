@@ -14,16 +14,13 @@ from typing import Final
 
 from pricekeeper.storage.expressions import (
     And,
-    BeginsWith,
-    Compare,
     Condition,
-    Contains,
     Exists,
     Not,
+    OnAttribute,
     Or,
     Remove,
     Set,
-    SizeCompare,
 )
 from pricekeeper.storage.operations import Delete, Put, Update
 from pricekeeper.storage.values import PARTITION_KEY, SORT_KEY, Value
@@ -58,18 +55,20 @@ def _certain(
     condition: Condition, known: Mapping[str, Value | object], present: frozenset[str]
 ) -> bool | None:
     """Whether the condition holds, as far as that is certain; ``None`` if it is not."""
-    if isinstance(condition, Not):
-        inner = _certain(condition.part, known, present)
-        return None if inner is None else not inner
-    if isinstance(condition, (And, Or)):
-        deciding = isinstance(condition, Or)
-        parts = [_certain(part, known, present) for part in condition.parts]
-        if deciding in parts:
-            return deciding
-        return None if None in parts else not deciding
-    assert isinstance(condition, (Compare, SizeCompare, Exists, Contains, BeginsWith))
-    name = condition.attribute
-    if name not in known:
-        return True if isinstance(condition, Exists) and name in present else None
-    value = known[name]
-    return condition.holds({} if value is _REMOVED else {name: value})  # type: ignore[dict-item]
+    match condition:
+        case OnAttribute(attribute=name):
+            if name not in known:
+                return True if isinstance(condition, Exists) and name in present else None
+            value = known[name]
+            return condition.holds({} if value is _REMOVED else {name: value})  # type: ignore[dict-item]
+        case Not(part=part):
+            inner = _certain(part, known, present)
+            return None if inner is None else not inner
+        case And(parts=parts) | Or(parts=parts):
+            deciding = isinstance(condition, Or)
+            certain = [_certain(part, known, present) for part in parts]
+            if deciding in certain:
+                return deciding
+            return None if None in certain else not deciding
+        case _:
+            return None

@@ -182,8 +182,6 @@ def check_item_size(item: Mapping[str, Value]) -> None:
     size = item_bytes(item)
     if size > ITEM_BYTES_MAX:
         raise InvalidOperationError(f"an item of {size} bytes: the most is {ITEM_BYTES_MAX}")
-    if "" in item:
-        raise InvalidOperationError("an attribute needs a name")
 
 
 def _check_expiry(table: Table, item: Mapping[str, Value]) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pricekeeper.errors import InvalidOperationError
 
 Value: TypeAlias = (
-    "str | int | bool | bytes | None | Sequence[Value] | Mapping[str, Value] | AbstractSet[str]"
+    "str | int | bool | bytes | Sequence[Value] | Mapping[str, Value] | AbstractSet[str] | None"
 )
-Item: TypeAlias = dict[str, Value]
+Item: TypeAlias = dict[str, Any]
+"""Attributes by name. Their values are `Value`; a feature's codec gives them their own types."""
 
 PARTITION_KEY: Final = "PK"
 SORT_KEY: Final = "SK"
@@ -33,14 +34,19 @@ _CONTAINER_BYTES: Final = 3
 
 def text_bytes(text: str) -> int:
     """The length of a string in UTF-8; a lone surrogate has none and is refused."""
-    if type(text) is not str:
-        raise InvalidOperationError(f"a name is a string, not {text!r}")
     if text.isascii():
         return len(text)
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidOperationError("a string holds a lone surrogate, which is not text") from error
+
+
+def name_bytes(name: str) -> int:
+    """The length of an attribute's name, which can't be empty at any depth."""
+    if type(name) is not str or not name:
+        raise InvalidOperationError(f"an attribute needs a name, not {name!r}")
+    return text_bytes(name)
 
 
 def number_bytes(number: int) -> int:
@@ -72,7 +78,7 @@ def value_bytes(value: Value, depth: int = 0) -> int:
         return _CONTAINER_BYTES + sum(1 + value_bytes(member, depth + 1) for member in value)
     if isinstance(value, dict):
         return _CONTAINER_BYTES + sum(
-            1 + text_bytes(name) + value_bytes(member, depth + 1) for name, member in value.items()
+            1 + name_bytes(name) + value_bytes(member, depth + 1) for name, member in value.items()
         )
     raise InvalidOperationError(f"an item can't hold a {kind.__name__}: {value!r}")
 
@@ -85,7 +91,7 @@ def check_value(value: Value) -> None:
 
 def item_bytes(item: Mapping[str, Value]) -> int:
     """The size of a whole item: names and values."""
-    return sum(text_bytes(name) + value_bytes(value) for name, value in item.items())
+    return sum(name_bytes(name) + value_bytes(value) for name, value in item.items())
 
 
 def same(left: Value, right: Value) -> bool:

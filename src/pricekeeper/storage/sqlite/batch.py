@@ -2,8 +2,8 @@
 
 A batch keeps the items it has touched in memory: an operation reads through that view,
 decides, packs what it will write, and changes the view only when it is sure to succeed. The
-rows are written once, at the end. So an operation that fails, by its condition or by a bug, leaves no trace and needs
-no savepoint, and ten updates of one hot item cost one row.
+rows are written once, at the end. So an operation that fails, by its condition or by a bug,
+leaves no trace and needs no savepoint, and ten updates of one hot item cost one row.
 
 `Recent` carries packed items from one batch to the next, so that hot items need not be read
 again. It is right only while this connection is the file's only writer; see the writer.
@@ -198,4 +198,4 @@ def _row(table: Table, key: Key, item: Item) -> _Row:
     if len(data) > _SURELY_SMALL:
         check_item_size(item)
     expires = item.get(EXPIRY) if table.expires else None
-    return key.pk, key.sk or "", expires, data  # type: ignore[return-value]
+    return key.pk, key.sk or "", expires, data

@@ -34,6 +34,13 @@ SCHEMA_VERSION: Final = 1
 TOKENS: Final = "TransactionToken"
 
 _STATEMENT_CACHE: Final = 200
+_UNUSABLE: Final = (
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.PermissionsError,
+    apsw.ReadOnlyError,
+)
 _BEYOND_ALL: Final = "\U0010ffff" * (SORT_KEY_BYTES_MAX // 4 + 1)
 """Sorts behind every sort key there can be, also when appended to a prefix."""
 
@@ -75,7 +82,7 @@ def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> apsw
     """Open the file (made if it is missing, readable by its owner alone) or a memory database."""
     if _library_version() < SQLITE_OLDEST:
         raise StoreMisconfiguredError(
-            f"SQLite {apsw.sqlite_lib_version()} is too old; 3.51.3 or newer is needed: upgrade apsw"
+            f"SQLite {apsw.sqlite_lib_version()} is older than 3.51.3: upgrade apsw"
         )
     try:
         if path != MEMORY and not read_only:
@@ -121,7 +128,8 @@ def read_items(
 ) -> list[Item | None]:
     """Many items, as they were at one moment."""
     with connection:
-        return [read_item(connection, table, key, now_epoch) for table, key in places]
+        items = [read_item(connection, table, key, now_epoch) for table, key in places]
+    return items  # noqa: RET504 - mypy thinks that a connection's exit may swallow exceptions
 
 
 def read_range(connection: apsw.Connection, query: Query, now_epoch: int) -> list[Item]:
@@ -147,11 +155,7 @@ def translated(error: apsw.Error, *, committing: bool = False) -> StoreError:
     told = f"SQLite: {error}"
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return ContendedError(f"{told}: another process holds the file")
-    if isinstance(
-        error, (apsw.NotADBError, apsw.CorruptError, apsw.ReadOnlyError, apsw.PermissionsError)
-    ):
-        return StoreMisconfiguredError(told)
-    if isinstance(error, apsw.CantOpenError):
+    if isinstance(error, _UNUSABLE):
         return StoreMisconfiguredError(told)
     if isinstance(error, apsw.SQLError) and "no such table" in str(error):
         return StoreMisconfiguredError(

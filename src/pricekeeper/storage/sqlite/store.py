@@ -30,7 +30,6 @@ from pricekeeper.storage.sqlite.batch import Batch
 from pricekeeper.storage.sqlite.database import (
     STATEMENTS,
     connect,
-    create_schema,
     read_item,
     read_items,
     read_range,

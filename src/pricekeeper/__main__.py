@@ -1,0 +1,5 @@
+"""``python -m pricekeeper``."""
+
+from pricekeeper.cli import main
+
+main()

@@ -1,0 +1,5 @@
+"""The command line: ``pricekeeper --help``."""
+
+from pricekeeper.cli.commands import main
+
+__all__ = ["main"]

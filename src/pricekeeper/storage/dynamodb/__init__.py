@@ -1,0 +1,1 @@
+"""The shared store: Amazon DynamoDB over aiohttp, with our own signer and our own retries."""

@@ -1,0 +1,259 @@
+"""One request to DynamoDB, and sending it again as often as is safe and sensible.
+
+A request fails in one of three ways. *Surely not applied*: no connection, a throttle, a
+conflict; it is sent again, whatever it is. *Refused*: an answer, which the caller of this
+module reads. *Reply lost*: a timeout, a reset, a broken or garbled body, a server error; the
+write may have happened, and what follows depends on `Repeat`. Once a reply was lost, no later
+failure can prove that nothing was applied, so giving up means `OutcomeUnknownError` from then
+on.
+
+aiohttp itself sends a request again on a stale connection only for methods that HTTP calls
+idempotent; POST is not among them, and a test watches that this stays so. Redirects are off.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import yarl
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    InvalidOperationError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
+from pricekeeper.storage.dynamodb.credentials import Access
+from pricekeeper.storage.dynamodb.faults import (
+    PASSING,
+    TRANSACTION_CANCELLED,
+    Fault,
+    Treatment,
+    fault_of,
+)
+from pricekeeper.storage.dynamodb.signing import Signer
+from pricekeeper.telemetry import StoreMeter
+
+_TARGET: Final = "DynamoDB_20120810."
+_CHECKSUM: Final = "x-amz-crc32"
+_OK: Final = 200
+_READS: Final = frozenset({"GetItem", "BatchGetItem", "Query"})
+_NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to wait, how often to try, how much to do at once."""
+
+    connections_max: int = 64
+    connect_timeout_ms: int = 1_000
+    queue_timeout_ms: int = 5_000
+    """Waiting for one of the connections to become free."""
+    reply_timeout_ms: int = 3_000
+    """Silence after the request was sent."""
+    attempts_max: int = 8
+    lost_replies_max: int = 3
+    """Attempts, of those, whose reply may be lost before we stop asking."""
+    patience_ms: int = 15_000
+    """No attempt is begun after this."""
+    pause_first_ms: int = 25
+    pause_max_ms: int = 1_600
+
+
+class Repeat(Enum):
+    """Whether a request whose reply was lost may be sent again."""
+
+    HARMLESS = "harmless"
+    """It changes nothing that anybody could see: send again, and never mind the first."""
+    TOKENED = "tokened"
+    """It carries a token by which DynamoDB knows it again: send again."""
+    GUARDED = "guarded"
+    """Applied once, its own condition refuses it: send again, but then a refusal says nothing."""
+    NEVER = "never"
+    """It could be applied twice."""
+
+
+class Refusal(Exception):  # noqa: N818  # an answer, and never seen outside of this package
+    """DynamoDB said no, properly; ``after_lost_reply`` if that may be our own doing."""
+
+    def __init__(self, fault: Fault, *, after_lost_reply: bool) -> None:
+        super().__init__(fault.name)
+        self.name = fault.name
+        self.reply = fault.reply
+        self.after_lost_reply = after_lost_reply
+
+
+class Client:
+    """A signing, counting, retrying connection pool to one endpoint."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        clock: Clock,
+        meter: StoreMeter,
+        prefix: str,
+        limits: Limits,
+        randomness: random.Random,
+    ) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._meter = meter
+        self._prefix = prefix
+        self._randomness = randomness
+        self._url = yarl.URL(access.endpoint + "/")
+        self._credentials = access.credentials
+        self._signer = Signer(access.region, access.host)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=limits.connections_max, ssl=_trust(access), ttl_dns_cache=60
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_AUTO_HEADERS,
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(
+                total=(limits.queue_timeout_ms + 2 * limits.reply_timeout_ms) / 1000,
+                connect=limits.queue_timeout_ms / 1000,
+                sock_connect=limits.connect_timeout_ms / 1000,
+                sock_read=limits.reply_timeout_ms / 1000,
+            ),
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._session.close()
+
+    async def pause(self, failures: int) -> None:
+        """Wait before trying again, the longer the more often it has failed: full jitter."""
+        await self._clock.sleep_ms(self._pause_ms(failures))
+
+    async def call(
+        self, action: str, request: Mapping[str, Any], repeat: Repeat, *, expected: str = ""
+    ) -> dict[str, Any]:
+        """The reply to a request; `Refusal` for a condition, or for the ``expected`` error name.
+
+        At most ``attempts_max`` attempts, none begun after ``patience_ms``.
+        """
+        body = _body(request)
+        deadline_ms = self._clock.monotonic_ms() + self.limits.patience_ms
+        lost = 0
+        renewed = False
+        for attempt in range(1, self.limits.attempts_max + 1):
+            outcome = await self._attempt(action, body)
+            if not isinstance(outcome, Fault):
+                return outcome
+            fault = outcome
+            if fault.treatment is Treatment.RENEW and not renewed:
+                renewed = True  # once: what was found anew and is refused as well is no good
+                continue
+            if fault.treatment not in PASSING or fault.name == expected:
+                break
+            self._meter.faults[fault.treatment.value] += 1
+            if fault.treatment is Treatment.LOST:
+                lost += 1
+                if repeat is Repeat.NEVER or lost == self.limits.lost_replies_max:
+                    break
+            pause_ms = self._pause_ms(attempt)
+            if self._clock.monotonic_ms() + pause_ms > deadline_ms:
+                break
+            if attempt < self.limits.attempts_max:
+                await self._clock.sleep_ms(pause_ms)
+        raise _final(action, fault, lost, repeat, expected)
+
+    async def _attempt(self, action: str, body: bytes) -> dict[str, Any] | Fault:
+        """Send once: the reply, or what went wrong."""
+        try:
+            credentials = self._credentials.current() or await self._credentials.renew()
+        except StoreMisconfiguredError as error:
+            return Fault(Treatment.MISCONFIGURED, "Credentials", str(error))
+        except StoreUnavailableError as error:
+            return Fault(Treatment.UNAVAILABLE, "Credentials", str(error))
+        now_epoch = self._clock.now_ms() // 1000
+        headers = self._signer.headers(credentials, _TARGET + action, body, now_epoch)
+        self._meter.attempts[action] += 1
+        try:
+            async with self._session.post(
+                self._url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                content = await response.read()
+        except _NEVER_SENT as error:
+            return Fault(Treatment.UNREACHABLE, type(error).__name__, str(error))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return Fault(Treatment.LOST, type(error).__name__, str(error))
+        outcome = _read(response.status, response.headers.get(_CHECKSUM), content)
+        if not isinstance(outcome, Fault):
+            self._count_capacity(action, outcome)
+        elif outcome.treatment is Treatment.RENEW:
+            self._credentials.discard(credentials)
+        return outcome
+
+    def _pause_ms(self, failures: int) -> int:
+        longest = min(self.limits.pause_max_ms, self.limits.pause_first_ms << (failures - 1))
+        return self._randomness.randint(0, longest)
+
+    def _count_capacity(self, action: str, reply: dict[str, Any]) -> None:
+        consumed = reply.get("ConsumedCapacity")
+        if consumed is None:
+            return
+        for entry in consumed if isinstance(consumed, list) else (consumed,):
+            table = entry.get("TableName", "").removeprefix(self._prefix)
+            read, write = entry.get("ReadCapacityUnits", 0), entry.get("WriteCapacityUnits", 0)
+            if not read and not write:  # told apart only where an action could be either
+                units = entry.get("CapacityUnits", 0)
+                read, write = (units, 0) if action in _READS else (0, units)
+            if read:
+                self._meter.read_half_units[table] += round(2 * read)
+            if write:
+                self._meter.write_half_units[table] += round(2 * write)
+
+
+def _body(request: Mapping[str, Any]) -> bytes:
+    try:
+        return _encode(request)
+    except UnicodeEncodeError as error:
+        raise InvalidOperationError("a string holds a lone surrogate, which is not text") from error
+
+
+def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] | Fault:
+    """What came back: a reply, a fault, or something that tells us nothing."""
+    if checksum is not None and checksum != str(zlib.crc32(content)):
+        return Fault(Treatment.LOST, "Checksum", "the reply does not match its checksum")
+    try:
+        reply = _decode(content)
+    except msgspec.DecodeError as error:
+        return Fault(Treatment.LOST, f"HTTP {status}", f"the reply is no JSON object: {error}")
+    return reply if status == _OK else fault_of(status, reply)
+
+
+def _final(
+    action: str, fault: Fault, lost: int, repeat: Repeat, expected: str
+) -> Refusal | StoreError:
+    """What the last failure of a request comes to, given that ``lost`` replies went before."""
+    if fault.treatment is Treatment.REFUSED or fault.name == expected:
+        return Refusal(fault, after_lost_reply=lost > 0)
+    # A cancellation under a token is certain: had the first copy been applied, DynamoDB
+    # would have known the token. Any other failure leaves a lost reply lost.
+    cancelled = fault.name == TRANSACTION_CANCELLED and fault.treatment not in PASSING
+    if lost and repeat is not Repeat.HARMLESS and not cancelled:
+        return OutcomeUnknownError(f"it may or may not have been applied: {fault.told(action)}")
+    return fault.error(action)
+
+
+def _trust(access: Access) -> ssl.SSLContext | bool:
+    """Whom to trust: the machine's certificates, or those that the AWS set-up names."""
+    if access.ca_bundle is None:
+        return True
+    return ssl.create_default_context(cafile=access.ca_bundle)

@@ -1,0 +1,152 @@
+"""Who we are towards AWS and where DynamoDB is, found the way every AWS tool finds it.
+
+The search is botocore's own: environment, profiles, containers, instance roles, single sign-on.
+It reads files and may ask the network, so it runs in a thread, when the store is opened and
+when credentials run out. In between, signing uses a frozen copy that costs nothing to look at.
+botocore is imported here and only when needed: it takes longer to import than all of the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.storage.dynamodb.signing import Credentials
+
+if TYPE_CHECKING:
+    from botocore.session import Session
+
+_LOOK_AGAIN_MS: Final = 10_000
+"""How long the frozen copy is used before we look whether it should be renewed. botocore wants
+that fifteen minutes before the end, so a few seconds are nothing."""
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class CredentialSource:
+    """The current credentials, renewed off the loop when they come near their end."""
+
+    def __init__(self, found: Any, clock: Clock) -> None:
+        """``found`` is what botocore's chain gave."""
+        self._found = found
+        self._clock = clock
+        self._frozen: Credentials | None = None
+        self._look_again_ms = 0
+        self._renewing = asyncio.Lock()
+
+    def current(self) -> Credentials | None:
+        """What to sign with, or ``None`` if it must be renewed first."""
+        if self._frozen is not None and self._clock.monotonic_ms() >= self._look_again_ms:
+            refresh_needed = getattr(self._found, "refresh_needed", None)  # not if they never end
+            if refresh_needed is not None and refresh_needed():
+                return None
+            self._look_again_ms = self._clock.monotonic_ms() + _LOOK_AGAIN_MS
+        return self._frozen
+
+    def discard(self, refused: Credentials) -> None:
+        """AWS refuses what looked fresh to us: search anew before the next request."""
+        if self._frozen is refused:  # and not if somebody has renewed it in the meantime
+            self._frozen = self._found = None
+
+    async def renew(self) -> Credentials:
+        """Fresh credentials. Whoever comes while another caller renews takes what that one got."""
+        async with self._renewing:
+            if (renewed := self.current()) is not None:
+                return renewed
+            if self._found is None:
+                self._found = await asyncio.to_thread(_find_credentials)
+            self._frozen = await asyncio.to_thread(_freeze, self._found)
+            # Also if botocore kept the old ones because renewing failed while they still work.
+            self._look_again_ms = self._clock.monotonic_ms() + _LOOK_AGAIN_MS
+            return self._frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Everything needed to talk to DynamoDB in one region."""
+
+    region: str
+    endpoint: str
+    credentials: CredentialSource
+    ca_bundle: str | None = None
+
+    @property
+    def host(self) -> str:
+        """The Host header, which is part of what is signed: no port where it is the usual one."""
+        parts = urlsplit(self.endpoint)
+        name = parts.hostname or ""
+        host = f"[{name}]" if ":" in name else name
+        if parts.port is None or parts.port == _DEFAULT_PORTS[parts.scheme]:
+            return host
+        return f"{host}:{parts.port}"
+
+
+async def find_access(location: DynamoDbLocation, clock: Clock) -> Access:
+    """Ask botocore's chain for credentials and, unless the location says it, for the endpoint."""
+    found, endpoint, ca_bundle = await asyncio.to_thread(_find, location)
+    parts = urlsplit(endpoint)
+    if parts.path not in ("", "/") or parts.query:
+        raise StoreMisconfiguredError(f"the DynamoDB endpoint {endpoint} must have no path")
+    source = CredentialSource(found, clock)
+    await source.renew()
+    return Access(location.region, endpoint.rstrip("/"), source, ca_bundle)
+
+
+def _find(location: DynamoDbLocation) -> tuple[Any, str, str | None]:
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+    session = _session()
+    found = _find_credentials(session)
+    ca_bundle = session.get_config_variable("ca_bundle")
+    if location.endpoint is not None:
+        return found, location.endpoint, ca_bundle
+    try:
+        client = session.create_client("dynamodb", region_name=location.region)
+    except (BotoCoreError, ValueError) as error:
+        raise StoreMisconfiguredError(
+            f"no DynamoDB endpoint in {location.region}: {error}"
+        ) from error
+    return found, client.meta.endpoint_url, ca_bundle
+
+
+def _session() -> Session:
+    from botocore.session import Session  # noqa: PLC0415
+
+    return Session()
+
+
+def _find_credentials(session: Session | None = None) -> Any:
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+    try:
+        found = (session or _session()).get_credentials()
+    except BotoCoreError as error:
+        raise StoreMisconfiguredError(
+            f"AWS credentials could not be read: {type(error).__name__}"
+        ) from error
+    if found is None:
+        raise StoreMisconfiguredError(
+            "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+            "AWS_PROFILE, or give the machine a role (a local engine takes any made-up pair of "
+            "letters and digits)"
+        )
+    return found
+
+
+def _freeze(found: Any) -> Credentials:
+    """A consistent copy of all parts; asks the network if botocore finds them too old."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    try:
+        frozen = found.get_frozen_credentials()
+    except (BotoCoreError, ClientError) as error:
+        # Not "misconfigured": a metadata service or STS may well answer at the next call.
+        raise StoreUnavailableError(
+            f"AWS credentials could not be renewed: {type(error).__name__}"
+        ) from error
+    return Credentials(frozen.access_key, frozen.secret_key, frozen.token or None)

@@ -1,0 +1,182 @@
+"""What went wrong, by DynamoDB's own names, and what is to be done about it.
+
+One table, `TREATMENTS`, decides for every error name; a test holds it complete against
+botocore's model of the service. The difference that matters most is between what was surely
+not applied (a throttle, a conflict, a connection never made: send again) and a lost reply,
+after which a write may have happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from pricekeeper.errors import (
+    ContendedError,
+    InvalidOperationError,
+    ReasonCode,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    ThrottledError,
+    TokenReusedError,
+)
+
+CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+TRANSACTION_CANCELLED: Final = "TransactionCanceledException"
+TABLE_EXISTS: Final = "ResourceInUseException"
+TABLE_MISSING: Final = "ResourceNotFoundException"
+INVALID_REQUEST: Final = "ValidationException"
+
+_SERVER_ERROR: Final = 500
+_MESSAGE_LENGTH_MAX: Final = 500
+
+
+class Treatment(Enum):
+    """What a failed attempt means. The value is the kind under which it is counted."""
+
+    UNREACHABLE = "unreachable"
+    """No connection: the request was never sent."""
+    THROTTLED = "throttled"
+    """Refused for now: we are too fast."""
+    CONFLICT = "conflict"
+    """Refused for now: another transaction holds an item."""
+    LOST = "ambiguous"
+    """It may have been applied; the reply is lost, or is none."""
+    RENEW = "credentials"
+    """The credentials have run out; newer ones may exist."""
+    REFUSED = "refused"
+    """A condition did not hold. This is an answer, not a failure."""
+    MISCONFIGURED = "misconfigured"
+    """An operator has to act."""
+    INVALID = "invalid"
+    """The caller's mistake."""
+    TOKEN_REUSED = "token-reused"  # noqa: S105  # no password
+    """The caller's mistake: one token for two transactions."""
+    UNAVAILABLE = "unavailable"
+    """Not applied, for a reason that we can't judge."""
+
+
+_T = Treatment
+
+TREATMENTS: Final[dict[str, Treatment]] = {
+    CONDITION_FAILED: _T.REFUSED,
+    TRANSACTION_CANCELLED: _T.REFUSED,  # unless its reasons say otherwise, see REASONS
+    # Slower, then again.
+    "ProvisionedThroughputExceededException": _T.THROTTLED,
+    "ThrottlingException": _T.THROTTLED,
+    "Throttling": _T.THROTTLED,
+    "RequestLimitExceeded": _T.THROTTLED,
+    "LimitExceededException": _T.THROTTLED,  # too many tables being created at once
+    # Another writer was there first; again.
+    "TransactionConflictException": _T.CONFLICT,
+    "TransactionInProgressException": _T.CONFLICT,
+    "ReplicatedWriteConflictException": _T.CONFLICT,
+    # Something broke on the other side, before or after the write.
+    "InternalServerError": _T.LOST,
+    "InternalFailure": _T.LOST,
+    "ServiceUnavailable": _T.LOST,
+    "ServiceUnavailableException": _T.LOST,
+    "RequestTimeout": _T.LOST,
+    "RequestTimeoutException": _T.LOST,
+    # Credentials that may merely be old.
+    "ExpiredTokenException": _T.RENEW,
+    "ExpiredToken": _T.RENEW,
+    # A table, a permission, a clock or an account is not as it must be.
+    TABLE_MISSING: _T.MISCONFIGURED,
+    TABLE_EXISTS: _T.MISCONFIGURED,  # in the middle of being created or deleted
+    "TableNotFoundException": _T.MISCONFIGURED,
+    "AccessDeniedException": _T.MISCONFIGURED,
+    "UnrecognizedClientException": _T.MISCONFIGURED,
+    "InvalidClientTokenId": _T.MISCONFIGURED,
+    "MissingAuthenticationTokenException": _T.MISCONFIGURED,
+    "MissingAuthenticationToken": _T.MISCONFIGURED,
+    "IncompleteSignatureException": _T.MISCONFIGURED,
+    "IncompleteSignature": _T.MISCONFIGURED,
+    "InvalidSignatureException": _T.MISCONFIGURED,
+    "SignatureDoesNotMatch": _T.MISCONFIGURED,
+    "RequestExpired": _T.MISCONFIGURED,
+    "RequestTimeTooSkewed": _T.MISCONFIGURED,
+    "NotAuthorized": _T.MISCONFIGURED,
+    "OptInRequired": _T.MISCONFIGURED,
+    "SubscriptionRequiredException": _T.MISCONFIGURED,
+    "KMSAccessDeniedException": _T.MISCONFIGURED,
+    "InaccessibleEncryptionCredentialsException": _T.MISCONFIGURED,
+    "InvalidEndpointException": _T.MISCONFIGURED,
+    "UnknownOperationException": _T.MISCONFIGURED,
+    # The request can't be carried out, whatever the store holds.
+    INVALID_REQUEST: _T.INVALID,
+    "SerializationException": _T.INVALID,
+    "ItemCollectionSizeLimitExceededException": _T.INVALID,
+    "IdempotentParameterMismatchException": _T.TOKEN_REUSED,
+}
+
+REASONS: Final[dict[str, ReasonCode]] = {
+    "None": ReasonCode.NONE,
+    "ConditionalCheckFailed": ReasonCode.CONDITION_FAILED,
+    "TransactionConflict": ReasonCode.CONFLICT,
+    "ProvisionedThroughputExceeded": ReasonCode.THROTTLED,
+    "ThrottlingError": ReasonCode.THROTTLED,
+    "ValidationError": ReasonCode.INVALID,
+    "ItemCollectionSizeLimitExceeded": ReasonCode.INVALID,
+}
+"""Why one operation of a cancelled transaction stood in the way."""
+
+_CANCELLED_BY: Final = (
+    (ReasonCode.INVALID, _T.INVALID),
+    (ReasonCode.CONDITION_FAILED, _T.REFUSED),
+    (ReasonCode.CONFLICT, _T.CONFLICT),
+    (ReasonCode.THROTTLED, _T.THROTTLED),
+)
+"""What a cancelled transaction means: the first of these that is among its reasons."""
+
+PASSING: Final = frozenset({_T.UNREACHABLE, _T.THROTTLED, _T.CONFLICT, _T.LOST})
+"""What may be gone at the next attempt."""
+
+_ERRORS: Final[dict[Treatment, type[StoreError]]] = {
+    _T.THROTTLED: ThrottledError,
+    _T.CONFLICT: ContendedError,
+    _T.RENEW: StoreMisconfiguredError,
+    _T.MISCONFIGURED: StoreMisconfiguredError,
+    _T.INVALID: InvalidOperationError,
+    _T.TOKEN_REUSED: TokenReusedError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One failed attempt."""
+
+    treatment: Treatment
+    name: str
+    message: str = ""
+    reply: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def error(self, action: str) -> StoreError:
+        """What the caller is told if this is where it ends and nothing was applied."""
+        return _ERRORS.get(self.treatment, StoreUnavailableError)(self.told(action))
+
+    def told(self, action: str) -> str:
+        """The fault in one line, of bounded length."""
+        return f"{action}: {self.name}: {self.message[:_MESSAGE_LENGTH_MAX]}"
+
+
+def fault_of(status: int, reply: dict[str, Any]) -> Fault:
+    """What an error reply means."""
+    name = str(reply.get("__type", "")).rpartition("#")[2]
+    message = str(reply.get("message") or reply.get("Message") or "")
+    if status >= _SERVER_ERROR or not name:
+        return Fault(Treatment.LOST, name or f"HTTP {status}", message, reply)
+    treatment = TREATMENTS.get(name, Treatment.UNAVAILABLE)
+    if name == TRANSACTION_CANCELLED:
+        treatment = _cancellation(reply)
+    return Fault(treatment, name, message, reply)
+
+
+def _cancellation(reply: dict[str, Any]) -> Treatment:
+    reasons = {REASONS.get(reason.get("Code")) for reason in reply.get("CancellationReasons", ())}
+    for reason, treatment in _CANCELLED_BY:
+        if reason in reasons:
+            return treatment
+    return Treatment.UNAVAILABLE

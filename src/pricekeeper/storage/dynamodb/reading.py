@@ -1,0 +1,123 @@
+"""Reading several items: batches put together, pages followed, expired items left out.
+
+DynamoDB answers in portions of its own choosing: a hundred keys or 16 MB of a batch, 1 MB of a
+partition, or less when it is busy. Callers never see that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import ThrottledError
+from pricekeeper.storage.dynamodb.client import Client, Repeat
+from pricekeeper.storage.dynamodb.expiry import is_expired, visible
+from pricekeeper.storage.dynamodb.rendering import Renderer
+from pricekeeper.storage.dynamodb.wire import Attributes, decode_item, encode_key
+from pricekeeper.storage.operations import QUERY_ITEMS_MAX, Page, Query
+from pricekeeper.storage.tables import Key, Table
+from pricekeeper.storage.values import SORT_KEY, Item
+
+_BATCH_KEYS_MAX: Final = 100
+
+Place: TypeAlias = tuple[Table, Key]
+
+
+class Reader:
+    """The reads of more than one item."""
+
+    def __init__(self, client: Client, renderer: Renderer, clock: Clock) -> None:
+        self._client = client
+        self._renderer = renderer
+        self._clock = clock
+
+    async def batch_get(self, places: Sequence[Place], *, consistent: bool) -> list[Item | None]:
+        """The items at these places, in that order.
+
+        Keys that DynamoDB leaves unprocessed go to the back of the queue. The loop ends because
+        every round either finishes a key or counts as stalled, and there is a limit to those.
+        """
+        pending = list(dict.fromkeys(places))
+        found: dict[Place, Item] = {}
+        stalled = 0
+        while pending:
+            asked, pending = pending[:_BATCH_KEYS_MAX], pending[_BATCH_KEYS_MAX:]
+            left = await self._ask(asked, found, consistent=consistent)
+            if not left:
+                stalled = 0
+                continue
+            stalled = stalled + 1 if len(left) == len(asked) else 1
+            if stalled == self._client.limits.attempts_max:
+                raise ThrottledError(f"BatchGetItem: {len(left)} keys were left unprocessed")
+            pending += left
+            await self._client.pause(stalled)
+        now_epoch = self._clock.now_ms() // 1000
+        return [visible(place[0], found.get(place), now_epoch) for place in places]
+
+    async def query(self, query: Query, *, consistent: bool) -> Page:
+        """Items of one partition, as many as are wanted and alive.
+
+        One more than that is looked for, to know whether this page is the last. The loop ends
+        with the partition: every round begins behind the last key of the one before. A page
+        that expired items have thinned out is followed by a larger one, so that a partition
+        full of them takes a logarithm of rounds and not one for each.
+        """
+        start, nothing = _start(query)
+        if nothing:
+            return Page(())
+        wanted = query.limit + 1
+        size = wanted
+        alive: list[Item] = []
+        while True:
+            request = self._renderer.query(query, size, start, consistent=consistent)
+            reply = await self._client.call("Query", request, Repeat.HARMLESS)
+            now_epoch = self._clock.now_ms() // 1000
+            items = map(decode_item, reply.get("Items", ()))
+            alive += [item for item in items if not is_expired(query.table, item, now_epoch)]
+            start = reply.get("LastEvaluatedKey")
+            if start is None or len(alive) >= wanted:
+                break
+            size = min(2 * size, QUERY_ITEMS_MAX + 1)
+        if len(alive) < wanted:
+            return Page(tuple(alive))
+        page = tuple(alive[: query.limit])
+        return Page(page, after=str(page[-1][SORT_KEY]))
+
+    async def _ask(
+        self, places: Sequence[Place], found: dict[Place, Item], *, consistent: bool
+    ) -> list[Place]:
+        """Ask once, add to what was found, and return what was left unprocessed."""
+        request = self._renderer.batch_get(places, consistent=consistent)
+        reply = await self._client.call("BatchGetItem", request, Repeat.HARMLESS)
+        tables = {self._renderer.table_name(table): table for table, _ in places}
+        for name, items in reply.get("Responses", {}).items():
+            table = tables[name]
+            for item in map(decode_item, items):
+                found[table, table.key_of(item)] = item
+        return [
+            (tables[name], tables[name].key_of(decode_item(key)))
+            for name, unprocessed in reply.get("UnprocessedKeys", {}).items()
+            for key in unprocessed["Keys"]
+        ]
+
+
+def _start(query: Query) -> tuple[Attributes | None, bool]:
+    """The key behind which to begin, if any, and whether nothing can be found at all.
+
+    DynamoDB refuses a range whose ends are the wrong way round, and a start outside of the
+    range. For us the first is empty, and the second is either no narrowing at all or the end.
+    Comparing strings by code points is comparing their UTF-8 by bytes, as DynamoDB does.
+    """
+    if query.first and query.last and query.first > query.last:
+        return None, True
+    after = query.after
+    if not after:
+        return None, False
+    below = after < (query.prefix or query.first)
+    above = not below and (
+        not after.startswith(query.prefix) or bool(query.last and after > query.last)
+    )
+    if below or above:
+        return None, below if query.descending else above
+    return encode_key(Key(query.pk, after)), False

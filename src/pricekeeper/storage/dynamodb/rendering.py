@@ -1,0 +1,284 @@
+"""Operations and conditions to DynamoDB's requests, as plain dicts ready to be encoded.
+
+Names and values always go in as placeholders, so that no attribute name can be a reserved word
+and no value can be read as syntax. Parentheses are written only around a compound part inside
+another one: DynamoDB refuses redundant ones.
+
+Every write asks for the item that failed its condition, and every request for the capacity it
+took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from pricekeeper.storage.dynamodb.wire import Attributes, encode, encode_item, encode_key
+from pricekeeper.storage.expressions import (
+    Action,
+    Add,
+    And,
+    BeginsWith,
+    Compare,
+    Condition,
+    Contains,
+    Exists,
+    Not,
+    Or,
+    Set,
+    SetOnce,
+    SizeCompare,
+)
+from pricekeeper.storage.operations import Check, Delete, Put, Query, Update, Write
+from pricekeeper.storage.tables import Key, Table
+from pricekeeper.storage.values import PARTITION_KEY, SORT_KEY, Value
+
+Request: TypeAlias = dict[str, Any]
+
+_SHARED_TYPES: Final = frozenset({str, int, bytes})
+_KINDS_IN_TRANSACTION: Final = {
+    Put: "Put",
+    Update: "Update",
+    Delete: "Delete",
+    Check: "ConditionCheck",
+}
+
+
+class Placeholders:
+    """The names and values that the expressions of one request refer to."""
+
+    __slots__ = ("_names", "_shared", "_values")
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+        self._shared: dict[tuple[type, Value], str] = {}
+
+    def name(self, attribute: str) -> str:
+        """What stands for the attribute; the same for the same attribute."""
+        placeholder = self._names.get(attribute)
+        if placeholder is None:
+            placeholder = self._names[attribute] = f"#{len(self._names)}"
+        return placeholder
+
+    def value(self, value: Value) -> str:
+        """What stands for the value; the same for equal strings, numbers and bytes."""
+        shared = (type(value), value)
+        if shared[0] not in _SHARED_TYPES:
+            return self._new(value)
+        placeholder = self._shared.get(shared)
+        if placeholder is None:
+            placeholder = self._shared[shared] = self._new(value)
+        return placeholder
+
+    def add_to(self, request: Request) -> None:
+        """Put what was referred to into the request; it must not be there if empty."""
+        if self._names:
+            request["ExpressionAttributeNames"] = {
+                placeholder: name for name, placeholder in self._names.items()
+            }
+        if self._values:
+            request["ExpressionAttributeValues"] = self._values
+
+    def _new(self, value: Value) -> str:
+        placeholder = f":{len(self._values)}"
+        self._values[placeholder] = encode(value)
+        return placeholder
+
+
+def condition_text(condition: Condition, into: Placeholders) -> str:
+    """The condition in DynamoDB's words."""
+    return _CONDITIONS[type(condition)](condition, into)
+
+
+def update_text(actions: Sequence[Action], into: Placeholders) -> str:
+    """The actions in DynamoDB's words: each clause once, in the order of first use."""
+    clauses: dict[str, list[str]] = {}
+    for action in actions:
+        name = into.name(action.attribute)
+        if isinstance(action, Set):
+            clauses.setdefault("SET", []).append(f"{name} = {into.value(action.value)}")
+        elif isinstance(action, SetOnce):
+            value = into.value(action.value)
+            clauses.setdefault("SET", []).append(f"{name} = if_not_exists({name}, {value})")
+        elif isinstance(action, Add):
+            clauses.setdefault("ADD", []).append(f"{name} {into.value(action.value)}")
+        else:
+            clauses.setdefault("REMOVE", []).append(name)
+    return " ".join(f"{verb} {', '.join(parts)}" for verb, parts in clauses.items())
+
+
+def _compare(condition: Compare, into: Placeholders) -> str:
+    return f"{into.name(condition.attribute)} {condition.comparison} {into.value(condition.value)}"
+
+
+def _size(condition: SizeCompare, into: Placeholders) -> str:
+    name, length = into.name(condition.attribute), into.value(condition.length)
+    return f"size({name}) {condition.comparison} {length}"
+
+
+def _exists(condition: Exists, into: Placeholders) -> str:
+    return f"attribute_exists({into.name(condition.attribute)})"
+
+
+def _contains(condition: Contains, into: Placeholders) -> str:
+    return f"contains({into.name(condition.attribute)}, {into.value(condition.value)})"
+
+
+def _begins(condition: BeginsWith, into: Placeholders) -> str:
+    return f"begins_with({into.name(condition.attribute)}, {into.value(condition.prefix)})"
+
+
+def _not(condition: Not, into: Placeholders) -> str:
+    if isinstance(condition.part, Exists):
+        return f"attribute_not_exists({into.name(condition.part.attribute)})"
+    return f"NOT {_part(condition.part, into)}"
+
+
+def _and(condition: And, into: Placeholders) -> str:
+    return _joined(condition.parts, " AND ", " OR ", into)
+
+
+def _or(condition: Or, into: Placeholders) -> str:
+    return _joined(condition.parts, " OR ", " AND ", into)
+
+
+def _joined(parts: Sequence[Condition], word: str, opposite: str, into: Placeholders) -> str:
+    if len(parts) > 1:
+        return word.join([_part(part, into) for part in parts])
+    if parts:
+        return condition_text(parts[0], into)
+    key = into.name(PARTITION_KEY)  # all of nothing is always true, any of nothing never
+    return f"attribute_exists({key}){opposite}attribute_not_exists({key})"
+
+
+def _part(part: Condition, into: Placeholders) -> str:
+    text = condition_text(part, into)
+    return f"({text})" if _is_compound(part) else text
+
+
+def _is_compound(condition: Condition) -> bool:
+    """Whether the text of this condition needs parentheses inside another one."""
+    if isinstance(condition, (And, Or)):
+        return len(condition.parts) != 1 or _is_compound(condition.parts[0])
+    return isinstance(condition, Not) and not isinstance(condition.part, Exists)
+
+
+_CONDITIONS: Final[dict[type[Condition], Callable[[Any, Placeholders], str]]] = {
+    Compare: _compare,
+    SizeCompare: _size,
+    Exists: _exists,
+    Contains: _contains,
+    BeginsWith: _begins,
+    Not: _not,
+    And: _and,
+    Or: _or,
+}
+
+
+class Renderer:
+    """Makes requests for tables whose names start with a prefix."""
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def table_name(self, table: Table) -> str:
+        """What the table is called in DynamoDB."""
+        return self._prefix + table.name
+
+    def write(self, operation: Write, condition: Condition | None) -> Request:
+        """One write; ``condition`` stands in for the operation's own."""
+        request: Request = {
+            "TableName": self.table_name(operation.table),
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        into = Placeholders()
+        if isinstance(operation, Put):
+            request["Item"] = encode_item(operation.item)
+        else:
+            request["Key"] = encode_key(operation.key)
+            if isinstance(operation, Update):
+                request["UpdateExpression"] = update_text(operation.actions, into)
+        if condition is not None:
+            request["ConditionExpression"] = condition_text(condition, into)
+        into.add_to(request)
+        return request
+
+    def single_write(
+        self, operation: Put | Update | Delete, condition: Condition | None, returned: str = "NONE"
+    ) -> Request:
+        """One write as a request of its own; ``returned`` is the item wanted back."""
+        request = self.write(operation, condition)
+        request["ReturnValues"] = returned
+        request["ReturnConsumedCapacity"] = "TOTAL"
+        return request
+
+    def transaction(
+        self, writes: Sequence[tuple[Write, Condition | None]], client_token: str
+    ) -> Request:
+        """Several writes, all or nothing, each with the condition that is sent for it."""
+        return {
+            "TransactItems": [
+                {_KINDS_IN_TRANSACTION[type(operation)]: self.write(operation, condition)}
+                for operation, condition in writes
+            ],
+            "ClientRequestToken": client_token,
+            "ReturnConsumedCapacity": "TOTAL",
+        }
+
+    def get(self, table: Table, key: Key, *, consistent: bool) -> Request:
+        """One item by its key."""
+        return {
+            "TableName": self.table_name(table),
+            "Key": encode_key(key),
+            "ConsistentRead": consistent,
+            "ReturnConsumedCapacity": "TOTAL",
+        }
+
+    def batch_get(self, places: Sequence[tuple[Table, Key]], *, consistent: bool) -> Request:
+        """Up to a hundred items by their keys, across tables."""
+        keys: dict[str, list[Attributes]] = {}
+        for table, key in places:
+            keys.setdefault(self.table_name(table), []).append(encode_key(key))
+        return {
+            "RequestItems": {
+                name: {"Keys": wanted, "ConsistentRead": consistent}
+                for name, wanted in keys.items()
+            },
+            "ReturnConsumedCapacity": "TOTAL",
+        }
+
+    def query(
+        self, query: Query, limit: int, start: Attributes | None, *, consistent: bool
+    ) -> Request:
+        """One page of a partition, behind the key ``start``."""
+        into = Placeholders()
+        text = f"{into.name(PARTITION_KEY)} = {into.value(query.pk)}"
+        if query.prefix or query.first or query.last:
+            text += f" AND {_range_text(query, into)}"
+        request: Request = {
+            "TableName": self.table_name(query.table),
+            "KeyConditionExpression": text,
+            "ConsistentRead": consistent,
+            "ScanIndexForward": not query.descending,
+            "Limit": limit,
+            "ReturnConsumedCapacity": "TOTAL",
+        }
+        if start is not None:
+            request["ExclusiveStartKey"] = start
+        into.add_to(request)
+        return request
+
+
+def _range_text(query: Query, into: Placeholders) -> str:
+    """DynamoDB takes one condition on the sort key, so two ends become a BETWEEN."""
+    sort_key = into.name(SORT_KEY)
+    if query.prefix:
+        return f"begins_with({sort_key}, {into.value(query.prefix)})"
+    if query.first and query.last:
+        return f"{sort_key} BETWEEN {into.value(query.first)} AND {into.value(query.last)}"
+    if query.first:
+        return f"{sort_key} >= {into.value(query.first)}"
+    return f"{sort_key} <= {into.value(query.last)}"

@@ -1,0 +1,246 @@
+"""The port's seven calls on DynamoDB.
+
+Holds together the parts that know one thing each: `rendering` the words, `client` the sending,
+`expiry` what counts as absent, `transactions` and `reading` what takes several requests.
+Reads and transactions are sent again when a reply is lost; a single write only if it guards
+itself (`guards`), and a bare ``ADD`` never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    OutcomeUnknownError,
+    StoreClosedError,
+    StoreError,
+)
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.storage.dynamodb.client import Client, Limits, Refusal, Repeat
+from pricekeeper.storage.dynamodb.credentials import find_access
+from pricekeeper.storage.dynamodb.expiry import (
+    condition_to_send,
+    is_expired,
+    starts_from_nothing,
+    visible,
+)
+from pricekeeper.storage.dynamodb.provisioning import Provisioner
+from pricekeeper.storage.dynamodb.reading import Reader
+from pricekeeper.storage.dynamodb.rendering import Renderer
+from pricekeeper.storage.dynamodb.transactions import Transactions
+from pricekeeper.storage.dynamodb.wire import decode_item
+from pricekeeper.storage.expressions import Compare
+from pricekeeper.storage.guards import guards_itself
+from pricekeeper.storage.operations import (
+    Delete,
+    Page,
+    Put,
+    Query,
+    Update,
+    Write,
+    check_item_size,
+    check_transaction,
+)
+from pricekeeper.storage.tables import Key, Table
+from pricekeeper.storage.values import EXPIRY, Item
+from pricekeeper.telemetry import StoreMeter
+
+_LIMITS: Final = Limits()
+_ROUNDS_MAX: Final = 4
+"""How often an expired item may change under one update before we call it contended."""
+
+
+class DynamoDbStore:
+    """Items in DynamoDB. Bound to the event loop it was opened on."""
+
+    def __init__(
+        self, client: Client, renderer: Renderer, *, clock: Clock, meter: StoreMeter
+    ) -> None:
+        self._client = client
+        self._renderer = renderer
+        self._clock = clock
+        self._meter = meter
+        self._reader = Reader(client, renderer, clock)
+        self._transactions = Transactions(client, renderer, clock)
+        self._provisioner = Provisioner(client, renderer, clock)
+        self._closing = False
+        self._in_flight = 0
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    @classmethod
+    async def open(
+        cls,
+        location: DynamoDbLocation,
+        *,
+        clock: Clock,
+        meter: StoreMeter,
+        limits: Limits = _LIMITS,
+        randomness: random.Random | None = None,
+    ) -> DynamoDbStore:
+        """Find credentials and endpoint. Nothing is sent to DynamoDB yet."""
+        client = Client(
+            await find_access(location, clock),
+            clock=clock,
+            meter=meter,
+            prefix=location.prefix,
+            limits=limits,
+            randomness=randomness or random.Random(),  # noqa: S311  # spreads retries, no secret
+        )
+        return cls(client, Renderer(location.prefix), clock=clock, meter=meter)
+
+    async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
+        """The item at that key."""
+        with self._accepted("get"):
+            request = self._renderer.get(table, table.checked(key), consistent=consistent)
+            reply = await self._client.call("GetItem", request, Repeat.HARMLESS)
+            item = decode_item(reply["Item"]) if "Item" in reply else None
+            return visible(table, item, self._now_epoch())
+
+    async def put(self, operation: Put) -> None:
+        """Write a whole item."""
+        with self._accepted("put"):
+            operation.check()
+            now_epoch = self._now_epoch()
+            condition = condition_to_send(operation, now_epoch)
+            request = self._renderer.single_write(operation, condition)
+            try:
+                await self._client.call("PutItem", request, _repeat(operation))
+            except Refusal as refusal:
+                raise _refused(refusal, operation.table, now_epoch) from None
+
+    async def update(self, operation: Update) -> Item:
+        """Change an item and return it as it is afterwards."""
+        with self._accepted("update"):
+            operation.check()
+            repeat = _repeat(operation)
+            for _ in range(_ROUNDS_MAX):
+                now_epoch = self._now_epoch()
+                condition = condition_to_send(operation, now_epoch)
+                request = self._renderer.single_write(operation, condition, "ALL_NEW")
+                try:
+                    reply = await self._client.call("UpdateItem", request, repeat)
+                except Refusal as refusal:
+                    held = _held(refusal)
+                    replaceable = (
+                        is_expired(operation.table, held, now_epoch)
+                        and starts_from_nothing(operation)
+                        and not refusal.after_lost_reply
+                    )
+                    if held is None or not replaceable:
+                        raise _refused(refusal, operation.table, now_epoch) from None
+                else:
+                    return decode_item(reply["Attributes"])
+                fresh = await self._replace(operation, held)
+                if fresh is not None:
+                    return fresh
+            raise ContendedError("UpdateItem: the expired item kept changing")
+
+    async def delete(self, operation: Delete) -> Item | None:
+        """Remove an item and return what it was."""
+        with self._accepted("delete"):
+            operation.check()
+            now_epoch = self._now_epoch()
+            condition = condition_to_send(operation, now_epoch)
+            request = self._renderer.single_write(operation, condition, "ALL_OLD")
+            try:
+                reply = await self._client.call("DeleteItem", request, _repeat(operation))
+            except Refusal as refusal:
+                raise _refused(refusal, operation.table, now_epoch) from None
+            old = decode_item(reply["Attributes"]) if reply.get("Attributes") else None
+            return visible(operation.table, old, now_epoch)
+
+    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+        """Apply 1 to 100 operations on different items, all or nothing."""
+        with self._accepted("transact"):
+            check_transaction(operations, token)
+            await self._transactions.transact(operations, token)
+
+    async def batch_get(
+        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+    ) -> list[Item | None]:
+        """The items at these keys, in that order; any number, repeats allowed."""
+        with self._accepted("batch_get"):
+            for table, key in places:
+                table.checked(key)
+            return await self._reader.batch_get(places, consistent=consistent)
+
+    async def query(self, query: Query, *, consistent: bool = True) -> Page:
+        """Items of one partition in order."""
+        with self._accepted("query"):
+            query.check()
+            return await self._reader.query(query, consistent=consistent)
+
+    async def create_tables(self) -> None:
+        """Make whatever tables are missing and wait until they can be used."""
+        with self._accepted("create_tables"):
+            await self._provisioner.create_tables()
+
+    async def close(self) -> None:
+        """Finish what was accepted, which its own limits bound, then let go of everything."""
+        self._closing = True
+        await self._drained.wait()
+        await self._client.close()
+
+    async def _replace(self, operation: Update, held: Item) -> Item | None:
+        """Put what the update makes of nothing in place of the expired item, if it is still there.
+
+        ``None`` if it is not: somebody else removed or replaced it, so begin again.
+        """
+        fresh = operation.apply(None)
+        check_item_size(fresh)
+        put = Put(operation.table, fresh, Compare(EXPIRY, "=", held[EXPIRY]))
+        request = self._renderer.single_write(put, put.condition)
+        try:
+            await self._client.call("PutItem", request, _repeat(put))
+        except Refusal as refusal:
+            if refusal.after_lost_reply:
+                raise _refused(refusal, operation.table, self._now_epoch()) from None
+            return None
+        return fresh
+
+    def _now_epoch(self) -> int:
+        return self._clock.now_ms() // 1000
+
+    @contextmanager
+    def _accepted(self, call: str) -> Iterator[None]:
+        """Count a call in, unless the store is closing, and out."""
+        if self._closing:
+            raise StoreClosedError("the store is closed")
+        self._meter.calls[call] += 1
+        self._in_flight += 1
+        self._drained.clear()
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._drained.set()
+
+
+def _repeat(operation: Put | Update | Delete) -> Repeat:
+    return Repeat.GUARDED if guards_itself(operation) else Repeat.NEVER
+
+
+def _held(refusal: Refusal) -> Item | None:
+    """The item that failed the condition, as it physically is."""
+    attributes = refusal.reply.get("Item")
+    return decode_item(attributes) if attributes else None
+
+
+def _refused(refusal: Refusal, table: Table, now_epoch: int) -> StoreError:
+    """What a failed condition tells the caller."""
+    item = visible(table, _held(refusal), now_epoch)
+    if refusal.after_lost_reply:
+        return OutcomeUnknownError(
+            "a reply was lost, and sending again met a condition that the first may have changed",
+            item,
+        )
+    return ConditionFailedError(item)

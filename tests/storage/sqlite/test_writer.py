@@ -1,0 +1,228 @@
+"""The writer thread: group commit, bounds, and what it survives."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import (
+    ConditionFailedError,
+    OutcomeUnknownError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    ThrottledError,
+)
+from pricekeeper.storage import ITEM_ABSENT, Add, Item, Key, Put, Update
+from pricekeeper.storage.sqlite import writer as writer_module
+from pricekeeper.storage.sqlite.batch import Batch
+from pricekeeper.storage.sqlite.database import connect, create_schema
+from pricekeeper.storage.sqlite.store import SqliteStore
+from pricekeeper.storage.sqlite.writer import Writer
+from pricekeeper.storage.tables import ALL_TABLES, CONFIG
+from pricekeeper.telemetry import StoreMeter
+
+
+def put(n: int, pk: str = "a") -> Put:
+    return Put(CONFIG, {"PK": pk, "SK": str(n), "n": n}, ITEM_ABSENT)
+
+
+async def test_one_commit_carries_what_arrived_together(
+    store: SqliteStore, meter: StoreMeter
+) -> None:
+    """A hundred writes of one moment are one fsync, a lone write is one too."""
+    before = meter.commits
+    await asyncio.gather(*(store.put(put(n)) for n in range(100)))
+    assert meter.commits == before + 1
+    await store.put(put(100))
+    assert meter.commits == before + 2
+    assert meter.committed_operations >= 101
+
+
+async def test_a_batch_has_a_bound(
+    store: SqliteStore, meter: StoreMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit into one commit goes into the next."""
+    monkeypatch.setattr(writer_module, "BATCH_MAX", 30)
+    before = meter.commits
+    await asyncio.gather(*(store.put(put(n)) for n in range(100)))
+    assert meter.commits == before + 4
+
+
+async def test_the_queue_has_a_bound(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it a write is refused at once, and those before it are not harmed."""
+    monkeypatch.setattr(writer_module, "PENDING_MAX", 10)
+    outcomes = await asyncio.gather(*(store.put(put(n)) for n in range(15)), return_exceptions=True)
+    assert outcomes[:10] == [None] * 10
+    assert all(isinstance(outcome, ThrottledError) for outcome in outcomes[10:])
+    await store.put(put(99))
+
+
+async def test_a_failing_operation_leaves_its_neighbours_alone(store: SqliteStore) -> None:
+    """In one commit: a lost race, a type error and a bug, each told to its own caller."""
+    await store.put(Put(CONFIG, {"PK": "a", "SK": "text", "n": "x"}))
+
+    def broken(_: Batch, __: None) -> None:
+        raise ZeroDivisionError
+
+    outcomes = await asyncio.gather(
+        store.put(put(1)),
+        store.put(put(1)),
+        store._writer.submit(broken, None),
+        store.put(put(2)),
+        return_exceptions=True,
+    )
+    assert outcomes[0] is None
+    assert isinstance(outcomes[1], ConditionFailedError)
+    assert isinstance(outcomes[2], ZeroDivisionError)
+    assert outcomes[3] is None
+    assert await store.get(CONFIG, Key("a", "2")) is not None
+
+
+async def test_operations_of_one_batch_see_each_other(store: SqliteStore) -> None:
+    """Updates of one item in one commit build on one another."""
+    counter = Update(CONFIG, Key("a", "n"), (Add("n", 1),))
+    items = await asyncio.gather(*(store.update(counter) for _ in range(50)))
+    assert [item["n"] for item in items] == list(range(1, 51))
+
+
+class FailingFile(apsw.VFSFile):
+    """A file whose fsync can be told to fail, as a dying disk's does."""
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+        if FailingDisk.failing:
+            raise apsw.IOError("the disk is gone")
+        super().xSync(flags)
+
+
+class FailingDisk(apsw.VFS):
+    """The ordinary file system, through `FailingFile`."""
+
+    failing = False
+
+    def __init__(self) -> None:
+        super().__init__("failing", "")
+
+    def xOpen(  # noqa: N802 - SQLite's name
+        self, name: str | apsw.URIFilename | None, flags: list[int]
+    ) -> apsw.VFSFile:
+        return FailingFile("", name, flags)
+
+
+async def test_a_failed_commit_fails_its_whole_batch_and_the_writer_lives_on(path: str) -> None:
+    """Nobody is told that it worked; afterwards the store works as before."""
+    disk = FailingDisk()
+    connect(path, busy_timeout_ms=0).close()
+    connection = apsw.Connection(path, vfs="failing")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    with connection:
+        create_schema(connection)
+    writer = Writer(connection, clock=ManualClock(), meter=StoreMeter())
+    await writer.submit(Batch.put, put(0))
+    FailingDisk.failing = True
+    try:
+        outcomes = await asyncio.gather(
+            *(writer.submit(Batch.put, put(n)) for n in range(1, 6)), return_exceptions=True
+        )
+    finally:
+        FailingDisk.failing = False
+    assert all(isinstance(outcome, OutcomeUnknownError) for outcome in outcomes)
+    assert len({id(outcome) for outcome in outcomes}) == 5
+    await asyncio.gather(*(writer.submit(Batch.put, put(n)) for n in range(1, 6)))
+    await writer.close()
+    del disk
+
+
+async def test_a_full_disk_is_told_and_survived(store: SqliteStore) -> None:
+    """Writes that do not fit are refused as not applied; smaller ones go on."""
+    pages = store._writer._connection.pragma("page_count")
+    store._writer._connection.pragma("max_page_count", pages + 3)
+    large: Item = {"PK": "a", "SK": "large", "v": "x" * 100_000}
+    with pytest.raises(StoreUnavailableError):
+        await store.put(Put(CONFIG, large))
+    await store.put(put(1))
+    store._writer._connection.pragma("max_page_count", pages + 1000)
+    await store.put(Put(CONFIG, large))
+    assert await store.get(CONFIG, Key("a", "large")) == large
+
+
+FILE_LIMIT_SCRIPT = """
+import asyncio, resource, sys
+from pricekeeper.clock import SystemClock
+from pricekeeper.errors import StoreError
+from pricekeeper.settings import SqliteLocation
+from pricekeeper.storage import Key, Put, open_store
+from pricekeeper.storage.tables import CONFIG
+
+async def main():
+    store = await open_store(SqliteLocation(sys.argv[1]), clock=SystemClock())
+    await store.create_tables()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+    failures = 0
+    for n in range(8):
+        try:
+            await store.put(Put(CONFIG, {"PK": "a", "SK": str(n), "v": "x" * 90_000}))
+        except StoreError as error:
+            failures += 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await store.put(Put(CONFIG, {"PK": "a", "SK": "last"}))
+    there = [await store.get(CONFIG, Key("a", str(n))) is not None for n in range(8)]
+    print(failures, sum(there), await store.get(CONFIG, Key("a", "last")) is not None)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_disk_that_really_refuses_to_grow(path: str) -> None:
+    """The operating system's own limit: refused writes are absent, later ones work."""
+    command = [sys.executable, "-c", FILE_LIMIT_SCRIPT, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    failures, there, last = done.stdout.split()
+    assert int(failures) > 0
+    assert int(failures) + int(there) == 8
+    assert last == "True"
+
+
+async def test_a_cancelled_caller_does_not_kill_the_writer(store: SqliteStore) -> None:
+    """The operation that it left behind is applied, and the next one too."""
+    task = asyncio.create_task(store.put(put(1)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await store.put(put(2))
+    assert await store.get(CONFIG, Key("a", "1")) is not None
+
+
+async def test_reads_never_see_what_is_not_committed(path: str, store: SqliteStore) -> None:
+    """While a transaction is open on the file, readers see the state before it."""
+    await store.put(put(1))
+    other = connect(path, busy_timeout_ms=0)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute('DELETE FROM "Config"')
+    assert await store.get(CONFIG, Key("a", "1")) is not None
+    other.execute("ROLLBACK")
+    other.close()
+
+
+async def test_missing_tables_say_what_to_do(tmp_path: Path, clock: ManualClock) -> None:
+    """The message names the command that makes them."""
+    store = await SqliteStore.open(str(tmp_path / "e.db"), clock=clock, meter=StoreMeter())
+    for call in (store.get(CONFIG, Key("a", "1")), store.put(put(1))):
+        with pytest.raises(StoreMisconfiguredError, match="tables create"):
+            await call
+    await store.close()
+
+
+def test_every_table_of_ours_has_statements() -> None:
+    """A table that is added to the one source exists here without further ado."""
+    connection = connect(":memory:", busy_timeout_ms=0)
+    create_schema(connection)
+    made = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    assert {table.name for table in ALL_TABLES} <= made
+    connection.close()
