@@ -7,9 +7,21 @@
     ├── InvalidValueError              an id, label or name breaks its rule
     ├── InvalidConfigError             settings of an org or app are refused, field by field
     ├── ConflictError                  what is asked for contradicts what can't be changed
+    ├── RequestIdReusedError           one request id for two different usage records
     ├── NotFoundError                  absent, deleted or another's: nobody can tell which
     ├── InvalidClientError             client and secret do not belong together
     ├── OverloadedError                too much costly work is waiting; later may work
+    ├── InvalidTokenError              a token that does not count, for whatever reason
+    ├── SessionLimitRaceError          other logins of this client kept winning
+    ├── RateLimitExceededError         a bucket holds too little: when to come back, or never
+    ├── QuotaExceededError             every model's quota is spent until the day ends
+    ├── KeyringError                   the signing keys can't be read, written or trusted
+    ├── PricingError
+    │   ├── DeploymentFileError        the deployment file is refused, field by field
+    │   ├── UnknownModelLabelError     the deployment has no model with that label
+    │   ├── ModelMismatchError         the model that was called is not the label's
+    │   ├── UnpricedUsageError         no known price applies: never zero, never guessed
+    │   └── PriceSourceError           a source of prices can't be read
     └── StoreError
         ├── ConditionFailedError       the condition did not hold; carries the current item
         ├── TransactionCancelledError  nothing was applied; one reason per operation
@@ -97,6 +109,17 @@ class ConflictError(PriceKeeperError):
         self.message = message
 
 
+class RequestIdReusedError(PriceKeeperError):
+    """The request id belongs to another usage record, which counts; this one does not."""
+
+    code = "REQUEST_ID_REUSED"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request_id: {request_id} was used for another usage record")
+        self.field = "request_id"
+        self.request_id = request_id
+
+
 class NotFoundError(PriceKeeperError):
     """There is nothing there for this caller. Absent, deleted and another's answer alike."""
 
@@ -120,6 +143,170 @@ class OverloadedError(PriceKeeperError):
     """A bounded queue in front of costly work is full; nothing was done."""
 
     code = "OVERLOADED"
+
+
+class InvalidTokenError(PriceKeeperError):
+    """A token that does not count: forged, expired, revoked or of an ended session, all alike.
+
+    The reason is for the log alone; a caller who could read it could probe.
+    """
+
+    code = "INVALID_TOKEN"
+
+    def __init__(self) -> None:
+        super().__init__("the token is not valid")
+
+
+class SessionLimitRaceError(PriceKeeperError):
+    """A login lost its slot to others that came at the same moment. Nothing was applied.
+
+    ``cancellation_reasons`` are the store's own, one per operation.
+    """
+
+    code = "SESSION_RACE"
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, cancellation_reasons: Sequence[CancellationReason]) -> None:
+        super().__init__("other logins of this client came at the same moment; try again")
+        self.cancellation_reasons = tuple(cancellation_reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One limit that holds less than was asked for. ``retry_after_ms`` of ``None`` is never."""
+
+    entity: str
+    resource: str
+    limit: str
+    requested: int
+    available: int
+    retry_after_ms: int | None
+
+    @property
+    def never(self) -> bool:
+        """Whether more was asked for than the bucket can ever hold."""
+        return self.retry_after_ms is None
+
+    @property
+    def told(self) -> str:
+        """The sentence about it."""
+        after = "never" if self.retry_after_ms is None else f"in {self.retry_after_ms} ms"
+        return (
+            f"{self.entity} {self.resource}: {self.requested} {self.limit} asked for, "
+            f"{self.available} there, enough {after}"
+        )
+
+
+def longest_wait_ms(violations: Sequence[Violation]) -> int | None:
+    """When all of what was asked for may be there; ``None`` is never."""
+    waits = [violation.retry_after_ms for violation in violations]
+    return None if None in waits else max((wait for wait in waits if wait is not None), default=0)
+
+
+class RateLimitExceededError(PriceKeeperError):
+    """Nothing was taken: one limit at least holds less than was asked for."""
+
+    code = "RATE_LIMIT_EXCEEDED"
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        super().__init__("; ".join(violation.told for violation in violations))
+        self.violations = tuple(violations)
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """When all of it may be there, if nobody else takes any; ``None`` is never."""
+        return longest_wait_ms(self.violations)
+
+
+class QuotaExceededError(PriceKeeperError):
+    """No model of the ordering may be used before ``resets_at_ms``, the next local midnight.
+
+    ``models`` says by label how much of its quota is spent, in hundredths of a percent.
+    """
+
+    code = "QUOTA_EXCEEDED"
+
+    def __init__(self, models: Mapping[str, int], resets_at_ms: int, message: str) -> None:
+        super().__init__(message)
+        self.models = dict(models)
+        self.resets_at_ms = resets_at_ms
+
+
+class KeyringError(PriceKeeperError):
+    """The signing keys can't be read, written or trusted; an operator has to act."""
+
+    code = "KEYRING_UNUSABLE"
+
+
+class PricingError(PriceKeeperError):
+    """The root of what prices, and the file that defines them, can get wrong."""
+
+    code = "PRICING_ERROR"
+
+
+class DeploymentFileError(PricingError):
+    """The deployment file was refused; ``errors`` names every bad field, not only the first."""
+
+    code = "INVALID_DEPLOYMENT_FILE"
+
+    def __init__(self, file: str, errors: Sequence[FieldError]) -> None:
+        told = "; ".join(f"{error.field}: {error.message}" for error in errors)
+        super().__init__(f"{file}: {told}")
+        self.file = file
+        self.errors = tuple(errors)
+
+
+class UnknownModelLabelError(PricingError):
+    """The deployment defines no model with that label; ``valid_labels`` are those it has."""
+
+    code = "INVALID_MODEL_LABEL"
+
+    def __init__(self, label: str, valid_labels: Sequence[str]) -> None:
+        super().__init__(f"model_label: {label!r} is not one of {', '.join(valid_labels)}")
+        self.field = "model_label"
+        self.label = label
+        self.valid_labels = tuple(valid_labels)
+
+
+class ModelMismatchError(PricingError):
+    """The model that was called is not the one whose prices the label has.
+
+    ``expected`` is the deployment's model id, ``reported`` the caller's.
+    """
+
+    code = "MODEL_MISMATCH"
+
+    def __init__(self, label: str, expected: str, reported: str, message: str) -> None:
+        super().__init__(f"bedrock_model_id: {message}")
+        self.field = "bedrock_model_id"
+        self.label = label
+        self.expected = expected
+        self.reported = reported
+        self.message = message
+
+
+class UnpricedUsageError(PricingError):
+    """No known price applies to a part of the usage: ``field`` names it, ``fix`` what helps."""
+
+    code = "UNPRICED_USAGE"
+
+    def __init__(self, label: str, field: str, message: str, fix: str) -> None:
+        super().__init__(f"{field}: {message}; {fix}")
+        self.label = label
+        self.field = field
+        self.message = message
+        self.fix = fix
+
+
+class PriceSourceError(PricingError):
+    """A source of prices can't be read, or what it says can't be understood."""
+
+    code = "PRICE_SOURCE_FAILED"
+
+    def __init__(self, source: str, message: str) -> None:
+        super().__init__(f"{source}: {message}")
+        self.source = source
+        self.message = message
 
 
 class StoreError(PriceKeeperError):

@@ -1,4 +1,4 @@
-"""Settings: the environment, read once into a frozen value.
+"""Settings: the environment and a settings file, read once into a frozen value.
 
 This is the only module that looks at environment variables. A location of a store is
 parsed here too, so that a typo is told at start and not at the first request.
@@ -8,13 +8,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pricekeeper.errors import SettingsError
 
 STORE: Final = "PRICEKEEPER_STORE"
+CONFIG: Final = "PRICEKEEPER_CONFIG"
+DATA_DIR: Final = "PRICEKEEPER_DATA_DIR"
+PROVISIONING_KEY: Final = "PRICEKEEPER_PROVISIONING_KEY"
+API_RATE_LIMITS: Final = "PRICEKEEPER_API_RATE_LIMITS"
+AGGREGATOR_INTERVAL: Final = "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS"
+ISSUER: Final = "PRICEKEEPER_ISSUER"
+AUDIENCE: Final = "PRICEKEEPER_AUDIENCE"
+PRICE_SOURCE: Final = "PRICEKEEPER_PRICE_SOURCE"
+LOG_LEVEL: Final = "PRICEKEEPER_LOG_LEVEL"
+SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
+_KNOWN: Final = frozenset(
+    {
+        STORE,
+        CONFIG,
+        DATA_DIR,
+        PROVISIONING_KEY,
+        API_RATE_LIMITS,
+        AGGREGATOR_INTERVAL,
+        ISSUER,
+        AUDIENCE,
+        PRICE_SOURCE,
+        LOG_LEVEL,
+    }
+)
+KEY_LENGTH_MIN: Final = 16
+_SECONDS_MAX: Final = 86_400
 MEMORY: Final = ":memory:"
 STORE_DEFAULT: Final = "sqlite:///data/pricekeeper.db"
 PREFIX_DEFAULT: Final = "pricekeeper-"
@@ -46,16 +73,130 @@ class DynamoDbLocation:
 StoreLocation: TypeAlias = SqliteLocation | DynamoDbLocation
 
 
+API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
+    "token": 60,
+    "refresh": 120,
+    "revoke": 60,
+    "claim": 60,
+    "provisioning": 300,
+    "aggregates": 300,
+    "selection": 6_000,
+    "failures": 60,
+}
+"""Requests a minute for each client or key; ``failures`` counts refused credentials by address.
+Usage is not limited unless it is configured: a refused record is lost money."""
+_LIMITABLE: Final = frozenset({*API_LIMITS_PER_MINUTE, "usage", "limits"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table of settings: what the documentation and ``doctor`` show."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+SETTINGS: Final = (
+    Setting(STORE, STORE_DEFAULT, "where the data lives"),
+    Setting(CONFIG, "built in", "the deployment file with model labels and prices"),
+    Setting(DATA_DIR, "data", "signing keys and pepper; keep it private, and keep it"),
+    Setting(PROVISIONING_KEY, "", "the key for provisioning; at least 16 characters"),
+    Setting(API_RATE_LIMITS, "on", "off, or changes such as token=120,usage=600 (a minute)"),
+    Setting(AGGREGATOR_INTERVAL, "60", "seconds between aggregator runs; 0 turns it off here"),
+    Setting(ISSUER, "pricekeeper", "the iss of the tokens: your service's public URL"),
+    Setting(AUDIENCE, "pricekeeper", "the aud of the tokens"),
+    Setting(PRICE_SOURCE, "", "genai-prices, or the path or URL of an AWS price list; daily"),
+    Setting(LOG_LEVEL, "info", "debug, info, warning or error"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that can be configured from outside."""
 
     store: StoreLocation
+    config_path: Path | None = None
+    data_dir: Path = Path("data")
+    provisioning_key: str | None = None
+    api_limits_per_minute: Mapping[str, int] = field(default_factory=dict)
+    """Empty if the API's own limits are off."""
+    aggregator_interval_secs: int = 60
+    issuer: str = "pricekeeper"
+    audience: str = "pricekeeper"
+    price_source: str | None = None
+    log_level: str = "info"
+
+    def __repr__(self) -> str:
+        """Without the key: settings end up in logs."""
+        key = None if self.provisioning_key is None else "..."
+        return f"Settings(store={self.store!r}, data_dir={self.data_dir!r}, key={key!r})"
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings that this environment asks for."""
-    return Settings(store=parse_store_location(environment.get(STORE, STORE_DEFAULT)))
+    """The settings that this environment asks for; a settings file fills what it leaves open."""
+    given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
+    config, key = given.get(CONFIG), given.get(PROVISIONING_KEY)
+    if key is not None and len(key) < KEY_LENGTH_MIN:
+        raise SettingsError(PROVISIONING_KEY, f"needs at least {KEY_LENGTH_MIN} characters")
+    level = given.get(LOG_LEVEL, "info").lower()
+    if level not in ("debug", "info", "warning", "error"):
+        raise SettingsError(LOG_LEVEL, "must be debug, info, warning or error")
+    return Settings(
+        store=parse_store_location(given.get(STORE, STORE_DEFAULT)),
+        config_path=Path(config) if config else None,
+        data_dir=Path(given.get(DATA_DIR) or "data"),
+        provisioning_key=key,
+        api_limits_per_minute=_api_limits(given.get(API_RATE_LIMITS, "on")),
+        aggregator_interval_secs=_seconds(
+            AGGREGATOR_INTERVAL, given.get(AGGREGATOR_INTERVAL, "60")
+        ),
+        issuer=given.get(ISSUER) or "pricekeeper",
+        audience=given.get(AUDIENCE) or "pricekeeper",
+        price_source=given.get(PRICE_SOURCE) or None,
+        log_level=level,
+    )
+
+
+def _settings_file(path: str | None) -> dict[str, str]:
+    """``NAME=value`` lines; blank lines and ``#`` comments do not count."""
+    if not path:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(SETTINGS_FILE, f"can't read {path}: {error}") from error
+    made: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, separator, value = text.partition("=")
+        if not separator or name.strip() not in _KNOWN:
+            raise SettingsError(SETTINGS_FILE, f"{path}, line {number}: want NAME=value")
+        made[name.strip()] = value.strip()
+    return made
+
+
+def _api_limits(text: str) -> Mapping[str, int]:
+    if text.lower() == "off":
+        return {}
+    limits = dict(API_LIMITS_PER_MINUTE)
+    for change in filter(None, (part.strip() for part in text.split(","))):
+        if change.lower() == "on":
+            continue
+        name, _, number = change.partition("=")
+        if name not in _LIMITABLE or not number.isascii() or not number.isdigit():
+            known = ", ".join(sorted(_LIMITABLE))
+            raise SettingsError(API_RATE_LIMITS, f"{change!r}: want NAME=NUMBER, NAME of {known}")
+        limits[name] = int(number)
+    return {name: number for name, number in limits.items() if number}
+
+
+def _seconds(setting: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
+        raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
+    return int(text)
 
 
 def parse_store_location(url: str) -> StoreLocation:

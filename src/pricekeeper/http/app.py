@@ -1,53 +1,81 @@
-"""The ASGI application: routes, and the lifespan that opens and closes the services."""
+"""The ASGI application: every operation on its path, and the lifespan around them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, TypedDict
+from typing import Any, Final
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+import msgspec
+from starlette.routing import Route, Router
 
-from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.errors import StoreError
+from pricekeeper.bootstrap import Services, Supervisor, open_services
+from pricekeeper.http import aggregates, health, identity, provisioning, runtime
+from pricekeeper.http.limits import ApiLimits
+from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.observing import Observer
+from pricekeeper.http.openapi import openapi
+from pricekeeper.http.operation import Operation
+from pricekeeper.http.serving import Dispatch, Endpoint, Shell, no_such_path
+from pricekeeper.limiter import Limiter
 from pricekeeper.settings import Settings
-from pricekeeper.storage import Key
-from pricekeeper.storage.tables import CONFIG
 
-_PROBE: Final = Key("readyz", "readyz")
+# The busiest first: routes are tried in this order.
+OPERATIONS: Final = (
+    *runtime.OPERATIONS,
+    *identity.OPERATIONS,
+    *aggregates.OPERATIONS,
+    *provisioning.OPERATIONS,
+    *health.OPERATIONS,
+)
 
 
-class State(TypedDict):
-    """What a request handler can reach."""
+def make_app(settings: Settings, *, draining: asyncio.Event | None = None) -> Shell:
+    """An application that opens its services when it starts and drains them when it stops.
 
-    services: Services
-
-
-def make_app(settings: Settings) -> Starlette:
-    """An application that opens its services when it starts."""
+    ``draining`` is set by whoever stops the server, before it stops: readiness ends first.
+    """
+    document = msgspec.json.encode(openapi(OPERATIONS))
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[State]:
-        async with open_services(settings) as services:
-            yield {"services": services}
+    async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
+        async with open_services(settings) as services, _background(services) as observer:
+            limiter = Limiter(services.store, clock=services.clock)
+            yield {
+                "services": services,
+                "api_limits": ApiLimits(limiter, settings.api_limits_per_minute),
+                "metrics": observer.metrics,
+                "openapi": document,
+                "draining": draining or asyncio.Event(),
+            }
+            await limiter.close()
 
-    return Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz)], lifespan=lifespan
-    )
+    return Shell(Router(_routes(OPERATIONS), default=no_such_path, lifespan=lifespan))
 
 
-async def healthz(_: Request) -> JSONResponse:
-    """Whether the process is alive; it asks nobody else."""
-    return JSONResponse({"status": "alive"})
-
-
-async def readyz(request: Request[State]) -> JSONResponse:
-    """Whether the store answers, so that requests can be served."""
+@asynccontextmanager
+async def _background(services: Services) -> AsyncIterator[Observer]:
+    """Aggregation, price refresh and metrics, supervised, for as long as the service runs."""
+    supervisor = Supervisor(services.clock)
+    observer = Observer(services, Metrics(services.meter), supervisor)
+    interval_secs = services.settings.aggregator_interval_secs
+    if interval_secs:
+        supervisor.start(
+            "aggregator",
+            lambda: services.aggregator.run_forever(interval_secs * 1000, observer.aggregated),
+        )
+    if services.settings.price_source is not None:
+        supervisor.start("prices", observer.refresh_prices_daily)
+    supervisor.start("metrics", observer.carry_forever)
     try:
-        await request.state["services"].store.get(CONFIG, _PROBE)
-    except StoreError as error:
-        return JSONResponse({"status": "unavailable", "code": error.code}, status_code=503)
-    return JSONResponse({"status": "ready"})
+        yield observer
+    finally:
+        await supervisor.close()
+
+
+def _routes(operations: tuple[Operation, ...]) -> list[Route]:
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = Endpoint(operation)
+    return [Route(path, Dispatch(path, endpoints)) for path, endpoints in paths.items()]

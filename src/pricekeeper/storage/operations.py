@@ -157,9 +157,12 @@ class Page(msgspec.Struct, frozen=True):
 
 def check_transaction(operations: Sequence[Write], token: str | None) -> None:
     """Raise if the store's rules refuse this transaction, whatever it holds."""
-    if not 1 <= len(operations) <= TRANSACTION_OPERATIONS_MAX:
+    # Where a token is remembered as one more item of the transaction, that item needs room.
+    most = TRANSACTION_OPERATIONS_MAX - (token is not None)
+    if not 1 <= len(operations) <= most:
+        told = "with a token" if token is not None else "without a token"
         raise InvalidOperationError(
-            f"a transaction has 1 to {TRANSACTION_OPERATIONS_MAX} operations, not {len(operations)}"
+            f"a transaction {told} has 1 to {most} operations, not {len(operations)}"
         )
     if token is not None and not 1 <= len(token) <= TRANSACTION_TOKEN_LENGTH_MAX:
         raise InvalidOperationError(

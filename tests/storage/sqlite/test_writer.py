@@ -3,6 +3,8 @@
 import asyncio
 import subprocess
 import sys
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
@@ -89,52 +91,79 @@ async def test_operations_of_one_batch_see_each_other(store: SqliteStore) -> Non
     assert [item["n"] for item in items] == list(range(1, 51))
 
 
-class FailingFile(apsw.VFSFile):
-    """A file whose fsync can be told to fail, as a dying disk's does."""
+class TroubledFile(apsw.VFSFile):
+    """A file whose fsync can be made to fail, as a dying disk's does, or to take its time."""
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
-        if FailingDisk.failing:
+        TroubledDisk.reached.set()
+        if not TroubledDisk.gate.wait(timeout=30) or TroubledDisk.failing:
             raise apsw.IOError("the disk is gone")
         super().xSync(flags)
 
 
-class FailingDisk(apsw.VFS):
-    """The ordinary file system, through `FailingFile`."""
+class TroubledDisk(apsw.VFS):
+    """The ordinary file system, through `TroubledFile`."""
 
     failing = False
+    gate = threading.Event()
+    reached = threading.Event()
 
     def __init__(self) -> None:
-        super().__init__("failing", "")
+        super().__init__("troubled", "")
 
     def xOpen(  # noqa: N802 - SQLite's name
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> apsw.VFSFile:
-        return FailingFile("", name, flags)
+        return TroubledFile("", name, flags)
 
 
-async def test_a_failed_commit_fails_its_whole_batch_and_the_writer_lives_on(path: str) -> None:
-    """Nobody is told that it worked; afterwards the store works as before."""
-    disk = FailingDisk()
+@pytest.fixture
+async def troubled(path: str) -> AsyncIterator[Writer]:
+    """A writer on a disk that can be told to misbehave."""
+    disk = TroubledDisk()
+    TroubledDisk.gate.set()
     connect(path, busy_timeout_ms=0).close()
-    connection = apsw.Connection(path, vfs="failing")
+    connection = apsw.Connection(path, vfs="troubled")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     with connection:
         create_schema(connection)
     writer = Writer(connection, clock=ManualClock(), meter=StoreMeter())
-    await writer.submit(Batch.put, put(0))
-    FailingDisk.failing = True
-    try:
-        outcomes = await asyncio.gather(
-            *(writer.submit(Batch.put, put(n)) for n in range(1, 6)), return_exceptions=True
-        )
-    finally:
-        FailingDisk.failing = False
-    assert all(isinstance(outcome, OutcomeUnknownError) for outcome in outcomes)
-    assert len({id(outcome) for outcome in outcomes}) == 5
-    await asyncio.gather(*(writer.submit(Batch.put, put(n)) for n in range(1, 6)))
+    yield writer
+    TroubledDisk.gate.set()
+    TroubledDisk.failing = False
     await writer.close()
     del disk
+
+
+async def test_a_failed_commit_fails_its_whole_batch_and_the_writer_lives_on(
+    troubled: Writer,
+) -> None:
+    """Nobody is told that it worked; afterwards the store works as before."""
+    await troubled.submit(Batch.put, put(0))
+    TroubledDisk.failing = True
+    outcomes = await asyncio.gather(
+        *(troubled.submit(Batch.put, put(n)) for n in range(1, 6)), return_exceptions=True
+    )
+    TroubledDisk.failing = False
+    assert all(isinstance(outcome, OutcomeUnknownError) for outcome in outcomes)
+    assert len({id(outcome) for outcome in outcomes}) == 5
+    await asyncio.gather(*(troubled.submit(Batch.put, put(n)) for n in range(1, 6)))
+
+
+async def test_nobody_is_answered_before_the_disk_has(troubled: Writer) -> None:
+    """As long as the fsync has not returned, no caller is told; what comes now waits its turn."""
+    TroubledDisk.gate.clear()
+    TroubledDisk.reached.clear()
+    first = troubled.submit(Batch.put, put(1))
+    await asyncio.to_thread(TroubledDisk.reached.wait, 30)
+    second = troubled.submit(Batch.put, put(2))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert not second.done()
+    TroubledDisk.gate.set()
+    await asyncio.gather(first, second)
 
 
 async def test_a_full_disk_is_told_and_survived(store: SqliteStore) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import ssl
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -141,11 +141,17 @@ class Client:
         await self._clock.sleep_ms(self._pause_ms(failures))
 
     async def call(
-        self, action: str, request: Mapping[str, Any], repeat: Repeat, *, expected: str = ""
+        self,
+        action: str,
+        request: Mapping[str, Any],
+        repeat: Repeat | Callable[[], Repeat],
+        *,
+        expected: str = "",
     ) -> dict[str, Any]:
         """The reply to a request; `Refusal` for a condition, or for the ``expected`` error name.
 
-        At most ``attempts_max`` attempts, none begun after ``patience_ms``.
+        At most ``attempts_max`` attempts, none begun after ``patience_ms``. ``repeat`` may be a
+        function, which is asked when a reply is lost and not before.
         """
         body = _body(request)
         deadline_ms = self._clock.monotonic_ms() + self.limits.patience_ms
@@ -164,6 +170,7 @@ class Client:
             self._meter.faults[fault.treatment.value] += 1
             if fault.treatment is Treatment.LOST:
                 lost += 1
+                repeat = repeat if isinstance(repeat, Repeat) else repeat()
                 if repeat is Repeat.NEVER or lost == self.limits.lost_replies_max:
                     break
             pause_ms = self._pause_ms(attempt)
@@ -185,10 +192,11 @@ class Client:
         headers = self._signer.headers(credentials, _TARGET + action, body, now_epoch)
         self._meter.attempts[action] += 1
         try:
-            async with self._session.post(
+            # No "async with": read() lets go of the connection, whichever way it ends.
+            response = await self._session.post(
                 self._url, data=body, headers=headers, allow_redirects=False
-            ) as response:
-                content = await response.read()
+            )
+            content = await response.read()
         except _NEVER_SENT as error:
             return Fault(Treatment.UNREACHABLE, type(error).__name__, str(error))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -239,7 +247,7 @@ def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] |
 
 
 def _final(
-    action: str, fault: Fault, lost: int, repeat: Repeat, expected: str
+    action: str, fault: Fault, lost: int, repeat: object, expected: str
 ) -> Refusal | StoreError:
     """What the last failure of a request comes to, given that ``lost`` replies went before."""
     if fault.treatment is Treatment.REFUSED or fault.name == expected:

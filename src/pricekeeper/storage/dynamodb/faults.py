@@ -30,6 +30,8 @@ TABLE_MISSING: Final = "ResourceNotFoundException"
 INVALID_REQUEST: Final = "ValidationException"
 
 _SERVER_ERROR: Final = 500
+_ECHOES_REQUEST: Final = ("Signature", "AuthenticationToken")
+"""Errors with this in their names quote the signed request, security token and all."""
 _MESSAGE_LENGTH_MAX: Final = 500
 
 
@@ -166,6 +168,9 @@ def fault_of(status: int, reply: dict[str, Any]) -> Fault:
     """What an error reply means."""
     name = str(reply.get("__type", "")).rpartition("#")[2]
     message = str(reply.get("message") or reply.get("Message") or "")
+    if any(part in name for part in _ECHOES_REQUEST):
+        message = "check the credentials and this machine's clock"
+        reply = {}
     if status >= _SERVER_ERROR or not name:
         return Fault(Treatment.LOST, name or f"HTTP {status}", message, reply)
     treatment = TREATMENTS.get(name, Treatment.UNAVAILABLE)

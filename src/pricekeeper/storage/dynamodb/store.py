@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from pricekeeper.clock import Clock
@@ -57,6 +57,40 @@ _ROUNDS_MAX: Final = 4
 """How often an expired item may change under one update before we call it contended."""
 
 
+class _Gate:
+    """Lets calls in and counts them until it is shut; shutting waits until they are out."""
+
+    __slots__ = ("_drained", "_inside", "_meter", "_open")
+
+    def __init__(self, meter: StoreMeter) -> None:
+        self._meter = meter
+        self._open = True
+        self._inside = 0
+        self._drained = asyncio.Event()
+
+    def admit(self, call: str) -> _Gate:
+        """Use as ``with gate.admit(name)``."""
+        if not self._open:
+            raise StoreClosedError("the store is closed")
+        self._meter.calls[call] += 1
+        self._inside += 1
+        return self
+
+    def __enter__(self) -> None:
+        """Nothing more to do: `admit` has done it."""
+
+    def __exit__(self, *_: object) -> None:
+        self._inside -= 1
+        if not self._inside and not self._open:
+            self._drained.set()
+
+    async def shut(self) -> None:
+        """Admit nobody any more and wait for those inside."""
+        self._open = False
+        if self._inside:
+            await self._drained.wait()
+
+
 class DynamoDbStore:
     """Items in DynamoDB. Bound to the event loop it was opened on."""
 
@@ -66,14 +100,10 @@ class DynamoDbStore:
         self._client = client
         self._renderer = renderer
         self._clock = clock
-        self._meter = meter
         self._reader = Reader(client, renderer, clock)
         self._transactions = Transactions(client, renderer, clock)
         self._provisioner = Provisioner(client, renderer, clock)
-        self._closing = False
-        self._in_flight = 0
-        self._drained = asyncio.Event()
-        self._drained.set()
+        self._gate = _Gate(meter)
 
     @classmethod
     async def open(
@@ -98,7 +128,7 @@ class DynamoDbStore:
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         """The item at that key."""
-        with self._accepted("get"):
+        with self._gate.admit("get"):
             request = self._renderer.get(table, table.checked(key), consistent=consistent)
             reply = await self._client.call("GetItem", request, Repeat.HARMLESS)
             item = decode_item(reply["Item"]) if "Item" in reply else None
@@ -106,21 +136,21 @@ class DynamoDbStore:
 
     async def put(self, operation: Put) -> None:
         """Write a whole item."""
-        with self._accepted("put"):
+        with self._gate.admit("put"):
             operation.check()
             now_epoch = self._now_epoch()
             condition = condition_to_send(operation, now_epoch)
             request = self._renderer.single_write(operation, condition)
             try:
-                await self._client.call("PutItem", request, _repeat(operation))
+                await self._client.call("PutItem", request, partial(_repeat, operation))
             except Refusal as refusal:
                 raise _refused(refusal, operation.table, now_epoch) from None
 
     async def update(self, operation: Update) -> Item:
         """Change an item and return it as it is afterwards."""
-        with self._accepted("update"):
+        with self._gate.admit("update"):
             operation.check()
-            repeat = _repeat(operation)
+            repeat = partial(_repeat, operation)
             for _ in range(_ROUNDS_MAX):
                 now_epoch = self._now_epoch()
                 condition = condition_to_send(operation, now_epoch)
@@ -145,13 +175,13 @@ class DynamoDbStore:
 
     async def delete(self, operation: Delete) -> Item | None:
         """Remove an item and return what it was."""
-        with self._accepted("delete"):
+        with self._gate.admit("delete"):
             operation.check()
             now_epoch = self._now_epoch()
             condition = condition_to_send(operation, now_epoch)
             request = self._renderer.single_write(operation, condition, "ALL_OLD")
             try:
-                reply = await self._client.call("DeleteItem", request, _repeat(operation))
+                reply = await self._client.call("DeleteItem", request, partial(_repeat, operation))
             except Refusal as refusal:
                 raise _refused(refusal, operation.table, now_epoch) from None
             old = decode_item(reply["Attributes"]) if reply.get("Attributes") else None
@@ -159,7 +189,7 @@ class DynamoDbStore:
 
     async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
         """Apply 1 to 100 operations on different items, all or nothing."""
-        with self._accepted("transact"):
+        with self._gate.admit("transact"):
             check_transaction(operations, token)
             await self._transactions.transact(operations, token)
 
@@ -167,26 +197,25 @@ class DynamoDbStore:
         self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         """The items at these keys, in that order; any number, repeats allowed."""
-        with self._accepted("batch_get"):
+        with self._gate.admit("batch_get"):
             for table, key in places:
                 table.checked(key)
             return await self._reader.batch_get(places, consistent=consistent)
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         """Items of one partition in order."""
-        with self._accepted("query"):
+        with self._gate.admit("query"):
             query.check()
             return await self._reader.query(query, consistent=consistent)
 
     async def create_tables(self) -> None:
         """Make whatever tables are missing and wait until they can be used."""
-        with self._accepted("create_tables"):
+        with self._gate.admit("create_tables"):
             await self._provisioner.create_tables()
 
     async def close(self) -> None:
         """Finish what was accepted, which its own limits bound, then let go of everything."""
-        self._closing = True
-        await self._drained.wait()
+        await self._gate.shut()
         await self._client.close()
 
     async def _replace(self, operation: Update, held: Item) -> Item | None:
@@ -199,7 +228,7 @@ class DynamoDbStore:
         put = Put(operation.table, fresh, Compare(EXPIRY, "=", held[EXPIRY]))
         request = self._renderer.single_write(put, put.condition)
         try:
-            await self._client.call("PutItem", request, _repeat(put))
+            await self._client.call("PutItem", request, partial(_repeat, put))
         except Refusal as refusal:
             if refusal.after_lost_reply:
                 raise _refused(refusal, operation.table, self._now_epoch()) from None
@@ -208,21 +237,6 @@ class DynamoDbStore:
 
     def _now_epoch(self) -> int:
         return self._clock.now_ms() // 1000
-
-    @contextmanager
-    def _accepted(self, call: str) -> Iterator[None]:
-        """Count a call in, unless the store is closing, and out."""
-        if self._closing:
-            raise StoreClosedError("the store is closed")
-        self._meter.calls[call] += 1
-        self._in_flight += 1
-        self._drained.clear()
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._drained.set()
 
 
 def _repeat(operation: Put | Update | Delete) -> Repeat:

@@ -98,7 +98,7 @@ def _decode_number(text: str) -> int:
         pass  # "5.0" and "1E+3" are integers too, in DynamoDB's other spellings
     try:
         number = Decimal(text)
-        if number == number.to_integral_value():
+        if number.is_finite() and number == number.to_integral_value():
             return int(number)
     except InvalidOperation:
         pass  # not a number at all

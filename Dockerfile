@@ -1,0 +1,37 @@
+ARG PYTHON_VERSION=3.13
+
+# The package and what it needs, at the versions that the tests ran with, in a folder of its own.
+# Wheels only: a dependency without one stops the build, rather than asking for a compiler.
+FROM python:${PYTHON_VERSION}-slim AS build
+WORKDIR /build
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY src ./src
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/pricekeeper \
+    && pip wheel --no-deps --wheel-dir dist . \
+    && pip --python /opt/pricekeeper install --only-binary=:all: --constraint constraints.txt dist/*.whl
+
+FROM python:${PYTHON_VERSION}-slim
+LABEL org.opencontainers.image.title="pricekeeper" \
+      org.opencontainers.image.description="Keeps LLM spend on Amazon Bedrock under control" \
+      org.opencontainers.image.licenses="MIT"
+# The number is fixed so that a bind mount or an EFS access point can be given to it.
+RUN groupadd --system --gid 10001 pricekeeper \
+    && useradd --system --uid 10001 --gid 10001 --no-create-home --home-dir /data \
+        --shell /usr/sbin/nologin pricekeeper \
+    && install --directory --owner=10001 --group=10001 --mode=0700 /data
+COPY --from=build /opt/pricekeeper /opt/pricekeeper
+ENV PATH="/opt/pricekeeper/bin:${PATH}" \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    PRICEKEEPER_STORE=sqlite:////data/pricekeeper.db \
+    PRICEKEEPER_DATA_DIR=/data
+# By number, so that Kubernetes can see that it is not root.
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8080, timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
+ENTRYPOINT ["pricekeeper"]
+CMD ["serve", "--host", "0.0.0.0", "--port", "8080"]

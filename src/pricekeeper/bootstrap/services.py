@@ -1,0 +1,95 @@
+"""What a running instance is made of, opened in order and closed in reverse.
+
+Nothing else constructs a store or a system clock. Closing drains: what was accepted is committed,
+what was prefetched is given back, and only then does the store let go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.credentials import Credentials, Provisioning
+from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.credentials.pepperfile import load_or_create_peppers
+from pricekeeper.limiter import Limiter
+from pricekeeper.metering import Aggregator, Metering
+from pricekeeper.pricing import PriceBook, load_catalogue
+from pricekeeper.selection import Selection
+from pricekeeper.sessions import Sessions
+from pricekeeper.settings import Settings
+from pricekeeper.storage import Store, open_store
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Tenants
+from pricekeeper.tokens import Identity, Keys
+
+KEY_FILE: Final = "signing-keys.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Every feature, ready to be called."""
+
+    settings: Settings
+    clock: Clock
+    meter: StoreMeter
+    store: Store
+    tenants: Tenants
+    credentials: Credentials
+    provisioning: Provisioning
+    identity: Identity
+    prices: PriceBook
+    metering: Metering
+    aggregator: Aggregator
+    selection: Selection
+    limiter: Limiter
+
+
+@asynccontextmanager
+async def open_services(
+    settings: Settings, *, clock: Clock | None = None
+) -> AsyncIterator[Services]:
+    """Open everything on the running event loop, and close it at the end."""
+    clock, meter = clock or SystemClock(), StoreMeter()
+    catalogue = load_catalogue(settings.config_path)
+    peppers = load_or_create_peppers(settings.data_dir / PEPPER_FILE)
+    async with AsyncExitStack() as closing:
+        store = await open_store(settings.store, clock=clock, meter=meter)
+        closing.push_async_callback(store.close)
+        await store.create_tables()
+        tenants = Tenants(store, clock, catalogue.labels)
+        credentials = Credentials(store, clock, tenants, peppers)
+        keys = Keys.in_file(settings.data_dir / KEY_FILE, clock)
+        identity = Identity(
+            store,
+            clock=clock,
+            tenants=tenants,
+            credentials=credentials,
+            sessions=Sessions(store, clock=clock, keys=keys),
+            keys=keys,
+            issuer=settings.issuer,
+            audience=settings.audience,
+        )
+        prices = PriceBook(store, clock, catalogue)
+        metering = Metering(store, clock, prices)
+        closing.push_async_callback(metering.close)
+        limiter = Limiter(store, clock=clock)
+        closing.push_async_callback(limiter.close)
+        yield Services(
+            settings=settings,
+            clock=clock,
+            meter=meter,
+            store=store,
+            tenants=tenants,
+            credentials=credentials,
+            provisioning=Provisioning(tenants, credentials),
+            identity=identity,
+            prices=prices,
+            metering=metering,
+            aggregator=Aggregator(store, clock),
+            selection=Selection(store, clock, metering, prices),
+            limiter=limiter,
+        )

@@ -1,0 +1,86 @@
+"""The aggregator as an AWS Lambda function, for deployments that run none in the service.
+
+The function's handler is ``pricekeeper.cli.aggregator_lambda.handler``; its settings are the
+service's own, from the environment. The event is not looked at, so any schedule will do, and
+two functions at once do no harm: totals only move forward.
+
+Lambda gives one event at a time to a process and freezes it in between. So what took time to
+open is kept: the event loop, and the store that is bound to it. A frozen process loses its
+connections without noticing; the aggregator begins with a read, which the store sends again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from functools import cache
+from typing import Any
+
+import msgspec
+import structlog
+
+from pricekeeper.bootstrap import Services, open_services
+from pricekeeper.errors import StoreUnavailableError
+from pricekeeper.metering import AggregationReport
+from pricekeeper.settings import Settings, read_settings
+from pricekeeper.telemetry.logs import configure_logging
+
+log = structlog.get_logger("pricekeeper.aggregator")
+
+
+class WarmAggregator:
+    """An event loop with open services on it, kept from one run to the next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._runner = asyncio.Runner()
+        self._opened = AsyncExitStack()
+        self._services: Services | None = None
+
+    def run_once(self) -> AggregationReport:
+        """Aggregate. If the services could not be opened, the next run tries that again."""
+        return self._runner.run(self._run_once())
+
+    def close(self) -> None:
+        """Let go of everything. Lambda never asks for that; whoever embeds this may."""
+        self._services = None
+        self._runner.run(self._opened.aclose())
+        self._runner.close()
+
+    async def _run_once(self) -> AggregationReport:
+        if self._services is None:
+            opening = open_services(self._settings)
+            self._services = await self._opened.enter_async_context(opening)
+        return await self._services.aggregator.run_once()
+
+
+@cache
+def warm_aggregator() -> WarmAggregator:
+    """The one of this process, made by the first event and not at import.
+
+    A setting that is wrong is then the error of an invocation, which is logged and counted,
+    and not that of a process that won't start.
+    """
+    settings = read_settings(os.environ)
+    configure_logging(settings.log_level)
+    return WarmAggregator(settings)
+
+
+def handler(event: object, context: object) -> dict[str, Any]:
+    """Run one aggregation; what it did, as JSON can say it.
+
+    A schedule throws the answer away. So a run that left accounts behind raises, for Lambda's
+    error count and the alarm on it; the next run visits them again.
+    """
+    del event, context
+    report = warm_aggregator().run_once()
+    told: dict[str, Any] = msgspec.to_builtins(report)
+    if report.failed:
+        log.error("aggregation_incomplete", **told)
+        raise StoreUnavailableError(
+            f"{report.failed} of {report.accounts} totals could not be brought up to date: "
+            + "; ".join(report.errors)
+        )
+    log.info("aggregation", **told)
+    return told

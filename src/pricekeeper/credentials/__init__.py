@@ -1,0 +1,28 @@
+"""Who a client is: secrets, the one-time tokens that fetch them, and what rests of them.
+
+`Provisioning` registers clients, `Credentials` rotates, hands out, checks and revokes.
+"""
+
+from pricekeeper.credentials.hashing import Pepper, Peppers
+from pricekeeper.credentials.provisioning import Provisioned, Provisioning
+from pricekeeper.credentials.secret import Secret
+from pricekeeper.credentials.service import (
+    Authenticated,
+    Claimed,
+    Credentials,
+    Retrieval,
+    Rotation,
+)
+
+__all__ = [
+    "Authenticated",
+    "Claimed",
+    "Credentials",
+    "Pepper",
+    "Peppers",
+    "Provisioned",
+    "Provisioning",
+    "Retrieval",
+    "Rotation",
+    "Secret",
+]

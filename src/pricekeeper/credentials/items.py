@@ -1,0 +1,159 @@
+"""Where credentials are kept: attributes of a client's Config item, and retrieval tokens.
+
+At most two secrets can live because there is room for two hashes: ``client_secret_hash`` and,
+until the grace ends, ``client_secret_previous_hash``. The Config item also names the one
+retrieval token that may still be claimed, so a newer one, a revocation and a deletion each
+make all others worthless without having to find them.
+
+A retrieval token's key is its SHA-256: whoever reads the table can't claim anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.credentials.secret import Secret
+from pricekeeper.storage import (
+    ITEM_EXISTS,
+    Action,
+    Check,
+    Condition,
+    Item,
+    Key,
+    Put,
+    Remove,
+    Set,
+    Update,
+    Write,
+    attr,
+)
+from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
+from pricekeeper.tenants import Client, config_key
+from pricekeeper.values import AppId, OrgId
+
+RETRIEVAL_SECS: Final = 600
+
+SECRET_HASH: Final = "client_secret_hash"  # noqa: S105 - names of attributes
+SECRET_CREATED_AT: Final = "client_secret_created_at_epoch"  # noqa: S105
+PREVIOUS_HASH: Final = "client_secret_previous_hash"
+GRACE_ENDS_AT: Final = "client_secret_rotation_grace_expires_at_epoch"
+CLAIMABLE: Final = "secret_retrieval_key"
+
+REVOKED: Final[tuple[Action, ...]] = tuple(
+    Remove(name)
+    for name in (SECRET_HASH, SECRET_CREATED_AT, PREVIOUS_HASH, GRACE_ENDS_AT, CLAIMABLE)
+)
+"""No secret lives any more, and none can be claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The hashes that count at one moment."""
+
+    current: str | None = None
+    previous: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """What a retrieval token stands for."""
+
+    client: Client
+    grace_period_hours: int
+    replaces: str | None
+    """The hash that was in force when the token was issued."""
+
+
+def held(item: Item, now_epoch: int) -> Held:
+    """The hashes on a Config item that count now."""
+    in_grace = item.get(GRACE_ENDS_AT, 0) > now_epoch
+    return Held(item.get(SECRET_HASH), item.get(PREVIOUS_HASH) if in_grace else None)
+
+
+def retrieval_key(token: Secret) -> str:
+    """Where a retrieval token is kept."""
+    return hashlib.sha256(token.reveal().encode("utf-8", "replace")).hexdigest()
+
+
+def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
+    """Write a retrieval token that nobody has used yet."""
+    client = claimable.client
+    item: Item = {
+        "PK": key,
+        "org_id": client.org_id,
+        "secret_type": "org" if client.app_id is None else "app",
+        "client_id": client.client_id,
+        "created_at_epoch": now_epoch,
+        "expires_at_epoch": now_epoch + RETRIEVAL_SECS,
+        "used": False,
+        "grace_period_hours": claimable.grace_period_hours,
+    }
+    if client.app_id is not None:
+        item["app_id"] = client.app_id
+    if claimable.replaces is not None:
+        item["replaces_hash"] = claimable.replaces
+    return Put(SECRET_RETRIEVAL_TOKENS, item)
+
+
+def claimable_of(item: Item | None) -> Claimable | None:
+    """What the token stands for; ``None`` if it is unknown, expired or used."""
+    if item is None or item.get("used") is not False:
+        return None
+    app_id = item.get("app_id")
+    client = Client(OrgId(item["org_id"]), None if app_id is None else AppId(app_id))
+    return Claimable(client, item["grace_period_hours"], item.get("replaces_hash"))
+
+
+def claim_operations(
+    key: str, claimable: Claimable, new_hash: str, now_epoch: int
+) -> tuple[Write, ...]:
+    """Use the token up, and put the new secret in force: all or nothing.
+
+    The token's own operation comes first, the client's second, as `claim` expects.
+    """
+    use = Update(
+        SECRET_RETRIEVAL_TOKENS,
+        Key(key),
+        (Set("used", value=True), Set("used_at_epoch", now_epoch)),
+        attr("used").eq(value=False) & attr("expires_at_epoch").gt(now_epoch),
+    )
+    replace = Update(
+        CONFIG,
+        config_key(claimable.client),
+        (
+            Set(SECRET_HASH, new_hash),
+            Set(SECRET_CREATED_AT, now_epoch),
+            Remove(CLAIMABLE),
+            *_previous(claimable, now_epoch),
+        ),
+        attr(CLAIMABLE).eq(key) & is_still(SECRET_HASH, claimable.replaces),
+    )
+    return (use, replace, *org_stands(claimable.client))
+
+
+def grace_ends_at(claimable: Claimable, now_epoch: int) -> int | None:
+    """When the replaced secret stops counting; ``None`` if there is none, or no grace."""
+    if claimable.replaces is None or claimable.grace_period_hours == 0:
+        return None
+    return now_epoch + claimable.grace_period_hours * 3600
+
+
+def org_stands(client: Client) -> tuple[Check, ...]:
+    """For an app: nothing happens unless its organisation exists."""
+    if client.app_id is None:
+        return ()
+    return (Check(CONFIG, config_key(client.org), ITEM_EXISTS),)
+
+
+def is_still(name: str, value: str | None) -> Condition:
+    """The attribute is what was read, or is not there if nothing was."""
+    return attr(name).absent() if value is None else attr(name).eq(value)
+
+
+def _previous(claimable: Claimable, now_epoch: int) -> tuple[Action, Action]:
+    ends_at_epoch = grace_ends_at(claimable, now_epoch)
+    if ends_at_epoch is None:
+        return Remove(PREVIOUS_HASH), Remove(GRACE_ENDS_AT)
+    return Set(PREVIOUS_HASH, claimable.replaces), Set(GRACE_ENDS_AT, ends_at_epoch)

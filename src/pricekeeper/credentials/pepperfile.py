@@ -1,0 +1,66 @@
+"""The peppers in a file that only its owner can read, made on first use.
+
+The newest pepper is the last one. To replace it, add a line with a new version: hashes under the
+older ones go on verifying and are renewed as their clients come by. Lose the file, and every
+secret has to be issued anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from pricekeeper.credentials.hashing import Pepper, Peppers
+from pricekeeper.errors import SettingsError
+
+FILE: Final = "pepper"
+_KEY_BYTES: Final = 32
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def load_or_create_peppers(path: Path) -> Peppers:
+    """The peppers in the file; processes that start together agree on one."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _create(path)
+        if path.stat().st_mode & _OTHERS:
+            raise SettingsError(str(path), f"can be read by others; say chmod 600 {path}")
+        lines = path.read_text("ascii").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(str(path), f"can't be read or written: {error}") from error
+    peppers = [_pepper(path, line) for line in lines]
+    if not peppers:
+        raise SettingsError(str(path), "holds no pepper; restore it from your backup")
+    return Peppers(peppers[-1], *peppers[:-1])
+
+
+def _create(path: Path) -> None:
+    """Write the whole file elsewhere and link it into place, unless somebody was first."""
+    key = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+    descriptor, name = tempfile.mkstemp(dir=path.parent)  # readable by its owner alone
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"v1:{key}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(name, path)
+        except FileExistsError:
+            return
+    finally:
+        Path(name).unlink()
+
+
+def _pepper(path: Path, line: str) -> Pepper:
+    version, separator, key = line.partition(":")
+    try:
+        return Pepper(version, base64.b64decode(key, validate=True) if separator else b"")
+    except (binascii.Error, ValueError) as error:
+        raise SettingsError(str(path), "a line is VERSION:BASE64 of 32 bytes") from error

@@ -1,0 +1,47 @@
+"""Registering clients: settings and the right to a secret come into being together.
+
+`Tenants` creates and knows nothing of secrets; `Credentials` adds the retrieval token to the
+same transaction. So whoever wins a race of creations has a token that works, and there is no
+moment in which a client exists that nobody could ever get a secret for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pricekeeper.credentials.service import Credentials, Retrieval
+from pricekeeper.tenants import Client, Policy, Saved, Tenants
+from pricekeeper.values import AppId, OrgId
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """A client was created, with a retrieval token, or updated, without one."""
+
+    created: bool
+    policy: Policy
+    retrieval: Retrieval | None
+
+
+class Provisioning:
+    """Creates and updates clients, with credentials."""
+
+    def __init__(self, tenants: Tenants, credentials: Credentials) -> None:
+        self._tenants = tenants
+        self._credentials = credentials
+
+    async def put_org(self, org_id: OrgId, body: Mapping[str, Any]) -> Provisioned:
+        """Create the organisation, or replace its settings."""
+        enrolment, retrieval = self._credentials.enrolment(Client(org_id))
+        return _told(await self._tenants.put_org(org_id, body, enrolment), retrieval)
+
+    async def put_app(self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any]) -> Provisioned:
+        """Create the app, or replace what it overrides."""
+        enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id))
+        return _told(await self._tenants.put_app(org_id, app_id, body, enrolment), retrieval)
+
+
+def _told(saved: Saved, retrieval: Retrieval) -> Provisioned:
+    return Provisioned(saved.created, saved.policy, retrieval if saved.created else None)

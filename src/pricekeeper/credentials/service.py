@@ -1,0 +1,317 @@
+"""Secrets of clients: issued once, recognised later, replaced with a grace, revoked at once.
+
+A secret is minted by the call that hands it out and never rests anywhere but as a hash. What
+registration and rotation give away is a retrieval token, good for ten minutes and one claim.
+Whoever loses the reply to a claim needs a new retrieval token; there is no second look.
+
+Failing closed: without the store nobody is authenticated, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from pricekeeper.clock import Clock
+from pricekeeper.credentials import items
+from pricekeeper.credentials.hashing import Peppers
+from pricekeeper.credentials.items import Claimable, Held
+from pricekeeper.credentials.legacy import LegacyHashes, is_legacy
+from pricekeeper.credentials.secret import (
+    CLIENT_SECRET,
+    RETRIEVAL_TOKEN,
+    SECRET_BYTES_MAX,
+    Entropy,
+    Secret,
+    is_mistyped,
+    is_well_formed,
+    mint,
+)
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    InvalidClientError,
+    InvalidValueError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ReasonCode,
+    StoreError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage import ITEM_EXISTS, Item, Key, Remove, Set, Store, Update, Write, attr
+from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
+from pricekeeper.tenants import Client, Enrolment, Policy, Tenants, config_key, parse_client_id
+
+GRACE_HOURS_MAX: Final = 168
+ATTEMPTS_MAX: Final = 8
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """A client that has shown its secret, and what holds for it at this moment."""
+
+    client: Client
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """A retrieval token: whoever holds it can claim a secret, once."""
+
+    token: Secret
+    expires_at_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A new secret can be claimed; then the old one lives for the grace."""
+
+    client_id: str
+    retrieval: Retrieval
+    grace_period_hours: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A client's new secret. This is the only time anybody sees it."""
+
+    client_id: str
+    client_secret: Secret
+    old_secret_expires_at_epoch: int | None
+
+
+class Credentials:
+    """The credentials in one store, under these peppers."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tenants: Tenants,
+        peppers: Peppers,
+        *,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._tenants = tenants
+        self._peppers = peppers
+        self._entropy = entropy
+        self._legacy = LegacyHashes()
+
+    async def authenticate(self, client_id: str, secret: str) -> Authenticated:
+        """The client that this is the secret of: one read, whether it exists or not.
+
+        Every refusal is the same `InvalidClientError`. What can't be a client's name or a
+        secret is refused before anything is read.
+        """
+        try:
+            client = parse_client_id(client_id)
+        except InvalidValueError as error:
+            raise InvalidClientError from error
+        if _impossible(secret):
+            raise InvalidClientError
+        try:
+            record = await self._tenants.record(client)
+        except NotFoundError:
+            record = None
+        item = {} if record is None else record.item
+        slot, stored = await self._matching(client, items.held(item, self._now_epoch()), secret)
+        if record is None or stored is None:
+            raise InvalidClientError
+        if self._peppers.is_outdated(stored):
+            await self._hash_anew(client, slot, stored, secret)
+        return Authenticated(client, record.policy)
+
+    def enrolment(self, client: Client) -> tuple[Enrolment, Retrieval]:
+        """What makes a client that is being created come with a retrieval token."""
+        claimable = Claimable(client, grace_period_hours=0, replaces=None)
+        key, retrieval, now_epoch = self._new_retrieval()
+        put = items.retrieval_put(key, claimable, now_epoch)
+        return Enrolment({items.CLAIMABLE: key}, (put,)), retrieval
+
+    async def rotate(self, client: Client, grace_period_hours: int) -> Rotation:
+        """Let a new secret be claimed: one read and one transaction.
+
+        The present secret goes on working until then, and for the grace from then on. A
+        retrieval token that was issued before and not claimed is worthless now.
+        """
+        if type(grace_period_hours) is not int or not 0 <= grace_period_hours <= GRACE_HOURS_MAX:
+            raise InvalidValueError(
+                "grace_period_hours", f"must be an integer from 0 to {GRACE_HOURS_MAX}"
+            )
+        for _ in range(ATTEMPTS_MAX):
+            item = (await self._tenants.record(client)).item
+            key, retrieval, now_epoch = self._new_retrieval()
+            claimable = Claimable(client, grace_period_hours, item.get(items.SECRET_HASH))
+            if await self._make_claimable(key, claimable, item, now_epoch):
+                _log.info("secret_rotation_begun", client_id=client.client_id)
+                return Rotation(client.client_id, retrieval, grace_period_hours)
+        raise ContendedError(f"{client.client_id}: others kept rotating its secret")
+
+    async def claim(self, token: str) -> Claimed:
+        """Mint the secret that the retrieval token stands for: one read and one transaction.
+
+        A token that is mistyped, unknown, used, replaced or expired is not found, alike.
+        """
+        if not is_well_formed(RETRIEVAL_TOKEN, token):
+            raise _not_claimable("malformed")
+        key = items.retrieval_key(Secret(token))
+        claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
+        if claimable is None:
+            raise _not_claimable("unknown, expired or used")
+        client_id = claimable.client.client_id
+        secret = mint(CLIENT_SECRET, self._entropy)
+        new_hash = self._peppers.hash(client_id, secret.reveal())
+        for _ in range(ATTEMPTS_MAX):
+            now_epoch = self._now_epoch()
+            operations = items.claim_operations(key, claimable, new_hash, now_epoch)
+            try:
+                await self._store.transact(operations)
+            except TransactionCancelledError as cancelled:
+                claimable = _still_claimable(key, claimable, cancelled)
+                continue
+            except OutcomeUnknownError as lost:
+                if await self._attribute(claimable.client, items.SECRET_HASH, lost) != new_hash:
+                    raise
+            _log.info("secret_claimed", client_id=client_id)
+            return Claimed(client_id, secret, items.grace_ends_at(claimable, now_epoch))
+        raise ContendedError(f"{client_id}: its secret kept changing")
+
+    async def end_grace(self, client: Client) -> None:
+        """Stop the replaced secret from working, now: one write."""
+        operation = Update(
+            CONFIG,
+            config_key(client),
+            (Remove(items.PREVIOUS_HASH), Remove(items.GRACE_ENDS_AT)),
+            attr(items.PREVIOUS_HASH).exists(),
+        )
+        try:
+            await self._store.update(operation)
+        except ConditionFailedError as failure:
+            if failure.item is None:
+                raise NotFoundError(client.client_id) from failure
+        except OutcomeUnknownError as lost:
+            if lost.item is None or items.PREVIOUS_HASH in lost.item:
+                raise
+        _log.info("secret_grace_ended", client_id=client.client_id)
+
+    async def revoke_now(self, client: Client) -> None:
+        """Stop every secret, retrieval token and issued token of the client, now: one write.
+
+        A rotation gives it a secret again. Sent again after an `OutcomeUnknownError` this
+        does no harm; a copy that arrives late revokes what was claimed in between.
+        """
+        await self._tenants.end_tokens_issued_before_now(
+            client.org_id, client.app_id, also=items.REVOKED
+        )
+        _log.info("secrets_revoked", client_id=client.client_id)
+
+    async def _matching(self, client: Client, held: Held, secret: str) -> tuple[str, str | None]:
+        """The attribute and hash that the secret belongs to, if any.
+
+        Both places are always compared, filled or not, so the time taken says nothing about
+        them. Slow hashes come after, and only if nothing has matched.
+        """
+        slots = ((items.SECRET_HASH, held.current), (items.PREVIOUS_HASH, held.previous))
+        matched: tuple[str, str | None] = ("", None)
+        for name, stored in slots:
+            if self._peppers.matches(stored, client.client_id, secret):
+                matched = name, stored
+        for name, stored in slots:
+            if stored is None or matched[1] is not None or self._peppers.knows(stored):
+                continue
+            if not is_legacy(stored):
+                _log.error("secret_hash_unreadable", client_id=client.client_id, attribute=name)
+            elif await self._legacy.matches(stored, secret):
+                matched = name, stored
+        return matched
+
+    async def _hash_anew(self, client: Client, slot: str, stored: str, secret: str) -> None:
+        """Replace a hash of an older kind, if it is still there.
+
+        The client has shown its secret and is let in whether this works or not: the old
+        hash stays good, and the next time is another chance.
+        """
+        fresh = self._peppers.hash(client.client_id, secret)
+        operation = Update(CONFIG, config_key(client), (Set(slot, fresh),), attr(slot).eq(stored))
+        try:
+            await self._store.update(operation)
+        except StoreError as error:
+            _log.warning("secret_hash_kept", client_id=client.client_id, error=error.code)
+        else:
+            _log.info("secret_hash_upgraded", client_id=client.client_id)
+
+    async def _make_claimable(
+        self, key: str, claimable: Claimable, item: Item, now_epoch: int
+    ) -> bool:
+        """Whether the token is now the one to be claimed; not if anything changed meanwhile."""
+        client = claimable.client
+        point = Update(
+            CONFIG,
+            config_key(client),
+            (Set(items.CLAIMABLE, key),),
+            ITEM_EXISTS & items.is_still(items.CLAIMABLE, item.get(items.CLAIMABLE)),
+        )
+        put = items.retrieval_put(key, claimable, now_epoch)
+        operations: list[Write] = [put, point, *items.org_stands(client)]
+        try:
+            await self._store.transact(operations)
+        except TransactionCancelledError:
+            return False
+        except OutcomeUnknownError as lost:
+            if await self._attribute(client, items.CLAIMABLE, lost) != key:
+                raise
+        return True
+
+    async def _attribute(self, client: Client, name: str, lost: OutcomeUnknownError) -> str | None:
+        """What the client's item has there, asked because a reply was lost.
+
+        Finding our own random value proves that the write was made. If it can't be read, the
+        outcome stays as unknown as it was.
+        """
+        try:
+            item = await self._store.get(CONFIG, config_key(client))
+        except StoreError as error:
+            raise lost from error
+        return None if item is None else item.get(name)
+
+    def _new_retrieval(self) -> tuple[str, Retrieval, int]:
+        token, now_epoch = mint(RETRIEVAL_TOKEN, self._entropy), self._now_epoch()
+        retrieval = Retrieval(token, now_epoch + items.RETRIEVAL_SECS)
+        return items.retrieval_key(token), retrieval, now_epoch
+
+    def _now_epoch(self) -> int:
+        return self._clock.now_ms() // 1000
+
+
+def _impossible(secret: str) -> bool:
+    """Whether no client has such a secret, whoever it is."""
+    too_long = len(secret.encode("utf-8", "surrogatepass")) > SECRET_BYTES_MAX
+    return not secret or too_long or is_mistyped(CLIENT_SECRET, secret)
+
+
+def _still_claimable(
+    key: str, claimable: Claimable, cancelled: TransactionCancelledError
+) -> Claimable:
+    """What to try next: the claim stands, only the secret it replaces was hashed anew."""
+    item = cancelled.reasons[1].item
+    lost = [
+        reason.code is ReasonCode.CONDITION_FAILED
+        for place, reason in enumerate(cancelled.reasons)
+        if place != 1
+    ]
+    if any(lost) or item is None or item.get(items.CLAIMABLE) != key:
+        raise _not_claimable("used or replaced") from cancelled
+    return replace(claimable, replaces=item.get(items.SECRET_HASH))
+
+
+def _not_claimable(why: str) -> NotFoundError:
+    """The one answer to a claim that fails; why is for the log only."""
+    _log.info("claim_refused", why=why)
+    return NotFoundError("retrieval token")

@@ -1,0 +1,232 @@
+"""Aggregates: what a day, or a range of days, came to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any, Final
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.http import wire
+from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.problems import rfc3339
+from pricekeeper.http.runtime import quota_use
+from pricekeeper.metering import Total, org_day
+from pricekeeper.selection import QuotaStatus
+from pricekeeper.tenants import Policy, QuotaScope
+from pricekeeper.values import ModelLabel
+
+DAYS_MAX: Final = 92
+DAYS_AT_ONCE: Final = 8
+APP_PAGES_MAX: Final = 10
+PAST_DAY_SECS: Final = 300
+
+_ORG: Final = "/api/v1/orgs/{org_id}"
+_APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
+_RANGE: Final = (
+    Parameter("from", "The first day, yyyy-mm-dd.", {"type": "string", "format": "date"}),
+    Parameter("to", "The last day, yyyy-mm-dd.", {"type": "string", "format": "date"}),
+)
+
+
+async def today(call: Call) -> Answer:
+    """What the organisation's present day has come to so far."""
+    policy = await _policy(call)
+    return await _one_day(call, policy, _today(call, policy))
+
+
+async def on_day(call: Call) -> Answer:
+    """What a day came to; a past day without data has zeros."""
+    policy = await _policy(call)
+    day = _date("date", call.path["date"])
+    if day > _today(call, policy):
+        raise InvalidValueError("date", "is in the future")
+    return await _one_day(call, policy, day)
+
+
+async def in_range(call: Call) -> Answer:
+    """What each day of a range came to, the earliest first."""
+    policy = await _policy(call)
+    query, now = call.request.query_params, _today(call, policy)
+    if "from" not in query or "to" not in query:
+        raise InvalidValueError("from" if "from" not in query else "to", "is required: yyyy-mm-dd")
+    first, last = _date("from", query["from"]), _date("to", query["to"])
+    if last > now:
+        raise InvalidValueError("to", "is in the future")
+    if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
+        raise InvalidValueError("from", f"must be at most {DAYS_MAX} days up to `to`")
+    turn = asyncio.Semaphore(DAYS_AT_ONCE)
+
+    async def read(day: date) -> tuple[wire.AggregateAnswer, int]:
+        async with turn:
+            return await _aggregate(call, policy, day)
+
+    count = (last - first).days + 1
+    read_days = await asyncio.gather(*(read(first + timedelta(days=n)) for n in range(count)))
+    days = [answer for answer, _ in read_days]
+    more = {} if policy.app_id is None else {"app_id": str(policy.app_id)}
+    body = wire.AggregateRange(policy.org_id, days, **more)
+    return cached_answer(call, body, _max_age(policy, QuotaStatus.NORMAL))
+
+
+async def _one_day(call: Call, policy: Policy, day: date) -> Answer:
+    answer, as_of_ms = await _aggregate(call, policy, day)
+    lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000 if as_of_ms else 0
+    tight = any(model.quota_status != QuotaStatus.NORMAL for model in answer.models.values())
+    mode = QuotaStatus.TIGHT if tight else QuotaStatus.NORMAL
+    max_age = _max_age(policy, mode) if day == _today(call, policy) else PAST_DAY_SECS
+    return cached_answer(call, answer, max_age, ((b"x-data-lag-secs", b"%d" % lag_secs),))
+
+
+async def _aggregate(call: Call, policy: Policy, day: date) -> tuple[wire.AggregateAnswer, int]:
+    """The answer for a day, and the moment up to which it is complete; 0 if nobody knows."""
+    name = day.strftime("%Y%m%d")
+    metering, more = call.services.metering, dict[str, Any]()
+    quotas: Mapping[ModelLabel, int] = policy.quotas
+    if policy.app_id is None:
+        found = await metering.org_totals(policy.org_id, policy.model_ordering, name)
+        totals = found.total
+        if policy.quota_scope is QuotaScope.APP:
+            quotas = await _sum_of_quotas(call, policy)
+            more["apps"] = {
+                str(app): sum(total.cost_usd_micros for total in by_label.values())
+                for app, by_label in found.apps.items()
+            }
+    else:
+        labels = {*policy.model_ordering, *await metering.labels_used(policy.scope_key, name)}
+        totals = await metering.totals(policy.scope_key, sorted(labels), name)
+        more["app_id"] = str(policy.app_id)
+    active, sticky = None, False
+    if day == _today(call, policy):
+        decision = await call.services.selection.assess(policy)
+        active, sticky = decision.label, decision.choice.sticky_fallback_active
+    as_of_ms = min((total.as_of_ms for total in totals.values()), default=0)
+    cost = sum(total.cost_usd_micros for total in totals.values())
+    quota = sum(quotas.get(label, 0) for label in policy.model_ordering)
+    answer = wire.AggregateAnswer(
+        org_id=policy.org_id,
+        date=day.isoformat(),
+        timezone=policy.timezone,
+        quota_scope=policy.quota_scope,
+        models=_models(call, policy, totals, quotas),
+        total_cost_usd_micros=cost,
+        total_quota_usd_micros=quota,
+        total_quota_pct=quota_use(policy, cost, quota)[0],
+        sticky_fallback_active=sticky,
+        current_active_model=active,
+        updated_at=rfc3339(as_of_ms) if as_of_ms else None,
+        **more,
+    )
+    return answer, as_of_ms
+
+
+def _models(
+    call: Call,
+    policy: Policy,
+    totals: Mapping[ModelLabel, Total],
+    quotas: Mapping[ModelLabel, int],
+) -> dict[str, wire.ModelAggregate]:
+    catalogue = call.services.prices.catalogue
+    ordered = [*policy.model_ordering, *sorted(totals.keys() - set(policy.model_ordering))]
+    made = {}
+    for label in ordered:
+        total, quota = totals.get(label, Total()), quotas.get(label, 0)
+        percent, status = quota_use(policy, total.cost_usd_micros, quota)
+        made[str(label)] = wire.ModelAggregate(
+            bedrock_model_id=catalogue.model(label).bedrock_model_id if label in catalogue else "",
+            cost_usd_micros=total.cost_usd_micros,
+            quota_usd_micros=quota,
+            quota_pct=percent,
+            quota_status=status,
+            input_tokens=total.input_tokens,
+            output_tokens=total.output_tokens,
+            cache_read_tokens=total.cache_read_tokens,
+            cache_write_tokens=total.cache_write_tokens,
+            requests=total.requests,
+            average_cost_usd_micros=total.cost_usd_micros // total.requests
+            if total.requests
+            else 0,
+        )
+    return made
+
+
+async def _sum_of_quotas(call: Call, policy: Policy) -> dict[ModelLabel, int]:
+    """What all apps of an organisation may spend together, where each has its own quotas."""
+    sums = dict.fromkeys(policy.model_ordering, 0)
+    after = None
+    for _ in range(APP_PAGES_MAX):
+        page = await call.services.tenants.list_apps(policy.org_id, after)
+        for app in page.policies:
+            for label, quota in app.quotas.items():
+                sums[label] = sums.get(label, 0) + quota
+        after = page.after
+        if after is None:
+            break
+    return sums
+
+
+async def _policy(call: Call) -> Policy:
+    return await call.services.tenants.policy(call.org_id, call.app_id_or_none)
+
+
+def _today(call: Call, policy: Policy) -> date:
+    day = org_day(policy.timezone, call.services.clock.now_ms())
+    return date(int(day[:4]), int(day[4:6]), int(day[6:]))
+
+
+def _date(field: str, text: str) -> date:
+    try:
+        if len(text) != len("yyyy-mm-dd"):
+            raise ValueError
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InvalidValueError(field, "must be a date such as 2026-01-23") from None
+
+
+def _max_age(policy: Policy, mode: QuotaStatus) -> int:
+    if mode is QuotaStatus.NORMAL:
+        return policy.refresh_interval_normal_secs
+    return policy.refresh_interval_tight_secs
+
+
+def _operations(base: str, kind: str, access: Access) -> Sequence[Operation]:
+    common: dict[str, Any] = {"access": access, "limit": "aggregates", "tag": "aggregates"}
+    one = {200: wire.AggregateAnswer, 304: None}
+    return (
+        Operation(
+            "GET",
+            f"{base}/aggregates/today",
+            f"{kind}AggregatesToday",
+            today.__doc__ or "",
+            today,
+            answers=one,
+            **common,
+        ),
+        Operation(
+            "GET",
+            f"{base}/aggregates/{{date}}",
+            f"{kind}AggregatesOnDay",
+            on_day.__doc__ or "",
+            on_day,
+            answers=one,
+            **common,
+        ),
+        Operation(
+            "GET",
+            f"{base}/aggregates",
+            f"{kind}AggregatesInRange",
+            in_range.__doc__ or "",
+            in_range,
+            answers={200: wire.AggregateRange, 304: None},
+            query=_RANGE,
+            **common,
+        ),
+    )
+
+
+OPERATIONS: Final = (
+    *_operations(_APP, "app", Access.APP),
+    *_operations(_ORG, "org", Access.ORG),
+)

@@ -1,0 +1,192 @@
+"""The edge where bytes become values: strict JSON, and every mistake told at once.
+
+JSON is taken literally: duplicate keys, lone surrogates, NaN, a byte order mark or trailing
+characters are refused, because two readers of such a body may disagree about what it says.
+A body that parses is converted to the wire type in one step; only if that fails is it walked
+field by field, to list all that is wrong and not just the first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from starlette.requests import Request
+
+from pricekeeper.errors import PriceKeeperError
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+ERRORS_MAX: Final = 100
+"""No more mistakes than this are told: the rest shows when these are mended."""
+
+_Wire = TypeVar("_Wire")
+_WHERE: Final = re.compile(r" - at `\$?(.*)`$")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMistake:
+    """One thing that is wrong with a request, and where."""
+
+    field: str
+    message: str
+
+
+class RequestRefusedError(PriceKeeperError):
+    """A request that can't be understood; ``mistakes`` names each bad field."""
+
+    code = "INVALID_REQUEST"
+
+    def __init__(self, detail: str, mistakes: tuple[FieldMistake, ...] = ()) -> None:
+        super().__init__(detail)
+        self.mistakes = mistakes
+
+
+class BodyTooLargeError(PriceKeeperError):
+    """The body is larger than any request of ours needs to be."""
+
+    code = "PAYLOAD_TOO_LARGE"
+
+
+async def read_body(request: Request[Any]) -> bytes:
+    """The whole body, refused as soon as it is known to be too large."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+        raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def read_json(request: Request[Any], wire: type[_Wire]) -> _Wire:
+    """The body as a value of the wire type."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind.lower() != "application/json":
+        raise RequestRefusedError("send the body as Content-Type: application/json")
+    return parse_json(await read_body(request), wire)
+
+
+def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
+    """Bytes to a value of the wire type, or every mistake in them."""
+    return convert(strict_json(body), wire)
+
+
+def convert(plain: Any, wire: type[_Wire], at: str = "") -> _Wire:
+    """Plain JSON to a value of the wire type, or every mistake in it."""
+    try:
+        return msgspec.convert(plain, wire)
+    except msgspec.ValidationError as error:
+        mistakes: list[FieldMistake] = []
+        for mistake in _mistakes(plain, wire, at):
+            mistakes.append(mistake)
+            if len(mistakes) == ERRORS_MAX:
+                break
+        told = tuple(mistakes) or (_told(error, at),)
+        if len(told) > 1:
+            detail = f"{len(told)} fields are wrong: {', '.join(m.field for m in told[:5])}"
+        else:
+            detail = f"{told[0].field or 'the body'}: {told[0].message}"
+        raise RequestRefusedError(detail, told) from None
+
+
+def strict_json(body: bytes) -> Any:
+    """Plain JSON values, refusing whatever two readers could understand differently."""
+    try:
+        text = body.decode()
+        plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        if "\\u" in text:
+            json.dumps(plain, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise RequestRefusedError("the body is not valid UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise RequestRefusedError(f"the body is not JSON: {error.msg}, at {error.pos}") from None
+    except RecursionError:
+        raise RequestRefusedError("the body is nested too deeply") from None
+    except ValueError as error:
+        raise RequestRefusedError(f"the body is not acceptable JSON: {error}") from None
+    return plain
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return made
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def _mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
+    """Walk structs, dicts and lists; where those are fine by themselves, ask msgspec."""
+    kind, arguments = _walkable(wire)
+    found = False
+    if kind is dict and isinstance(plain, dict):
+        members = [(_below(at, name), member, arguments[1]) for name, member in plain.items()]
+    elif kind is list and isinstance(plain, list):
+        members = [(f"{at}[{n}]", member, arguments[0]) for n, member in enumerate(plain)]
+    elif kind is msgspec.Struct and isinstance(plain, dict):
+        fields = {field.encode_name: field for field in msgspec.structs.fields(arguments[0])}
+        members = [
+            (_below(at, name), plain[name], field.type)
+            for name, field in fields.items()
+            if name in plain
+        ]
+        for name, field in fields.items():
+            if field.required and name not in plain:
+                found = True
+                yield FieldMistake(_below(at, name), "is required")
+        for name in plain.keys() - fields.keys():
+            found = True
+            yield FieldMistake(_below(at, name), "is not a field of this request")
+    else:
+        members = []
+    for where, member, type_ in members:
+        for mistake in _mistakes(member, type_, where):
+            found = True
+            yield mistake
+    if not found:
+        yield from _leaf_mistakes(plain, wire, at)
+
+
+def _walkable(wire: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What kind of container the type is, below annotations and ``| None``."""
+    if get_origin(wire) is Annotated:
+        return _walkable(get_args(wire)[0])
+    options = [option for option in get_args(wire) if option is not type(None)]
+    if get_origin(wire) in (Union, UnionType) and len(options) == 1:
+        return _walkable(options[0])
+    if isinstance(wire, type) and issubclass(wire, msgspec.Struct):
+        return msgspec.Struct, (wire,)
+    return get_origin(wire), get_args(wire)
+
+
+def _leaf_mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
+    try:
+        msgspec.convert(plain, wire)
+    except msgspec.ValidationError as error:
+        yield _told(error, at)
+
+
+def _told(error: msgspec.ValidationError, at: str) -> FieldMistake:
+    text = str(error)
+    where = _WHERE.search(text)
+    inner = "" if where is None else where.group(1)
+    message = _WHERE.sub("", text).replace("`", "")
+    return FieldMistake((at + inner).lstrip("."), message[:1].lower() + message[1:])
+
+
+def _below(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name

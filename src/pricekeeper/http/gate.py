@@ -1,0 +1,116 @@
+"""The gate in front of every operation: who is it, does the path fit, how often.
+
+The order matters. Credentials come first, so that nothing is told to who has none. Then the path
+must name the caller itself: another tenant's resource and an absent one are both simply not
+there, and the store is not even asked. Then the caller's rate limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+from pricekeeper.errors import (
+    InvalidClientError,
+    InvalidTokenError,
+    InvalidValueError,
+    NotFoundError,
+)
+from pricekeeper.http.limits import Headers
+from pricekeeper.http.operation import Access, Call, Operation
+from pricekeeper.http.problems import AccessDeniedError, WrongAudienceError
+from pricekeeper.tokens import Principal
+from pricekeeper.values import parse_app_id, parse_org_id
+
+_BEARER: Final = "bearer"
+_NOBODY: Final = "unknown"
+
+
+async def admit(call: Call, operation: Operation) -> Headers:
+    """Let the call in, or raise; the headers tell what is left of its rate limit."""
+    access = operation.access
+    if access is Access.PUBLIC:
+        _check_path(call)
+        return await _limit(call, operation, f"address/{address_of(call)}")
+    try:
+        if access is Access.PROVISIONING:
+            caller = _provisioner(call)
+        else:
+            call.principal = await _principal(call)
+            caller = f"client/{call.principal.client_id}"
+    except (AccessDeniedError, InvalidTokenError):
+        await count_failure(call)
+        raise
+    _check_path(call)
+    if call.principal is not None:
+        _check_tenant(call, call.principal, access)
+    return await _limit(call, operation, caller)
+
+
+async def count_failure(call: Call) -> None:
+    """Note refused credentials; raises `RateLimitExceededError` if an address has too many."""
+    now_ms = call.services.clock.now_ms()
+    await call.api_limits.admit("failures", f"address/{address_of(call)}", now_ms)
+
+
+def address_of(call: Call) -> str:
+    """Where the request came from, in a form that can be part of a key."""
+    client = call.request.client
+    return _NOBODY if client is None else client.host.replace("%", "_")[:64] or _NOBODY
+
+
+def bearer_of(call: Call) -> str | None:
+    """The access token in the Authorization header, if there is one."""
+    header = call.request.headers.get("authorization")
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == _BEARER else None
+
+
+def _provisioner(call: Call) -> str:
+    wanted = call.services.settings.provisioning_key
+    given = call.request.headers.get("x-api-key")
+    if wanted is None or given is None:
+        raise AccessDeniedError("X-API-Key is needed")
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode()):
+        raise AccessDeniedError("X-API-Key is wrong")
+    return f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+
+
+async def _principal(call: Call) -> Principal:
+    token = bearer_of(call)
+    if not token:
+        raise AccessDeniedError("an access token is needed")
+    return await call.services.identity.validate(token)
+
+
+def _check_path(call: Call) -> None:
+    """Every id in the path must be one, before it comes near a key."""
+    path = call.path
+    if "org_id" in path and parse_org_id(path["org_id"]) != path["org_id"]:
+        raise InvalidValueError("org_id", "must be in lower case")
+    if "app_id" in path:
+        parse_app_id(path["app_id"])
+
+
+def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
+    """The path must name the caller, or an app of the organisation that is calling."""
+    if access is Access.ANY_CLIENT:
+        return
+    if call.org_id != principal.org_id:
+        raise NotFoundError("org")
+    if access is Access.ORG:
+        if not principal.may_read_org(call.org_id):
+            raise WrongAudienceError("an app's token does not read what is the organisation's")
+    elif not principal.may_use_app(call.org_id, call.app_id):
+        raise NotFoundError("app")
+
+
+async def _limit(call: Call, operation: Operation, caller: str) -> Headers:
+    return await call.api_limits.admit(operation.limit, caller, call.services.clock.now_ms())
+
+
+REFUSALS: Final = (AccessDeniedError, InvalidClientError, InvalidTokenError)
+"""What counts as refused credentials."""

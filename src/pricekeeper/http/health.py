@@ -1,0 +1,75 @@
+"""Health, metrics and documentation: for operators, probes and people."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper.errors import StoreError
+from pricekeeper.http import wire
+from pricekeeper.http.documentation import PAGE, POLICY
+from pricekeeper.http.metrics import CONTENT_TYPE
+from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.storage import Key
+from pricekeeper.storage.tables import CONFIG
+
+_PROBE: Final = Key("readyz", "readyz")
+_NO_STORE: Final = ((b"cache-control", b"no-store"),)
+
+
+async def healthz(call: Call) -> Answer:
+    """Whether the process is alive; it asks nobody else."""
+    del call
+    return Answer(200, wire.Health("alive"), _NO_STORE)
+
+
+async def readyz(call: Call) -> Answer:
+    """Whether requests can be served: the store answers, and we are not shutting down."""
+    if call.request.scope["state"]["draining"].is_set():
+        return Answer(503, wire.Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
+    try:
+        await call.services.store.get(CONFIG, _PROBE)
+    except StoreError:
+        return Answer(503, wire.Health("unavailable"), (*_NO_STORE, (b"retry-after", b"1")))
+    return Answer(200, wire.Health("ready"), _NO_STORE)
+
+
+async def metrics(call: Call) -> Answer:
+    """What Prometheus scrapes."""
+    return Answer(200, call.metrics.exposition(), _NO_STORE, CONTENT_TYPE)
+
+
+async def openapi_document(call: Call) -> Answer:
+    """This API, described."""
+    return Answer(200, call.request.scope["state"]["openapi"], _CACHE)
+
+
+async def documentation(call: Call) -> Answer:
+    """This API, readable; works offline."""
+    del call
+    headers = ((b"content-security-policy", POLICY), *_CACHE)
+    return Answer(200, PAGE, headers, b"text/html; charset=utf-8")
+
+
+_CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
+
+
+def _health(path: str, name: str, handler: Any, answers: dict[int, Any]) -> Operation:
+    summary = (handler.__doc__ or "").strip()
+    return Operation("GET", path, name, summary, handler, Access.PUBLIC, answers, tag="operations")
+
+
+class Document(msgspec.Struct):
+    """An OpenAPI document."""
+
+    openapi: str
+
+
+OPERATIONS: Final = (
+    _health("/healthz", "healthz", healthz, {200: wire.Health}),
+    _health("/readyz", "readyz", readyz, {200: wire.Health, 503: wire.Health}),
+    _health("/metrics", "metrics", metrics, {200: "text/plain"}),
+    _health("/openapi.json", "openapi", openapi_document, {200: Document}),
+    _health("/docs", "documentation", documentation, {200: "text/html"}),
+)

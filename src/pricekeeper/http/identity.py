@@ -1,0 +1,241 @@
+"""Identity: tokens, sessions, keys."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pricekeeper.errors import InvalidTokenError
+from pricekeeper.http import wire
+from pricekeeper.http.gate import address_of, bearer_of
+from pricekeeper.http.oauth import (
+    FORM,
+    NO_STORE,
+    OAuthRefusedError,
+    client_of,
+    parameters,
+)
+from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.problems import AccessDeniedError, rfc3339
+from pricekeeper.tenants import parse_client_id
+from pricekeeper.tokens import Grant, Introspection, Principal
+
+LABEL_LENGTH_MAX: Final = 256
+
+
+async def token(call: Call) -> Answer:
+    """Exchange a client's secret for tokens; opens a session."""
+    given = await parameters(call, wire.TokenBody)
+    if given.grant_type != "client_credentials":
+        raise OAuthRefusedError("unsupported_grant_type", "grant_type must be client_credentials")
+    client = client_of(call, given.client_id, given.client_secret)
+    if client is None:
+        raise OAuthRefusedError("invalid_request", "client_id and client_secret are required")
+    grant = await call.services.identity.issue(
+        *client, user_agent=_user_agent(call), address=address_of(call)
+    )
+    return Answer(200, _granted(grant), NO_STORE)
+
+
+async def refresh(call: Call) -> Answer:
+    """Exchange a refresh token for its successor and a new access token."""
+    given = await parameters(call, wire.RefreshBody)
+    if given.grant_type != "refresh_token":
+        raise OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token")
+    grant = await call.services.identity.refresh(given.refresh_token)
+    return Answer(200, _granted(grant), NO_STORE)
+
+
+async def revoke(call: Call) -> Answer:
+    """Stop a token of one's own from working (RFC 7009); an unknown one is fine too."""
+    given = await parameters(call, wire.RevokeBody)
+    client_id = await _caller(call, given)
+    await call.services.identity.revoke(client_id, given.token)
+    return Answer(200, {}, NO_STORE)
+
+
+async def introspect(call: Call) -> Answer:
+    """Tell what a token of one's own says, if it counts (RFC 7662)."""
+    given = await parameters(call, wire.RevokeBody)
+    client_id = await _caller(call, given)
+    found = await call.services.identity.introspect(client_id, given.token)
+    return Answer(200, _introspected(call, found), NO_STORE)
+
+
+async def list_sessions(call: Call) -> Answer:
+    """The live sessions of the calling client, the oldest first."""
+    principal = _principal(call)
+    policy = await call.services.tenants.policy(principal.org_id, principal.app_id)
+    sessions = await call.services.identity.list_sessions(principal.client_id)
+    answers = [
+        wire.SessionAnswer(
+            session_id=str(session.id),
+            created_at=rfc3339(session.opened_at_ms),
+            last_used_at=rfc3339(session.refreshed_at_ms),
+            expires_at=rfc3339(session.ends_at_epoch * 1000),
+            user_agent=session.labels.user_agent,
+            address=session.labels.address,
+            current=str(session.id) == principal.session_id,
+        )
+        for session in sessions
+    ]
+    return Answer(200, wire.SessionList(answers, policy.session_limit), NO_STORE)
+
+
+async def end_session(call: Call) -> Answer:
+    """End one session of the calling client; its tokens stop working."""
+    session_id = call.path["session_id"]
+    await call.services.identity.end_session(_principal(call).client_id, session_id)
+    return Answer(204)
+
+
+async def end_sessions(call: Call) -> Answer:
+    """End every session of the calling client, this one too."""
+    await call.services.identity.end_all_sessions(_principal(call).client_id)
+    return Answer(204)
+
+
+async def jwks(call: Call) -> Answer:
+    """The public keys that access tokens can be verified with (RFC 7517)."""
+    keys = call.services.identity.jwks()
+    return Answer(200, keys, ((b"cache-control", b"public, max-age=300"),))
+
+
+async def metadata(call: Call) -> Answer:
+    """Where everything is (RFC 8414)."""
+    base = str(call.request.base_url).rstrip("/")
+    body = {
+        "issuer": call.services.settings.issuer,
+        "token_endpoint": f"{base}/auth/token",
+        "revocation_endpoint": f"{base}/auth/revoke",
+        "introspection_endpoint": f"{base}/auth/introspect",
+        "jwks_uri": f"{base}/.well-known/jwks.json",
+        "grant_types_supported": ["client_credentials", "refresh_token"],
+        "response_types_supported": [],
+        "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+        "revocation_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+        "service_documentation": f"{base}/docs",
+    }
+    return Answer(200, body, ((b"cache-control", b"public, max-age=300"),))
+
+
+async def _caller(call: Call, given: wire.RevokeBody) -> str:
+    """Who is asking: by access token, or by the client's secret."""
+    access_token = bearer_of(call)
+    if access_token is not None:
+        try:
+            return (await call.services.identity.validate(access_token)).client_id
+        except InvalidTokenError as error:
+            raise AccessDeniedError("the access token does not count") from error
+    client = client_of(call, given.client_id, given.client_secret)
+    if client is None:
+        raise AccessDeniedError("an access token or the client's secret is needed")
+    return (await call.services.credentials.authenticate(*client)).client.client_id
+
+
+def _principal(call: Call) -> Principal:
+    if call.principal is None:  # pragma: no cover - the gate sees to it
+        raise AccessDeniedError("an access token is needed")
+    return call.principal
+
+
+def _introspected(call: Call, found: Introspection | None) -> wire.Claims:
+    if found is None:
+        return wire.Claims(active=False)
+    client = parse_client_id(found.client_id)
+    more = {} if found.token_id is None else {"jti": found.token_id}
+    if client.app_id is not None:
+        more["app_id"] = str(client.app_id)
+    return wire.Claims(
+        active=True,
+        iss=call.services.settings.issuer,
+        sub=found.client_id,
+        aud=call.services.settings.audience,
+        exp=found.expires_at_epoch,
+        iat=found.issued_at_epoch,
+        sid=found.session_id,
+        org_id=client.org_id,
+        scope=found.scope,
+        client_id=found.client_id,
+        token_type=found.token_type,
+        **more,
+    )
+
+
+def _user_agent(call: Call) -> str:
+    return call.request.headers.get("user-agent", "")[:LABEL_LENGTH_MAX]
+
+
+def _granted(grant: Grant) -> wire.TokenAnswer:
+    return wire.TokenAnswer(
+        access_token=grant.access_token,
+        refresh_token=grant.refresh_token,
+        token_type="Bearer",  # noqa: S106 - the RFC's word
+        expires_in=grant.expires_in_secs,
+        refresh_expires_in=grant.refresh_expires_in_secs,
+        scope=grant.scope,
+        session_id=grant.session_id,
+    )
+
+
+def _identity(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
+    access = more.pop("access", Access.PUBLIC)
+    summary = (handler.__doc__ or "").strip()
+    return Operation(method, path, name, summary, handler, access, tag="identity", **more)
+
+
+def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, limit: str) -> Operation:
+    return _identity(
+        "POST",
+        path,
+        name,
+        handler,
+        answers={200: answer, 400: wire.OAuthError, 401: wire.OAuthError},
+        body=body,
+        reads_body=True,
+        forms=(FORM,),
+        limit=limit,
+        oauth=True,
+    )
+
+
+OPERATIONS: Final = (
+    _oauth("/auth/token", "issueToken", token, wire.TokenAnswer, wire.TokenBody, "token"),
+    _oauth("/auth/refresh", "refreshToken", refresh, wire.TokenAnswer, wire.RefreshBody, "refresh"),
+    _oauth("/auth/revoke", "revokeToken", revoke, wire.Empty, wire.RevokeBody, "revoke"),
+    _oauth(
+        "/auth/introspect", "introspectToken", introspect, wire.Claims, wire.RevokeBody, "revoke"
+    ),
+    _identity(
+        "GET",
+        "/auth/sessions",
+        "listSessions",
+        list_sessions,
+        answers={200: wire.SessionList},
+        access=Access.ANY_CLIENT,
+    ),
+    _identity(
+        "DELETE",
+        "/auth/sessions",
+        "endSessions",
+        end_sessions,
+        answers={204: None},
+        access=Access.ANY_CLIENT,
+    ),
+    _identity(
+        "DELETE",
+        "/auth/sessions/{session_id}",
+        "endSession",
+        end_session,
+        answers={204: None},
+        access=Access.ANY_CLIENT,
+        problems=frozenset({404}),
+    ),
+    _identity("GET", "/.well-known/jwks.json", "jwks", jwks, answers={200: wire.Jwks}),
+    _identity(
+        "GET",
+        "/.well-known/oauth-authorization-server",
+        "serverMetadata",
+        metadata,
+        answers={200: wire.Metadata},
+    ),
+)

@@ -1,0 +1,114 @@
+"""What RFC 6749 asks of the token endpoints: how requests come, and how errors look.
+
+Parameters come as a form or as JSON, the client by HTTP Basic or among the parameters, never
+both. Errors have the RFC's two fields; ours (`code`, `request_id`, and so on) stand beside them, so
+that a client of either taste finds what it looks for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, unquote_plus
+
+import msgspec
+
+from pricekeeper.errors import (
+    InvalidClientError,
+    InvalidTokenError,
+    PriceKeeperError,
+    SessionLimitRaceError,
+    StoreError,
+)
+from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
+from pricekeeper.http.operation import JSON, Answer, Call
+from pricekeeper.http.problems import Problem, problem_of
+
+FORM: Final = "application/x-www-form-urlencoded"
+FIELDS_MAX: Final = 20
+NO_STORE: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+
+_Wire = TypeVar("_Wire")
+
+
+class OAuthRefusedError(PriceKeeperError):
+    """An error that RFC 6749 has a name for."""
+
+    code = "INVALID_REQUEST"
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(detail)
+        self.name = name
+
+
+async def parameters(call: Call, wire: type[_Wire]) -> _Wire:
+    """The parameters of the request, from a form or from JSON."""
+    kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await read_body(call.request)
+    if kind == FORM:
+        return convert(_form(body), wire)
+    if kind == JSON:
+        return convert(strict_json(body), wire)
+    raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
+
+
+def client_of(call: Call, client_id: str, client_secret: str) -> tuple[str, str] | None:
+    """The client's name and secret, from HTTP Basic or from the parameters; never from both."""
+    header = call.request.headers.get("authorization", "")
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() != "basic":
+        return (client_id, client_secret) if client_id or client_secret else None
+    if client_secret:
+        raise RequestRefusedError("send the client's secret in one place only")
+    try:
+        text = base64.b64decode(value.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise InvalidClientError from None
+    name, separator, secret = text.partition(":")
+    if not separator or (client_id and client_id != unquote_plus(name)):
+        raise InvalidClientError
+    return unquote_plus(name), unquote_plus(secret)
+
+
+def told(error: PriceKeeperError, call: Call) -> Answer:
+    """The error as RFC 6749 wants it, with our own fields beside the RFC's."""
+    problem = problem_of(error, call.services.clock.now_ms())
+    status, name = problem.status, _name(error, problem)
+    headers = problem.headers
+    if isinstance(error, InvalidTokenError):
+        status, headers = 400, ()
+    elif isinstance(error, InvalidClientError):
+        headers = ((b"www-authenticate", b'Basic realm="pricekeeper"'),)
+    body = msgspec.json.decode(problem.body(call.request_id))
+    fields = {"error": name, "error_description": problem.detail, **body, "status": status}
+    return Answer(status, fields, (*headers, *NO_STORE))
+
+
+def _name(error: PriceKeeperError, problem: Problem) -> str:
+    if isinstance(error, OAuthRefusedError):
+        return error.name
+    if isinstance(error, InvalidTokenError):
+        return "invalid_grant"
+    if isinstance(error, InvalidClientError) or problem.status == 401:  # noqa: PLR2004
+        return "invalid_client"
+    if isinstance(error, (StoreError, SessionLimitRaceError)) or problem.status >= 429:  # noqa: PLR2004
+        return "temporarily_unavailable"
+    return "invalid_request"
+
+
+def _form(body: bytes) -> dict[str, Any]:
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(body),
+            errors="strict",
+            max_num_fields=FIELDS_MAX,
+        )
+    except (UnicodeError, ValueError):
+        raise RequestRefusedError("the body is not a form") from None
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise RequestRefusedError("a parameter is there twice")
+    return made

@@ -1,0 +1,137 @@
+"""The OpenAPI 3.1 document, generated from the operations that are served.
+
+msgspec's own JSON schema (2020-12, the dialect of OpenAPI 3.1) describes the bodies; this
+module adds the paths around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper import __version__
+from pricekeeper.http.operation import Access, Operation
+from pricekeeper.http.wire import OAuthError, ProblemBody
+
+_NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
+_REFERENCE: Final = "#/components/schemas/{name}"
+_SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
+    Access.PUBLIC: [],
+    Access.PROVISIONING: [{"provisioningKey": []}],
+    Access.APP: [{"accessToken": []}],
+    Access.ORG: [{"accessToken": []}],
+    Access.ANY_CLIENT: [{"accessToken": []}],
+}
+_UUID: Final = {"type": "string", "format": "uuid"}
+_PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "org_id": _UUID,
+    "app_id": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
+    "date": {"type": "string", "format": "date", "examples": ["2026-01-23"]},
+    "lease_id": _UUID,
+    "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
+}
+_MEANINGS: Final = {
+    400: "The request is malformed; every bad field is named.",
+    401: "Valid credentials are needed.",
+    403: "These credentials are not for this.",
+    404: "There is no such resource, or it is another's.",
+    405: "The path does not take this method.",
+    409: "It contradicts what is there.",
+    413: "The body is too large.",
+    429: "A quota or a rate limit is used up; Retry-After says for how long.",
+    503: "The service can't do this right now; Retry-After says when to try again.",
+}
+
+
+def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The whole document."""
+    bodies = [ProblemBody, OAuthError]
+    for operation in operations:
+        bodies += [kind for kind in (operation.body, *operation.answers.values()) if _is_type(kind)]
+    schemas, components = msgspec.json.schema_components(
+        list(dict.fromkeys(bodies)), ref_template=_REFERENCE
+    )
+    by_type = dict(zip(dict.fromkeys(bodies), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        path = _NAME.sub(r"{\1}", operation.path)
+        paths.setdefault(path, {})[operation.method.lower()] = _operation(operation, by_type)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Bedrock Price Keeper",
+            "version": __version__,
+            "description": "Who are you, how fast, how much: for every model call.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "provisioningKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "accessToken": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
+        },
+    }
+
+
+def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "security": _SECURITY[operation.access],
+        "responses": _responses(operation, schemas),
+    }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
+        for name in _NAME.findall(operation.path)
+    ]
+    parameters += [
+        {"name": p.name, "in": "query", "description": p.description, "schema": dict(p.schema)}
+        for p in operation.query
+    ]
+    if parameters:
+        made["parameters"] = parameters
+    if operation.body is not None:
+        schema = {"schema": schemas[operation.body]}
+        media = dict.fromkeys(("application/json", *operation.forms), schema)
+        made["requestBody"] = {"required": True, "content": media}
+    return made
+
+
+def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for status, kind in operation.answers.items():
+        made[str(status)] = {"description": "Done." if status < 400 else _MEANINGS[status]}  # noqa: PLR2004
+        if isinstance(kind, str):
+            made[str(status)]["content"] = {kind: {"schema": {"type": "string"}}}
+        elif kind is not None:
+            made[str(status)]["content"] = {"application/json": {"schema": schemas[kind]}}
+    content = {"application/problem+json": {"schema": schemas[ProblemBody]}}
+    for status in sorted(problem_statuses(operation) - operation.answers.keys()):
+        made[str(status)] = {"description": _MEANINGS[status], "content": content}
+    return made
+
+
+def problem_statuses(operation: Operation) -> set[int]:
+    """Which problems the operation may answer with, by what it is."""
+    statuses = {405, 503, *operation.problems}
+    if operation.access is not Access.PUBLIC:
+        statuses |= {401}
+    if operation.access in (Access.APP, Access.ORG):
+        statuses |= {403, 404}
+    if operation.body is not None:
+        statuses |= {400, 413}
+    if _NAME.search(operation.path) or operation.query:
+        statuses |= {400}
+    if operation.limit is not None:
+        statuses |= {429}
+    return statuses
+
+
+def _is_type(kind: Any) -> bool:
+    return kind is not None and not isinstance(kind, str)

@@ -1,0 +1,111 @@
+"""What an operation of the API is: the one description that serves it and documents it.
+
+Routes, authentication, parsing, rate limits and the OpenAPI document all come from the same
+`Operation` values, so that none of them can say something the others do not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from starlette.requests import Request
+
+from pricekeeper.bootstrap import Services
+from pricekeeper.http.limits import ApiLimits
+from pricekeeper.http.metrics import Metrics
+from pricekeeper.tokens import Principal
+from pricekeeper.values import AppId, OrgId
+
+JSON: Final = "application/json"
+
+
+class Access(Enum):
+    """Who may call an operation."""
+
+    PUBLIC = "anybody"
+    PROVISIONING = "whoever has the provisioning key"
+    APP = "the app that the path names, with its access token"
+    ORG = "the organisation that the path names, with its access token"
+    ANY_CLIENT = "any client, with its access token"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back: a status, a value to encode (bytes go as they are) and headers."""
+
+    status: int
+    body: Any = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    media_type: bytes = JSON.encode()
+
+
+@dataclass(slots=True)
+class Call:
+    """One request that has passed the gate: who it is from, and what it names."""
+
+    services: Services
+    api_limits: ApiLimits
+    metrics: Metrics
+    request: Request[Any]
+    request_id: str
+    path: Mapping[str, str]
+    principal: Principal | None = None
+    body: Any = None
+
+    @property
+    def org_id(self) -> OrgId:
+        """The organisation in the path, checked at the gate."""
+        return OrgId(self.path["org_id"])
+
+    @property
+    def app_id(self) -> AppId:
+        """The app in the path, checked at the gate."""
+        return AppId(self.path["app_id"])
+
+    @property
+    def app_id_or_none(self) -> AppId | None:
+        """The app in the path, where a path may do without."""
+        return AppId(self.path["app_id"]) if "app_id" in self.path else None
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A value in the query string, for the documentation."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method on one path."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handler: Handler
+    access: Access
+    answers: Mapping[int, Any]
+    """The type of the body by status, ``None`` for an answer without one."""
+    body: Any = None
+    """The wire type of a JSON body; ``None`` if the operation takes none."""
+    reads_body: bool = False
+    """Whether the handler reads the body itself, because JSON of that type is not all of it."""
+    forms: tuple[str, ...] = ()
+    """Other media types that the body is accepted in, for the documentation."""
+    query: tuple[Parameter, ...] = ()
+    oauth: bool = False
+    """Whether errors look as RFC 6749 has them."""
+    limit: str | None = None
+    """Which of the API's own rate limits applies."""
+    tag: str = "runtime"
+    problems: frozenset[int] = field(default_factory=frozenset)
+    """Further statuses that are answered with a problem, beyond those that access implies."""

@@ -1,0 +1,233 @@
+"""Errors as answers: which status each of ours has, and what its problem body tells.
+
+Domain errors know nothing of HTTP; this table does. A test asserts that every leaf of the
+error tree is in it, so a new error can't leave as a 500 unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper import errors
+from pricekeeper.http.edge import BodyTooLargeError, RequestRefusedError
+
+DAY_SECS: Final = 86_400
+RETRY_SECS: Final = 1
+"""When the store could not be reached, how soon trying again makes sense."""
+
+_TITLES: Final = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class AccessDeniedError(errors.PriceKeeperError):
+    """No usable credentials came with the request."""
+
+    code = "UNAUTHORIZED"
+
+
+class WrongAudienceError(errors.PriceKeeperError):
+    """The credentials are good, but not for this."""
+
+    code = "FORBIDDEN"
+
+
+class MethodNotAllowedError(errors.PriceKeeperError):
+    """The path exists, but not with this method; ``allowed`` says with which."""
+
+    code = "METHOD_NOT_ALLOWED"
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        super().__init__(f"this path takes {', '.join(allowed)}")
+        self.allowed = allowed
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is told about an error, before it is encoded."""
+
+    status: int
+    code: str
+    detail: str
+    extras: dict[str, Any] = {}
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def body(self, request_id: str) -> bytes:
+        """The ``application/problem+json`` document."""
+        return msgspec.json.encode(
+            {
+                "type": f"urn:pricekeeper:problem:{self.code.lower().replace('_', '-')}",
+                "title": _TITLES[self.status],
+                "status": self.status,
+                "detail": self.detail,
+                "code": self.code,
+                "request_id": request_id,
+                **self.extras,
+            }
+        )
+
+
+STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
+    # Ours, at the edge.
+    RequestRefusedError: (400, None),
+    BodyTooLargeError: (413, None),
+    AccessDeniedError: (401, None),
+    WrongAudienceError: (403, None),
+    MethodNotAllowedError: (405, None),
+    # What a caller can mend.
+    errors.InvalidValueError: (400, "INVALID_REQUEST"),
+    errors.InvalidConfigError: (400, None),
+    errors.NotFoundError: (404, None),
+    errors.ConflictError: (409, None),
+    errors.RequestIdReusedError: (409, None),
+    errors.UnknownModelLabelError: (400, None),
+    errors.ModelMismatchError: (400, "INVALID_REQUEST"),
+    errors.UnpricedUsageError: (400, "INVALID_REQUEST"),
+    errors.QuotaExceededError: (429, None),
+    errors.RateLimitExceededError: (429, None),
+    errors.InvalidClientError: (401, "UNAUTHORIZED"),
+    errors.InvalidTokenError: (401, "UNAUTHORIZED"),
+    # What passes.
+    errors.SessionLimitRaceError: (503, None),
+    errors.OverloadedError: (503, "STORE_UNAVAILABLE"),
+    errors.StoreUnavailableError: (503, "STORE_UNAVAILABLE"),
+    errors.OutcomeUnknownError: (503, "STORE_UNAVAILABLE"),
+    errors.StoreMisconfiguredError: (503, "STORE_UNAVAILABLE"),
+    # What should never get here: our own mistake.
+    errors.ConditionFailedError: (500, "INTERNAL"),
+    errors.TransactionCancelledError: (500, "INTERNAL"),
+    errors.InvalidOperationError: (500, "INTERNAL"),
+    errors.SettingsError: (500, "INTERNAL"),
+    errors.KeyringError: (500, "INTERNAL"),
+    errors.DeploymentFileError: (500, "INTERNAL"),
+    errors.PriceSourceError: (500, "INTERNAL"),
+}
+"""Status and, where the wire's code differs from the error's own, that code. Subclasses of an
+entry are covered by it."""
+
+_SAY_NOTHING: Final = {
+    401: "valid credentials are needed for this",
+    404: "there is no such resource",
+    500: "something went wrong on our side; the log has it under the request's id",
+    503: "the service can't do this right now; try again",
+}
+"""Where the error's own words could tell more than the caller may know."""
+
+
+def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
+    """The problem that tells this error, at this moment."""
+    status, code = status_of(type(error))
+    detail = _SAY_NOTHING.get(status) or str(error)
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if status == 503:  # noqa: PLR2004 - it reads better as the number everybody knows
+        headers = ((b"retry-after", b"%d" % RETRY_SECS),)
+    elif status == 401:  # noqa: PLR2004
+        headers = ((b"www-authenticate", b"Bearer"),)
+    elif isinstance(error, (errors.RateLimitExceededError, errors.QuotaExceededError)):
+        headers = ((b"retry-after", b"%d" % _wait_secs(error, now_ms)),)
+    elif isinstance(error, MethodNotAllowedError):
+        headers = ((b"allow", ", ".join(error.allowed).encode()),)
+    extras = _EXTRAS.get(type(error), _no_extras)(error)
+    return Problem(status, code or error.code, detail, extras, headers)
+
+
+def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
+    """The table's entry for an error's class or the nearest one above it."""
+    for ancestor in kind.__mro__:
+        if ancestor in STATUS:
+            return STATUS[ancestor]
+    return 500, "INTERNAL"
+
+
+def rfc3339(epoch_ms: int) -> str:
+    """A moment as the API writes it: UTC, whole seconds."""
+    moment = datetime.fromtimestamp(epoch_ms // 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _wait_secs(
+    error: errors.RateLimitExceededError | errors.QuotaExceededError, now_ms: int
+) -> int:
+    """Whole seconds until it is worth trying again; for what never will, a day."""
+    if isinstance(error, errors.QuotaExceededError):
+        return max(1, -(-(error.resets_at_ms - now_ms) // 1000))
+    wait_ms = error.retry_after_ms
+    return DAY_SECS if wait_ms is None else max(1, -(-wait_ms // 1000))
+
+
+def _no_extras(_: Any) -> dict[str, Any]:
+    return {}
+
+
+def _refused(error: RequestRefusedError) -> dict[str, Any]:
+    mistakes = [{"field": m.field, "message": m.message} for m in error.mistakes]
+    return {"errors": mistakes} if mistakes else {}
+
+
+def _invalid_value(error: errors.InvalidValueError) -> dict[str, Any]:
+    return {"errors": [{"field": error.field, "message": error.message}]}
+
+
+def _invalid_config(error: errors.InvalidConfigError) -> dict[str, Any]:
+    mistakes = [{"field": m.field, "message": m.message} for m in error.errors]
+    return {"errors": mistakes, **({"details": error.details} if error.details else {})}
+
+
+def _field_extra(error: Any) -> dict[str, Any]:
+    """For an error that is about one field."""
+    message = str(error).removeprefix(f"{error.field}: ")
+    return {"errors": [{"field": error.field, "message": message}]}
+
+
+def _unknown_label(error: errors.UnknownModelLabelError) -> dict[str, Any]:
+    return {**_field_extra(error), "details": {"valid_labels": list(error.valid_labels)}}
+
+
+def _quota(error: errors.QuotaExceededError) -> dict[str, Any]:
+    models = {label: {"quota_pct": hundredths / 100} for label, hundredths in error.models.items()}
+    return {"models": models, "retry_after": rfc3339(error.resets_at_ms)}
+
+
+def _rate(error: errors.RateLimitExceededError) -> dict[str, Any]:
+    return {
+        "violations": [
+            {
+                "limit": violation.limit,
+                "requested": violation.requested,
+                "available": violation.available,
+                **(
+                    {"never": True}
+                    if violation.retry_after_ms is None
+                    else {"retry_after_ms": violation.retry_after_ms}
+                ),
+            }
+            for violation in error.violations
+        ]
+    }
+
+
+_EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
+    RequestRefusedError: _refused,
+    errors.InvalidValueError: _invalid_value,
+    errors.InvalidConfigError: _invalid_config,
+    errors.ConflictError: _field_extra,
+    errors.RequestIdReusedError: _field_extra,
+    errors.UnknownModelLabelError: _unknown_label,
+    errors.ModelMismatchError: _field_extra,
+    errors.UnpricedUsageError: _field_extra,
+    errors.QuotaExceededError: _quota,
+    errors.RateLimitExceededError: _rate,
+}

@@ -1,0 +1,379 @@
+"""Runtime: which model to call, what a call used, and how fast an app may go."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.http import wire
+from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
+from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.problems import problem_of, rfc3339
+from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
+from pricekeeper.metering import Recorded, Refused, Usage, UsageStatus
+from pricekeeper.pricing import Prices
+from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
+from pricekeeper.tenants import ANY_LABEL, Client, Policy, RateLimits
+from pricekeeper.values import ModelLabel
+
+_APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
+_RFC3339: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII
+)
+_PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+ENCODED_MAX: Final = 10_000
+_ENCODED: Final[dict[Client, tuple[Decision, bytes]]] = {}
+_FORCE: Final = Parameter(
+    "force_check", "Sum the counters now instead of reading totals.", {"type": "boolean"}
+)
+
+
+async def model_selection(call: Call) -> Answer:
+    """The model to call now, and why."""
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    decision = await call.services.selection.select(policy, force_check=_forced(call))
+    guidance = decision.guidance(call.services.clock.now_ms())
+    return cached_answer(call, _encoded(decision), guidance.cache_duration_secs)
+
+
+async def record_usage(call: Call) -> Answer:
+    """Count what one model call used, exactly once."""
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    recorded = await call.services.metering.record(policy, _usage(call.body))
+    return Answer(202, _recorded(recorded, policy))
+
+
+async def record_batch(call: Call) -> Answer:
+    """Count up to a hundred calls; one bad record never spoils the rest."""
+    plain = strict_json(await read_body(call.request))
+    records = plain.get("requests") if isinstance(plain, dict) else None
+    if not isinstance(records, list) or not 1 <= len(records) <= 100 or len(plain) > 1:  # noqa: PLR2004
+        convert(plain, wire.BatchBody)  # names what is wrong with the whole
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    results: list[wire.BatchResult | None] = []
+    usages: list[Usage] = []
+    for record in records or []:
+        try:
+            usages.append(_usage(convert(record, wire.UsageBody)))
+            results.append(None)
+        except (RequestRefusedError, InvalidValueError) as error:
+            results.append(_failed(_claimed_id(record), "INVALID_REQUEST", str(error)))
+    outcomes = iter(await call.services.metering.record_many(policy, usages) if usages else ())
+    done = [_result(next(outcomes)) if result is None else result for result in results]
+    accepted, duplicates, failed = (
+        sum(result.status == status for result in done) for status in _OUTCOMES
+    )
+    return Answer(207, wire.BatchAnswer(accepted, duplicates, failed, done))
+
+
+async def acquire(call: Call) -> Answer:
+    """Take tokens from the buckets of a label, all or nothing."""
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    body: wire.AcquireBody = call.body
+    resource = call.services.prices.catalogue.model(body.resource).label
+    lease = await call.services.limiter.acquire(
+        policy.client_id,
+        resource,
+        body.consume,
+        parents=_parents(policy),
+        limits=_limits(policy),
+        lease_id=body.lease_id or uuid.uuid4(),
+    )
+    limits = {name: _limit_state(status) for name, status in lease.limits.items()}
+    return Answer(200, wire.Acquired(lease.id, granted=True, limits=limits))
+
+
+async def adjust(call: Call) -> Answer:
+    """Settle a lease to what was really used; the same adjustment applies once."""
+    client_id = Client(call.org_id, call.app_id).client_id
+    lease_id, body = call.path["lease_id"], call.body
+    await call.services.limiter.adjust(
+        client_id, lease_id, body.delta, adjustment_id=body.adjustment_id
+    )
+    return Answer(200, wire.Adjusted(lease_id))
+
+
+async def release(call: Call) -> Answer:
+    """Give everything back that a lease holds."""
+    client_id = Client(call.org_id, call.app_id).client_id
+    await call.services.limiter.release(client_id, call.path["lease_id"])
+    return Answer(204)
+
+
+async def limits(call: Call) -> Answer:
+    """How the buckets of this app stand, without taking anything."""
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    source = _limits(policy)
+    labels = [label for label in policy.model_ordering if source(policy.client_id, label)]
+    places = [(policy.client_id, label) for label in labels]
+    found = await call.services.limiter.peek_many(places, limits=source) if places else []
+    states = {
+        str(label): {name: _limit_state(status) for name, status in statuses.items()}
+        for label, statuses in zip(labels, found, strict=True)
+    }
+    return Answer(200, wire.LimitList(states))
+
+
+def quota_use(
+    policy: Policy, spend_usd_micros: int, quota_usd_micros: int
+) -> tuple[float, QuotaStatus]:
+    """How much of a quota is spent, in percent with two decimals, and what that means."""
+    hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
+    status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
+    return hundredths / 100, status
+
+
+def parse_timestamp(text: str) -> int:
+    """RFC 3339 to milliseconds since the epoch."""
+    try:
+        if not _RFC3339.fullmatch(text):
+            raise ValueError
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidValueError(
+            "timestamp", "must be a time such as 2026-01-23T15:30:45Z"
+        ) from None
+    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+
+
+def _forced(call: Call) -> bool:
+    text = call.request.query_params.get("force_check", "false")
+    if text not in ("true", "false"):
+        raise InvalidValueError("force_check", "must be true or false")
+    return text == "true"
+
+
+def _usage(body: wire.UsageBody) -> Usage:
+    return Usage(
+        request_id=body.request_id,
+        model_label=body.model_label,
+        input_tokens=body.input_tokens,
+        output_tokens=body.output_tokens,
+        cache_read_tokens=body.cache_read_tokens,
+        cache_write_5m_tokens=body.cache_write_5m_tokens,
+        cache_write_1h_tokens=body.cache_write_1h_tokens,
+        service_tier=body.service_tier,
+        batch=body.batch,
+        bedrock_model_id=body.bedrock_model_id,
+        calling_region=body.calling_region,
+        status=UsageStatus(body.status),
+        timestamp_ms=None if body.timestamp is None else parse_timestamp(body.timestamp),
+        tags=body.tags,
+    )
+
+
+def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
+    receipt, total = recorded.receipt, recorded.daily_total
+    told = None
+    if total is not None:
+        quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
+        percent, mode = quota_use(policy, total.cost_usd_micros, quota)
+        told = wire.DailyTotalAnswer(
+            total.cost_usd_micros, total.requests, percent, mode, rfc3339(total.as_of_ms)
+        )
+    return wire.UsageAnswer(
+        request_id=recorded.request_id,
+        status=recorded.outcome,
+        cost_usd_micros=recorded.cost_usd_micros,
+        pricing_version=receipt.pricing_version,
+        shard_id=receipt.shard_id,
+        org_day=receipt.org_day,
+        daily_total=told,
+    )
+
+
+_OUTCOMES: Final = ("accepted", "duplicate", "failed")
+
+
+def _result(outcome: Recorded | Refused) -> wire.BatchResult:
+    if isinstance(outcome, Refused):
+        problem = problem_of(outcome.error, 0)
+        return _failed(outcome.request_id, problem.code, problem.detail)
+    return wire.BatchResult(
+        outcome.request_id, outcome.outcome, cost_usd_micros=outcome.cost_usd_micros
+    )
+
+
+def _failed(request_id: str | None, code: str, detail: str) -> wire.BatchResult:
+    return wire.BatchResult(request_id, "failed", code=code, detail=detail)
+
+
+def _claimed_id(record: Any) -> str | None:
+    """The id in a record that could not be read, if there is something like one."""
+    found = record.get("request_id") if isinstance(record, dict) else None
+    return found[:64] if isinstance(found, str) else None
+
+
+def _encoded(decision: Decision) -> bytes:
+    """The answer's bytes; a decision that is given again is not encoded again."""
+    client = decision.policy.client
+    known = _ENCODED.get(client)
+    if known is not None and known[0] is decision:
+        return known[1]
+    if len(_ENCODED) >= ENCODED_MAX:
+        _ENCODED.clear()
+    data = msgspec.json.encode(_selected(decision))
+    _ENCODED[client] = (decision, data)
+    return data
+
+
+def _selected(decision: Decision) -> wire.SelectionAnswer:
+    policy, choice, model, prices = (
+        decision.policy,
+        decision.choice,
+        decision.model,
+        decision.prices,
+    )
+    if model is None or prices is None:  # pragma: no cover - select() has raised then
+        raise decision.exhausted()
+    used = {use.label: use for use in choice.quotas}
+    mine = used[model.label]
+    guidance = decision.guidance(decision.checked_at_ms)
+    return wire.SelectionAnswer(
+        recommended_model=wire.RecommendedModel(
+            model.label, model.bedrock_model_id, choice.reason, model.description
+        ),
+        quota_status=wire.QuotaStatus(
+            scope=policy.quota_scope,
+            mode=decision.mode,
+            current_model=model.label,
+            spend_usd_micros=mine.spend_usd_micros,
+            quota_usd_micros=mine.quota_usd_micros,
+            quota_pct=mine.quota_pct_hundredths / 100,
+            sticky_fallback_active=choice.sticky_fallback_active,
+            models_status={
+                label: wire.ModelStatus(
+                    use.spend_usd_micros,
+                    use.quota_usd_micros,
+                    use.quota_pct_hundredths / 100,
+                    use.status,
+                )
+                for label, use in used.items()
+            },
+        ),
+        pricing=_pricing(prices),
+        client_guidance=wire.Guidance(
+            guidance.check_frequency, guidance.cache_duration_secs, decision.explanation
+        ),
+        checked_at=rfc3339(decision.checked_at_ms),
+        org_day=decision.org_day,
+        org_local_time=decision.org_local_time.isoformat(timespec="seconds"),
+        resets_at=rfc3339(decision.resets_at_ms),
+    )
+
+
+def _pricing(prices: Prices) -> dict[str, Any]:
+    rates = prices.table.default
+    told = {
+        f"{name}_price_usd_micros_per_1m": price
+        for name in _PRICE_NAMES
+        if (price := getattr(rates, name)) is not None
+    }
+    return {**told, "version": prices.version, "source": prices.source}
+
+
+def _named_limits(limits: RateLimits, label: str) -> list[Limit]:
+    """A label's own limits before those for any label, by name."""
+    named = {**limits.get(ANY_LABEL, {}), **limits.get(label, {})}
+    return [
+        Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
+        for name, limit in named.items()
+    ]
+
+
+def _limits(policy: Policy) -> LimitsSource:
+    """The limits of the app's buckets, and of its organisation's."""
+
+    def source(entity: str, resource: str) -> Sequence[Limit]:
+        own = entity == policy.client_id
+        return _named_limits(policy.rate_limits if own else policy.org_rate_limits, resource)
+
+    return source
+
+
+def _parents(policy: Policy) -> Sequence[str]:
+    return (policy.client.org.client_id,) if policy.org_rate_limits else ()
+
+
+def _limit_state(status: LimitStatus) -> wire.LimitState:
+    return wire.LimitState(
+        max(0, status.remaining), status.limit.capacity, rfc3339(status.full_at_ms)
+    )
+
+
+def _runtime(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
+    summary = (handler.__doc__ or "").strip()
+    return Operation(method, path, name, summary, handler, Access.APP, **more)
+
+
+OPERATIONS: Final = (
+    _runtime(
+        "POST",
+        f"{_APP}/usage",
+        "recordUsage",
+        record_usage,
+        answers={202: wire.UsageAnswer},
+        body=wire.UsageBody,
+        limit="usage",
+        problems=frozenset({409}),
+    ),
+    _runtime(
+        "GET",
+        f"{_APP}/model-selection",
+        "selectModel",
+        model_selection,
+        answers={200: wire.SelectionAnswer, 304: None},
+        query=(_FORCE,),
+        limit="selection",
+    ),
+    _runtime(
+        "POST",
+        f"{_APP}/usage/batch",
+        "recordUsageBatch",
+        record_batch,
+        answers={207: wire.BatchAnswer},
+        body=wire.BatchBody,
+        reads_body=True,
+        limit="usage",
+    ),
+    _runtime(
+        "POST",
+        f"{_APP}/limits/acquire",
+        "acquire",
+        acquire,
+        answers={200: wire.Acquired},
+        body=wire.AcquireBody,
+        limit="limits",
+        problems=frozenset({409, 429}),
+    ),
+    _runtime(
+        "POST",
+        f"{_APP}/leases/{{lease_id}}/adjust",
+        "adjustLease",
+        adjust,
+        answers={200: wire.Adjusted},
+        body=wire.AdjustBody,
+        limit="limits",
+        problems=frozenset({409}),
+    ),
+    _runtime(
+        "POST",
+        f"{_APP}/leases/{{lease_id}}/release",
+        "releaseLease",
+        release,
+        answers={204: None},
+        limit="limits",
+        problems=frozenset({409}),
+    ),
+    _runtime(
+        "GET", f"{_APP}/limits", "listLimits", limits, answers={200: wire.LimitList}, limit="limits"
+    ),
+)

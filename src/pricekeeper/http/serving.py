@@ -1,0 +1,202 @@
+"""The ASGI machinery: from a request to an operation's handler and back.
+
+`Shell` is around everything: the request's id, the headers every answer has, errors turned
+into problems, the access log and the latency metric. `Endpoint` is the gate of one operation:
+who is calling, may they, how often, and with what body. Both are plain ASGI callables; on the
+hot path there is no framework layer between them.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from time import perf_counter_ns
+from typing import Any, Final
+
+import msgspec
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
+
+from pricekeeper.errors import NotFoundError, PriceKeeperError
+from pricekeeper.http.edge import read_json
+from pricekeeper.http.gate import REFUSALS, admit, count_failure
+from pricekeeper.http.oauth import told as oauth_error
+from pricekeeper.http.operation import Answer, Call, Operation
+from pricekeeper.http.problems import MethodNotAllowedError, Problem, problem_of
+
+log = structlog.get_logger("pricekeeper.http")
+
+SECURITY_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_PROBLEM: Final = b"application/problem+json"
+_encode = msgspec.json.Encoder().encode
+
+
+class Endpoint:
+    """The gate of one operation."""
+
+    __slots__ = ("operation",)
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit, parse, handle, answer."""
+        state = scope["state"]
+        call = Call(
+            services=state["services"],
+            api_limits=state["api_limits"],
+            metrics=state["metrics"],
+            request=Request(scope, receive),
+            request_id=scope["request_id"],
+            path=scope.get("path_params", {}),
+        )
+        if not self.operation.oauth:
+            await self._serve(call, send)
+            return
+        try:
+            await self._serve(call, send)
+        except REFUSALS as error:
+            await count_failure(call)
+            await reply(send, oauth_error(error, call))
+        except PriceKeeperError as error:
+            await reply(send, oauth_error(error, call))
+
+    async def _serve(self, call: Call, send: Send) -> None:
+        operation = self.operation
+        limit_headers = await admit(call, operation)
+        if operation.body is not None and not operation.reads_body:
+            call.body = await read_json(call.request, operation.body)
+        answer = await operation.handler(call)
+        await reply(send, answer, limit_headers)
+
+
+class Dispatch:
+    """One path: the endpoint of the request's method."""
+
+    __slots__ = ("allowed", "endpoints", "path")
+
+    def __init__(self, path: str, endpoints: Mapping[str, Endpoint]) -> None:
+        self.path = path
+        self.endpoints = dict(endpoints)
+        if "GET" in endpoints:
+            self.endpoints["HEAD"] = endpoints["GET"]
+        self.allowed = tuple(sorted(self.endpoints))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand over, or say which methods there are."""
+        scope["route"] = self.path
+        endpoint = self.endpoints.get(scope["method"])
+        if endpoint is None:
+            raise MethodNotAllowedError(self.allowed)
+        await endpoint(scope, receive, send)
+
+
+async def no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer for every path that is none of ours."""
+    del scope, receive, send
+    raise NotFoundError("there is no such path")
+
+
+class Shell:
+    """Around everything that is served."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, whatever happens inside."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started_ns = perf_counter_ns()
+        request_id = scope["request_id"] = _request_id(scope)
+        common = ((b"x-request-id", request_id.encode()), *SECURITY_HEADERS)
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *(header for header in common if header[0] not in own),
+                ]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            status = 499  # nobody is left to be told
+        except PriceKeeperError as error:
+            problem = problem_of(error, _now_ms(scope))
+            if problem.status >= 500:  # noqa: PLR2004
+                log.warning("problem", request_id=request_id, code=error.code, exc_info=error)
+            await _tell(send_with_headers, problem, request_id, started=bool(status))
+        except Exception:
+            log.exception("unhandled", request_id=request_id)
+            problem = problem_of(PriceKeeperError(), 0)
+            await _tell(send_with_headers, problem, request_id, started=bool(status))
+        finally:
+            elapsed_us = (perf_counter_ns() - started_ns) // 1000
+            _observe(scope, status, elapsed_us, request_id)
+
+
+async def reply(
+    send: Send, answer: Answer, more_headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    """Send an answer."""
+    body = answer.body
+    data = body if isinstance(body, bytes) else b"" if body is None else _encode(body)
+    headers = [*answer.headers, *more_headers]
+    if body is not None:
+        headers += [(b"content-type", answer.media_type), (b"content-length", b"%d" % len(data))]
+    elif answer.status != 204:  # noqa: PLR2004 - a 204 has no length
+        headers.append((b"content-length", b"0"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": data})
+
+
+async def _tell(send: Send, problem: Problem, request_id: str, *, started: bool) -> None:
+    if started:
+        return  # half an answer is out already; the log has the rest
+    body = problem.body(request_id)
+    answer = Answer(
+        problem.status, body, (*problem.headers, (b"cache-control", b"no-store")), _PROBLEM
+    )
+    await reply(send, answer)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return secrets.token_hex(16)
+
+
+def _now_ms(scope: Scope) -> int:
+    now_ms: int = scope["state"]["services"].clock.now_ms()
+    return now_ms
+
+
+def _observe(scope: Scope, status: int, elapsed_us: int, request_id: str) -> None:
+    metrics = scope.get("state", {}).get("metrics")
+    route = scope.get("route", "none")
+    if metrics is not None:
+        metrics.request(scope["method"], route, status, elapsed_us)
+    log.info(
+        "request",
+        request_id=request_id,
+        method=scope["method"],
+        route=route,
+        status=status,
+        elapsed_us=elapsed_us,
+    )

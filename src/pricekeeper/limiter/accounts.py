@@ -1,0 +1,158 @@
+"""What a lease holds, and how often that may change: once per id, whatever goes wrong.
+
+A lease that its caller did not name lives in this process only, and so does its account. Its
+writes are plain ones that nobody may repeat: if the reply to one is lost, it may or may not
+have been applied. Then what was being given back counts as given back, what was being taken
+counts as not held, and that id is never sent again. Tokens may be lost until they refill, but
+they are never taken twice and never made. Who needs more names the lease; see `records`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Protocol
+
+from pricekeeper.errors import ConflictError, InvalidValueError, OutcomeUnknownError, StoreError
+from pricekeeper.limiter.bucket import Draw
+from pricekeeper.limiter.giving import give
+from pricekeeper.limiter.limits import AMOUNT_MAX
+from pricekeeper.limiter.till import Till
+
+ADJUSTMENTS_MAX: Final = 100
+"""Adjustments with an id of the caller's that one lease may have."""
+
+
+class Account(Protocol):
+    """What one lease holds."""
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Tokens by limit."""
+        ...
+
+    async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
+        """Take more, or give some back; once for the same id."""
+        ...
+
+    async def release(self) -> None:
+        """Give everything back, once."""
+        ...
+
+
+class LooseAccount:
+    """The account of a lease without a name."""
+
+    def __init__(self, till: Till, draws: Sequence[Draw], tokens: Mapping[str, int]) -> None:
+        self._till = till
+        self._draws = tuple(draws)
+        self._limits = frozenset(name for draw in draws for name in draw.limits)
+        self._held = dict(tokens)
+        self._outcomes: dict[str, bool] = {}
+        """The ids that were sent, and whether we know that they were applied."""
+        self._released = False
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        return dict(self._held)
+
+    async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
+        """Take more, or give some back; sent once for the same id."""
+        async with self._one_at_a_time:
+            if adjustment_id is not None and adjustment_id in self._outcomes:
+                if self._outcomes[adjustment_id]:
+                    return
+                raise OutcomeUnknownError("this adjustment may or may not have been applied")
+            if self._released:
+                raise released_already()
+            check_delta(delta, self._held, self._limits)
+            if adjustment_id is not None and len(self._outcomes) >= ADJUSTMENTS_MAX:
+                raise too_many_adjustments()
+            try:
+                await self._move(delta)
+            except OutcomeUnknownError:
+                self._note(adjustment_id, {name: min(0, n) for name, n in delta.items()})
+                raise
+            self._note(adjustment_id, delta, applied=True)
+
+    async def release(self) -> None:
+        """Give everything back; sent once."""
+        async with self._one_at_a_time:
+            if self._released:
+                return
+            self._released = True
+            try:
+                await self._move({name: -tokens for name, tokens in self._held.items() if tokens})
+            except OutcomeUnknownError:
+                self._held.clear()
+                raise
+            except StoreError:
+                self._released = False  # surely not applied: it can be tried again
+                raise
+            self._held.clear()
+
+    async def _move(self, delta: Mapping[str, int]) -> None:
+        """Take these tokens from wherever the lease has its own from; give back those below 0."""
+        await give(self._till, draws_of(self._draws, delta))
+
+    def _note(
+        self, adjustment_id: str | None, delta: Mapping[str, int], *, applied: bool = False
+    ) -> None:
+        for name, tokens in delta.items():
+            self._held[name] = self._held.get(name, 0) + tokens
+        if adjustment_id is not None:
+            self._outcomes[adjustment_id] = applied
+
+
+class NoAccount:
+    """The account of a lease that was given because the store did not answer: of nothing."""
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        return {}
+
+    async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
+        """Change nothing: no bucket was debited, so there is none to be right about."""
+        del delta, adjustment_id
+
+    async def release(self) -> None:
+        """Give nothing back, for that would make tokens."""
+
+
+def draws_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> list[Draw]:
+    """These tokens instead, from each bucket that has such a limit."""
+    return [
+        Draw(
+            draw.entity,
+            draw.resource,
+            draw.limits,
+            {name: count for name, count in tokens.items() if count and name in draw.limits},
+        )
+        for draw in draws
+    ]
+
+
+def check_delta(delta: Mapping[str, int], held: Mapping[str, int], limits: Collection[str]) -> None:
+    """Raise if a lease that holds so much can't be adjusted by this."""
+    if not delta:
+        raise InvalidValueError("delta", "must name at least one limit")
+    for name, tokens in delta.items():
+        if name not in limits:
+            raise InvalidValueError(f"delta.{name}", "is not a limit of this lease's buckets")
+        if type(tokens) is not int or not -AMOUNT_MAX <= tokens <= AMOUNT_MAX:
+            raise InvalidValueError(
+                f"delta.{name}", f"must be a whole number from {-AMOUNT_MAX} to {AMOUNT_MAX}"
+            )
+        if held.get(name, 0) + tokens < 0:
+            raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
+
+
+def released_already() -> ConflictError:
+    """The lease is gone, and so is what could be adjusted."""
+    return ConflictError("lease_id", "the lease has been released")
+
+
+def too_many_adjustments() -> ConflictError:
+    """The bound on what is remembered of one lease."""
+    return ConflictError("lease_id", f"a lease has at most {ADJUSTMENTS_MAX} adjustments")

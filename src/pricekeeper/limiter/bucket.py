@@ -1,0 +1,324 @@
+"""What a bucket holds, and which write would take tokens from it. Pure: no store, no clock.
+
+A bucket keeps a *stored* balance per limit, as of one shared moment ``refilled_at_ms``, and
+nothing is ever refilled ahead of time. What a limit holds at a later moment, its *effective*
+balance, is ``min(stored + elapsed * rate, capacity)``. Two things follow that a write has to
+respect, and `plan` is where they are respected:
+
+- Taking tokens without moving ``refilled_at_ms`` is right only while nothing would have
+  overflowed by then: on a bucket that has been full for an hour, the stored balance could be
+  taken twice, once as stored and once as refilled. So a `Retry` insists that stored balance
+  and refill together still fit into the capacity.
+- Moving ``refilled_at_ms`` settles the refill of every limit, so a `Normal` computes all of
+  them from the one reading of the clock that it also stamps, and what it left out because
+  the capacity was reached it insists was really beyond it.
+
+The bound (promise 3): think of the moment a limit would be full again. Each grant moves it
+up by what was taken, from no earlier than the reader's now (nothing overflowed) to no later
+than that now plus the time a whole capacity takes. Over any window of length t, with clocks at most
+``skew`` wrong either way, that leaves room for ``capacity + rate * (t + 2 * skew)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from pricekeeper.errors import Violation, longest_wait_ms
+from pricekeeper.limiter.limits import Limit
+
+IDLE_SECS: Final = 25 * 3600
+"""How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """One limit's part of a bucket. ``units`` may be below zero: a debt from an adjustment."""
+
+    limit: Limit
+    units: int
+    consumed: int = 0
+    """Tokens taken and not given back, over the life of the bucket."""
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """Every limit of one entity and resource, as of ``refilled_at_ms``."""
+
+    refilled_at_ms: int
+    expires_at_epoch: int
+    holdings: dict[str, Holding]
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """So many tokens of some limits of one bucket, and the limits it should have."""
+
+    entity: str
+    resource: str
+    limits: dict[str, Limit]
+    tokens: dict[str, int]
+    """By limit; each names a limit above. 0 takes nothing but insists on no debt."""
+
+
+class Create(msgspec.Struct, frozen=True):
+    """The bucket is not there, which is the same as full: make it, less what is taken."""
+
+    after: Bucket
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Take from the stored balances as they are, of a bucket refilled at ``floor_ms`` or later.
+
+    Right at ``as_of_ms`` for balances up to the capacity less the refill between the two.
+    """
+
+    floor_ms: int
+    as_of_ms: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a `Normal` makes of one limit; ``stored_min`` is the least it must find there."""
+
+    before: Holding | None
+    after: Holding | None
+    stored_min: int | None = None
+
+
+class Normal(msgspec.Struct, frozen=True):
+    """Settle the refill of every limit at ``after.refilled_at_ms``, and take from that."""
+
+    before: Bucket
+    after: Bucket
+    changes: dict[str, Change]
+
+
+class Denial(msgspec.Struct, frozen=True):
+    """Too little is there. Nothing was taken."""
+
+    violations: tuple[Violation, ...]
+    settle: Normal | None = None
+    """To be written first, if the bucket's limits have changed: they count from now on."""
+
+    @property
+    def granted(self) -> bool:
+        """``False``; a lease says ``True``."""
+        return False
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """When all of it may be there, if nobody else takes any; ``None`` is never."""
+        return longest_wait_ms(self.violations)
+
+
+Plan: TypeAlias = Create | Retry | Normal | Denial
+
+
+class LimitStatus(msgspec.Struct, frozen=True):
+    """How one limit stands at a moment."""
+
+    limit: Limit
+    remaining: int
+    """Whole tokens that could be taken; below zero in debt."""
+    full_at_ms: int
+    """When it is full again, if nobody takes any: the reader's own now if it is full."""
+    consumed: int
+
+
+def plan(bucket: Bucket | None, draw: Draw, *, began_ms: int, now_ms: int) -> Plan:
+    """The write by which the draw is taken from the bucket, or the denial of it.
+
+    Decided as of ``now_ms``. If somebody else has refilled the bucket since ``began_ms``, when
+    the caller came, it may as well be decided as of that moment: then no refill is to be
+    settled, and many callers who lost against one of them don't have to fight on.
+    """
+    if bucket is None:
+        return _plan_create(draw, now_ms)
+    refilled_ms = bucket.refilled_at_ms
+    if began_ms <= refilled_ms <= now_ms and _covered(bucket, draw, refilled_ms):
+        return Retry(floor_ms=refilled_ms, as_of_ms=refilled_ms)
+    if _covered(bucket, draw, now_ms):
+        return probe(bucket, now_ms)
+    normal = _plan_normal(bucket, draw, now_ms)
+    violations = _violations(normal, draw, now_ms)
+    if not violations:
+        return normal
+    if _up_to_date(bucket, draw.limits):
+        return Denial(violations)
+    nothing = Draw(draw.entity, draw.resource, draw.limits, {})
+    return Denial(violations, settle=_plan_normal(bucket, nothing, now_ms))
+
+
+def guess(draw: Draw, now_ms: int) -> Retry:
+    """What to try on a bucket never seen before: suppose that it is about half used."""
+    halves = [
+        (limit.capacity_units - tokens * limit.units_per_token) // (2 * limit.units_per_ms)
+        for limit, tokens in ((draw.limits[name], tokens) for name, tokens in draw.tokens.items())
+    ]
+    return Retry(floor_ms=now_ms - max(0, min(halves)), as_of_ms=now_ms)
+
+
+def probe(bucket: Bucket, now_ms: int) -> Retry:
+    """A `Retry` that supposes the bucket to be no older than when it was last seen."""
+    return Retry(floor_ms=min(bucket.refilled_at_ms, now_ms), as_of_ms=now_ms)
+
+
+def stored_max(limit: Limit, retry: Retry) -> int:
+    """The most that may be stored without anything having overflowed by the retry's moment."""
+    return limit.capacity_units - (retry.as_of_ms - retry.floor_ms) * limit.units_per_ms
+
+
+def expected(
+    plan_made: Create | Retry | Normal, bucket: Bucket | None, draw: Draw
+) -> Bucket | None:
+    """The bucket after that write, as far as it can be known without being told."""
+    if not isinstance(plan_made, Retry):
+        return plan_made.after
+    if bucket is None:
+        return None
+    taken = {
+        name: Holding(
+            holding.limit,
+            holding.units - draw.tokens[name] * holding.limit.units_per_token,
+            holding.consumed + draw.tokens[name],
+        )
+        for name, holding in bucket.holdings.items()
+        if name in draw.tokens
+    }
+    return Bucket(bucket.refilled_at_ms, bucket.expires_at_epoch, bucket.holdings | taken)
+
+
+def status(
+    bucket: Bucket | None, limits: Mapping[str, Limit], now_ms: int
+) -> dict[str, LimitStatus]:
+    """How each limit stands, as an acquire at that moment would find it."""
+    told: dict[str, LimitStatus] = {}
+    for name, limit in limits.items():
+        holding = bucket.holdings.get(name) if bucket else None
+        units, consumed, since_ms = limit.capacity_units, 0, now_ms
+        if bucket and holding:
+            units = rescaled(effective(bucket, holding, now_ms), holding.limit, limit)
+            consumed, since_ms = holding.consumed, max(now_ms, bucket.refilled_at_ms)
+        full_at_ms = since_ms + limit.filling_ms(limit.capacity_units - units)
+        told[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
+    return told
+
+
+def effective(bucket: Bucket, holding: Holding, now_ms: int) -> int:
+    """What a limit holds at that moment: ``min(stored + elapsed * rate, capacity)``.
+
+    A clock behind the one that refilled last sees no time passed, and never a negative one.
+    """
+    elapsed_ms = max(0, now_ms - bucket.refilled_at_ms)
+    return min(
+        holding.units + elapsed_ms * holding.limit.units_per_ms, holding.limit.capacity_units
+    )
+
+
+def rescaled(units: int, old: Limit, new: Limit) -> int:
+    """A balance under new terms: credit keeps its share of the capacity, debt its tokens.
+
+    So a full bucket stays full, an empty one empty, and what was really used stays owed.
+    Rounded down: going back and forth between two limits never gains anything.
+    """
+    if old == new:
+        return units
+    if units >= 0:
+        return units * new.capacity_units // old.capacity_units
+    return units * new.units_per_token // old.units_per_token
+
+
+def full_since(draw: Draw, now_ms: int) -> Bucket:
+    """A new bucket at that moment, less the draw, which may leave a debt."""
+    holdings = {
+        name: Holding(
+            limit,
+            limit.capacity_units - draw.tokens.get(name, 0) * limit.units_per_token,
+            draw.tokens.get(name, 0),
+        )
+        for name, limit in draw.limits.items()
+    }
+    return Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
+
+
+def _plan_create(draw: Draw, now_ms: int) -> Create | Denial:
+    violations = tuple(
+        Violation(draw.entity, draw.resource, name, tokens, draw.limits[name].capacity, None)
+        for name, tokens in draw.tokens.items()
+        if tokens > draw.limits[name].capacity
+    )
+    return Denial(violations) if violations else Create(full_since(draw, now_ms))
+
+
+def _covered(bucket: Bucket, draw: Draw, as_of_ms: int) -> bool:
+    """Whether stored balances suffice as they are, and nothing has overflowed by then."""
+    if not _up_to_date(bucket, draw.limits):
+        return False
+    elapsed_ms = max(0, as_of_ms - bucket.refilled_at_ms)
+    for name, tokens in draw.tokens.items():
+        limit, units = draw.limits[name], bucket.holdings[name].units
+        room = limit.capacity_units - elapsed_ms * limit.units_per_ms
+        if not tokens * limit.units_per_token <= units <= room:
+            return False
+    return True
+
+
+def _up_to_date(bucket: Bucket, limits: Mapping[str, Limit]) -> bool:
+    """Whether the bucket has all of these limits, on these terms."""
+    return all(
+        name in bucket.holdings and bucket.holdings[name].limit == limit
+        for name, limit in limits.items()
+    )
+
+
+def _plan_normal(bucket: Bucket, draw: Draw, now_ms: int) -> Normal:
+    settled_ms = max(now_ms, bucket.refilled_at_ms)
+    elapsed_ms = settled_ms - bucket.refilled_at_ms
+    changes: dict[str, Change] = {}
+    for name, held in bucket.holdings.items():
+        here = effective(bucket, held, now_ms)
+        overflowed = here != held.units + elapsed_ms * held.limit.units_per_ms
+        limit, tokens = draw.limits.get(name), draw.tokens.get(name)
+        if limit is None and here == held.limit.capacity_units:
+            changes[name] = Change(held, None)  # nobody limits it any more, and full is absent
+            continue
+        under = limit or held.limit
+        units = rescaled(here, held.limit, under) - (tokens or 0) * under.units_per_token
+        least = None if tokens is None else held.units - units
+        changes[name] = Change(
+            held,
+            Holding(under, units, held.consumed + (tokens or 0)),
+            stored_min=held.units if overflowed else least,
+        )
+    for name in draw.limits.keys() - bucket.holdings.keys():
+        limit, tokens = draw.limits[name], draw.tokens.get(name, 0)
+        fresh = Holding(limit, limit.capacity_units - tokens * limit.units_per_token, tokens)
+        changes[name] = Change(None, fresh)
+    holdings = {name: change.after for name, change in changes.items() if change.after}
+    after = Bucket(settled_ms, _expiry_epoch(settled_ms, holdings), holdings)
+    return Normal(bucket, after, changes)
+
+
+def _violations(normal: Normal, draw: Draw, now_ms: int) -> tuple[Violation, ...]:
+    lead_ms = normal.after.refilled_at_ms - now_ms  # refill goes on once our clock is there, too
+    told: list[Violation] = []
+    for name, tokens in draw.tokens.items():
+        held = normal.after.holdings[name]
+        if held.units >= 0:
+            continue
+        limit = held.limit
+        wait_ms = lead_ms + limit.filling_ms(-held.units) if tokens <= limit.capacity else None
+        available = held.units // limit.units_per_token + tokens
+        told.append(Violation(draw.entity, draw.resource, name, tokens, available, wait_ms))
+    return tuple(told)
+
+
+def _expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:
+    """When the bucket is surely full again, however much is taken from it as stored; and idle."""
+    longest_ms = max(
+        (
+            held.limit.filling_ms(held.limit.capacity_units - min(0, held.units))
+            for held in holdings.values()
+        ),
+        default=0,
+    )
+    return -(-(now_ms + longest_ms) // 1000) + IDLE_SECS

@@ -1,0 +1,161 @@
+"""Where buckets and leases live in the table, and the codec between items and values.
+
+A bucket is one item, ``{entity}`` / ``{resource}``, with every limit in it::
+
+    rf                 when it was last refilled, ms; the lock of the Normal write
+    tk.{limit}         stored balance in units (see `limits`)
+    tc.{limit}         tokens taken and not given back, over its life
+    lm.{limit}         the terms that the units are counted by: capacity/amount/period
+    expires_at_epoch   later than the moment at which it is surely full: absent is full
+
+A lease that its caller named is an item of its own, ``{entity}#LEASE#{lease_id}`` / ``LEASE``,
+so that it can be adjusted and released from anywhere, and so that it is granted once::
+
+    resource, parents, consume   what was asked for
+    terms                        entity -> limit -> terms, as they were then
+    held.{limit}                 tokens that it holds now
+    adjustments                  ids of the adjustments that were applied
+    released                     given back: there once it is
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.limiter.bucket import Bucket, Draw, Holding
+from pricekeeper.limiter.limits import limit_of
+from pricekeeper.storage import Item, Key
+from pricekeeper.storage.values import EXPIRY, PARTITION_KEY, SORT_KEY
+
+REFILLED: Final = "rf"
+STORED: Final = "tk."
+CONSUMED: Final = "tc."
+TERMS: Final = "lm."
+HELD: Final = "held."
+ADJUSTMENTS: Final = "adjustments"
+RELEASED: Final = "released"
+
+_LEASE: Final = "LEASE"
+_PLACE: Final = re.compile(r"[A-Za-z0-9*._:@/+=-]{1,256}")
+
+
+def check_place(field: str, text: str) -> str:
+    """An entity or resource as it may stand in a key: no ``#``, no blanks, not too long."""
+    if not isinstance(text, str) or not _PLACE.fullmatch(text):
+        raise InvalidValueError(field, "must be 1 to 256 of A-Z a-z 0-9 * . _ : @ / + = -")
+    return text
+
+
+def bucket_key(entity: str, resource: str) -> Key:
+    """Where the bucket of that entity for that resource is."""
+    return Key(entity, resource)
+
+
+def bucket_item(key: Key, bucket: Bucket) -> Item:
+    """The item of a bucket."""
+    item: Item = {
+        PARTITION_KEY: key.pk,
+        SORT_KEY: key.sk,
+        REFILLED: bucket.refilled_at_ms,
+        EXPIRY: bucket.expires_at_epoch,
+    }
+    for name, holding in bucket.holdings.items():
+        item[TERMS + name] = holding.limit.terms
+        item[STORED + name] = holding.units
+        item[CONSUMED + name] = holding.consumed
+    return item
+
+
+def bucket_of(item: Mapping[str, Any] | None) -> Bucket | None:
+    """The bucket of an item."""
+    if item is None:
+        return None
+    holdings: dict[str, Holding] = {}
+    for attribute, value in item.items():
+        if attribute.startswith(TERMS):
+            name = attribute.removeprefix(TERMS)
+            holdings[name] = Holding(
+                limit_of(name, value),
+                item[STORED + name],
+                item[CONSUMED + name],
+            )
+    return Bucket(item[REFILLED], item[EXPIRY], holdings)
+
+
+class LeaseRecord(msgspec.Struct, frozen=True):
+    """What the store knows of a lease that its caller named."""
+
+    entity: str
+    lease_id: str
+    resource: str
+    parents: tuple[str, ...]
+    consume: dict[str, int]
+    terms: dict[str, dict[str, str]]
+    """By entity, then by limit."""
+    granted_at_ms: int
+    expires_at_epoch: int
+    held: dict[str, int]
+    adjustments: frozenset[str] = frozenset()
+    released: bool = False
+
+    @property
+    def key(self) -> Key:
+        return lease_key(self.entity, self.lease_id)
+
+    def draws(self, tokens: Mapping[str, int]) -> tuple[Draw, ...]:
+        """These tokens, for every bucket of the lease that has such a limit."""
+        draws = []
+        for entity, terms in self.terms.items():
+            limits = {name: limit_of(name, text) for name, text in terms.items()}
+            named = {name: count for name, count in tokens.items() if name in limits}
+            draws.append(Draw(entity, self.resource, limits, named))
+        return tuple(draws)
+
+
+def lease_key(entity: str, lease_id: str) -> Key:
+    """Where the lease of that name is; a name means something within its entity only."""
+    return Key(f"{entity}#{_LEASE}#{lease_id}", _LEASE)
+
+
+def lease_item(record: LeaseRecord) -> Item:
+    """The item of a lease that has just been granted."""
+    item: Item = {
+        PARTITION_KEY: record.key.pk,
+        SORT_KEY: record.key.sk,
+        EXPIRY: record.expires_at_epoch,
+        "resource": record.resource,
+        "parents": list(record.parents),
+        "consume": record.consume,
+        "terms": record.terms,
+        "granted_at_ms": record.granted_at_ms,
+    }
+    item.update((HELD + name, tokens) for name, tokens in record.held.items())
+    return item
+
+
+def lease_of(entity: str, lease_id: str, item: Mapping[str, Any] | None) -> LeaseRecord | None:
+    """The lease of an item."""
+    if item is None:
+        return None
+    return LeaseRecord(
+        entity=entity,
+        lease_id=lease_id,
+        resource=item["resource"],
+        parents=tuple(item["parents"]),
+        consume=item["consume"],
+        terms=item["terms"],
+        granted_at_ms=item["granted_at_ms"],
+        expires_at_epoch=item[EXPIRY],
+        held={
+            attribute.removeprefix(HELD): tokens
+            for attribute, tokens in item.items()
+            if attribute.startswith(HELD)
+        },
+        adjustments=frozenset(item.get(ADJUSTMENTS, ())),
+        released=RELEASED in item,
+    )

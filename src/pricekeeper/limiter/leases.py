@@ -1,0 +1,215 @@
+"""A lease, how to hold one for the length of a block, and what happens if its holder is cancelled.
+
+Whoever is cancelled while a write is under way can't know whether it was applied. So every
+step of a lease runs to its end in a task of its own; the caller only waits for it. If the
+caller stops waiting for a lease that is then granted, the lease is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pricekeeper.errors import InvalidValueError, RateLimitExceededError, StoreError
+from pricekeeper.limiter.accounts import Account
+from pricekeeper.limiter.bucket import Denial, LimitStatus
+from pricekeeper.limiter.meter import LimiterMeter
+
+_T = TypeVar("_T")
+
+
+class Completion:
+    """Brings what was begun to its end, though its caller may be gone.
+
+    As many tasks as there are callers; each ends within the store's own bounds.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def of(
+        self, work: Coroutine[Any, Any, _T], undo: Callable[[_T], Awaitable[None]] | None = None
+    ) -> _T:
+        """The result of the work; if the caller is cancelled, it is undone once it is there."""
+        task = self._keep(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                self._keep(_abandoned(task, undo))
+            raise
+
+    async def drain(self) -> None:
+        """Wait for everything that is still under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _keep(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class Lease:
+    """Tokens that were taken. Made by a limiter; ``granted`` tells it from a `Denial`."""
+
+    __slots__ = (
+        "_account",
+        "_completion",
+        "entity",
+        "granted_at_ms",
+        "id",
+        "limits",
+        "resource",
+        "unlimited",
+    )
+
+    def __init__(
+        self,
+        account: Account,
+        completion: Completion,
+        *,
+        lease_id: str,
+        entity: str,
+        resource: str,
+        granted_at_ms: int,
+        limits: Mapping[str, LimitStatus],
+        unlimited: bool = False,
+    ) -> None:
+        self._account = account
+        self._completion = completion
+        self.id = lease_id
+        self.entity = entity
+        self.resource = resource
+        self.granted_at_ms = granted_at_ms
+        """The reading of this instance's clock that the grant was decided by."""
+        self.limits = limits
+        """Each limit right after the grant; where parents share one, the scarcest."""
+        self.unlimited = unlimited
+        """Whether it was given without a bucket being asked, because the store did not answer."""
+
+    @property
+    def granted(self) -> bool:
+        """``True``; a denial says ``False``."""
+        return True
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """The tokens it holds, by limit."""
+        return self._account.held
+
+    async def adjust(
+        self, delta: Mapping[str, int], *, adjustment_id: uuid.UUID | str | None = None
+    ) -> None:
+        """Take more than was estimated, or give some back. It can't be denied.
+
+        A balance may go below zero by this; then nobody gets any until it has refilled. The
+        same ``adjustment_id`` changes the lease once, however often it is sent.
+        """
+        known = None if adjustment_id is None else parse_id(adjustment_id, "adjustment_id")
+        await self._completion.of(self._account.change(dict(delta), known))
+
+    async def release(self) -> None:
+        """Give everything back. Releasing again does nothing."""
+        await self._completion.of(self._account.release())
+
+
+class Acquisition:
+    """An acquire that is about to happen: ``await`` it, or hold it in an ``async with``.
+
+    Leaving the block by an exception, cancellation among them, gives everything back;
+    leaving it otherwise keeps what was used.
+    """
+
+    def __init__(
+        self,
+        *,
+        at_once: Callable[[], Lease | None],
+        attempt: Callable[[], Coroutine[Any, Any, Lease | Denial]],
+        completion: Completion,
+        meter: LimiterMeter,
+        named: bool,
+    ) -> None:
+        self._at_once = at_once
+        self._attempt = attempt
+        self._completion = completion
+        self._meter = meter
+        self._named = named
+        self._lease: Lease | None = None
+
+    def __await__(self) -> Generator[Any, None, Lease]:
+        return self._granted(undo=not self._named).__await__()
+
+    async def __aenter__(self) -> Lease:
+        self._lease = await self._granted(undo=True)
+        return self._lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or self._lease is None:
+            return
+        try:
+            await self._completion.of(self._roll_back(self._lease))
+        except StoreError as failure:
+            error.add_note(f"and its lease could not be given back: {failure}")
+
+    async def decided(self) -> Lease | Denial:
+        """The lease, or the denial as a value.
+
+        A lease with a name outlives a cancellation: whoever named it can ask again.
+        """
+        return await self._decide(undo=not self._named)
+
+    async def _granted(self, *, undo: bool) -> Lease:
+        outcome = await self._decide(undo=undo)
+        if isinstance(outcome, Denial):
+            raise RateLimitExceededError(outcome.violations)
+        return outcome
+
+    async def _decide(self, *, undo: bool) -> Lease | Denial:
+        if lease := self._at_once():
+            return lease
+        return await self._completion.of(self._attempt(), self._undo if undo else None)
+
+    async def _undo(self, outcome: Lease | Denial) -> None:
+        if isinstance(outcome, Lease):
+            await self._roll_back(outcome)
+
+    async def _roll_back(self, lease: Lease) -> None:
+        self._meter.rolled_back += 1
+        try:
+            await lease.release()
+        except StoreError:
+            self._meter.refunds_lost += 1
+            raise
+
+
+def parse_id(text: uuid.UUID | str, field: str) -> str:
+    """The canonical form of a UUID."""
+    if isinstance(text, uuid.UUID):
+        return str(text)
+    try:
+        return str(uuid.UUID(text))
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidValueError(field, "must be a UUID") from None
+
+
+async def _abandoned(task: asyncio.Task[_T], undo: Callable[[_T], Awaitable[None]] | None) -> None:
+    """See a task to its end that nobody waits for, and undo what it did, if it did.
+
+    Its errors were for the caller who is gone. A failure to undo is counted where it happens.
+    """
+    await asyncio.wait([task])
+    if task.cancelled() or task.exception() is not None or undo is None:
+        return
+    with contextlib.suppress(StoreError):
+        await undo(task.result())

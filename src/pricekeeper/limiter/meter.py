@@ -1,0 +1,25 @@
+"""What a limiter has done, counted as cheaply as the stores count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class LimiterMeter:
+    """Handed to a limiter when it is made; tests and the metrics endpoint read it."""
+
+    granted: int = 0
+    """Leases given, whichever way."""
+    denied: int = 0
+    """Requests that a bucket had too little for."""
+    prefetched: int = 0
+    """Of the granted: out of this process's memory, without asking the store."""
+    unlimited: int = 0
+    """Of the granted: because the store did not answer, and that was to be allowed."""
+    lost_races: int = 0
+    """Writes that had to be planned anew because somebody else came first."""
+    rolled_back: int = 0
+    """Leases given back because their caller failed or was cancelled."""
+    refunds_lost: int = 0
+    """Times that tokens could not be given back; they refill instead."""

@@ -1,0 +1,230 @@
+"""Blocks of tokens, taken from a hot bucket in one write and spent from memory.
+
+One item takes about a thousand writes a second on DynamoDB. An instance that prefetches takes
+enough for many requests like the one at hand, and serves those to come without a write.
+
+**The bound.** Nothing is admitted that the bucket has not granted: a block is taken like any
+other request, and only what was taken is spent. But it is spent later than it was taken, by
+up to ``hold_ms``, and the bucket refills meanwhile. So where promise 3 says
+``capacity + rate * (t + 2 * skew)`` over any window, with prefetching it is
+``capacity + rate * (t + 2 * skew + hold)``. After ``hold_ms`` what is left of a block goes back
+to the bucket, as it does on close. A crash loses what was in memory, at most `BLOCKS_MAX`
+blocks per bucket and kind of request, until it refills.
+
+**Fairness.** A block is at most half of what the bucket holds at the moment, so whoever comes
+next finds something, and an idle instance keeps nothing for longer than ``hold_ms``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from pricekeeper.errors import StoreError
+from pricekeeper.limiter.accounts import LooseAccount, draws_of
+from pricekeeper.limiter.bucket import Denial, Draw, status
+from pricekeeper.limiter.giving import give
+from pricekeeper.limiter.leases import Completion
+from pricekeeper.limiter.taking import Taken, take_loose
+from pricekeeper.limiter.till import Till
+
+HOLD_MS: Final = 1_000
+"""How long a token stays in memory before it is spent or goes back."""
+BLOCKS_MAX: Final = 2
+"""Blocks for one kind of request in memory: the newest, and the rest of the one before."""
+SHELVES_MAX: Final = 10_000
+"""Kinds of request that an instance has blocks for; others are served without."""
+
+_Kind: TypeAlias = tuple[object, ...]
+
+
+class Block:
+    """Tokens that were taken and not yet spent."""
+
+    __slots__ = ("draws", "expires_at_ms", "left", "open")
+
+    def __init__(self, draws: Sequence[Draw], left: Mapping[str, int], expires_at_ms: int) -> None:
+        self.draws = tuple(draws)
+        self.left = dict(left)
+        self.expires_at_ms = expires_at_ms
+        """On the monotonic clock of this process."""
+        self.open = True
+
+    def spend(self, tokens: Mapping[str, int], now_ms: int) -> bool:
+        """Take these out of the block, all or none; those below zero are put back."""
+        if not self.open or now_ms >= self.expires_at_ms:
+            return False
+        if any(self.left.get(name, 0) < count for name, count in tokens.items()):
+            return False
+        for name, count in tokens.items():
+            self.left[name] = self.left.get(name, 0) - count
+        return True
+
+
+class BlockAccount(LooseAccount):
+    """The account of a lease that came out of a block, and goes back there while it is open."""
+
+    def __init__(self, till: Till, block: Block, tokens: Mapping[str, int]) -> None:
+        super().__init__(till, block.draws, tokens)
+        self._block = block
+
+    async def _move(self, delta: Mapping[str, int]) -> None:
+        if not self._block.spend(delta, self._till.clock.monotonic_ms()):
+            await super()._move(delta)
+
+
+class _Shelf:
+    """The blocks for one kind of request, and whose turn it is to fetch more."""
+
+    __slots__ = ("blocks", "fetching", "users")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.fetching = asyncio.Lock()
+        self.users = 0
+
+
+class Pool:
+    """Every block that this instance has in memory."""
+
+    def __init__(self, till: Till, completion: Completion, *, hold_ms: int) -> None:
+        self._till = till
+        self._completion = completion
+        self._hold_ms = hold_ms
+        self._shelves: dict[_Kind, _Shelf] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def spend(self, draws: Sequence[Draw], tokens: Mapping[str, int]) -> BlockAccount | None:
+        """Serve a request from memory, if there is enough; nothing is awaited."""
+        shelf = self._shelves.get(_kind(draws, tokens))
+        return None if shelf is None else self._spend(shelf, tokens)
+
+    async def fetch(
+        self, draws: Sequence[Draw], tokens: Mapping[str, int], requests: int
+    ) -> tuple[LooseAccount, Taken | None] | Denial:
+        """Take a block that is worth so many requests, and serve this one from it.
+
+        Of several that come at once, one fetches and the others wait for it. Without
+        `Taken`, it was served by what another one fetched.
+        """
+        kind = _kind(draws, tokens)
+        if self._closed or (kind not in self._shelves and len(self._shelves) >= SHELVES_MAX):
+            return await self._take(draws, tokens)
+        shelf = self._shelves.setdefault(kind, _Shelf())
+        shelf.users += 1
+        try:
+            async with shelf.fetching:
+                if spent := self._spend(shelf, tokens):
+                    return spent, None
+                return await self._fetch(shelf, draws, tokens, requests)
+        finally:
+            shelf.users -= 1
+            self._tidy(kind)
+
+    async def close(self) -> None:
+        """Give everything back. From then on nothing is fetched ahead."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+        for kind, shelf in tuple(self._shelves.items()):
+            while shelf.blocks:
+                await self._give_back(shelf.blocks.pop())
+            self._tidy(kind)
+
+    def _spend(self, shelf: _Shelf, tokens: Mapping[str, int]) -> BlockAccount | None:
+        now_ms = self._till.clock.monotonic_ms()
+        for block in shelf.blocks:
+            if block.spend(tokens, now_ms):
+                return BlockAccount(self._till, block, tokens)
+        return None
+
+    async def _fetch(
+        self, shelf: _Shelf, draws: Sequence[Draw], tokens: Mapping[str, int], requests: int
+    ) -> tuple[LooseAccount, Taken] | Denial:
+        times = self._affordable(draws, requests)
+        if times > 1:
+            taken_at_ms = self._till.clock.monotonic_ms()
+            taken = await take_loose(self._till, _times(draws, times))
+            if not isinstance(taken, Denial):
+                left = {name: count * (times - 1) for name, count in tokens.items()}
+                block = Block(draws, left, taken_at_ms + self._hold_ms)
+                await self._shelve(shelf, block)
+                return BlockAccount(self._till, block, tokens), taken
+        return await self._take(draws, tokens)
+
+    async def _take(
+        self, draws: Sequence[Draw], tokens: Mapping[str, int]
+    ) -> tuple[LooseAccount, Taken] | Denial:
+        taken = await take_loose(self._till, draws)
+        if isinstance(taken, Denial):
+            return taken
+        return LooseAccount(self._till, draws, tokens), taken
+
+    def _affordable(self, draws: Sequence[Draw], requests: int) -> int:
+        """How many requests to take for: as far as we know, at most half of what is there."""
+        now_ms = self._till.clock.now_ms()
+        times = requests
+        for draw in draws:
+            bucket = self._till.recall(draw)
+            if bucket is None:
+                return 1
+            stands = status(bucket, draw.limits, now_ms)
+            for name, count in draw.tokens.items():
+                if count:
+                    times = min(times, stands[name].remaining // (2 * count))
+        return max(1, times)
+
+    async def _shelve(self, shelf: _Shelf, block: Block) -> None:
+        if self._closed:  # while we were fetching
+            await self._give_back(block)
+            return
+        shelf.blocks.append(block)
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.create_task(self._sweep(), name="pricekeeper-prefetch")
+        while len(shelf.blocks) > BLOCKS_MAX:
+            await self._give_back(shelf.blocks.pop(0))
+
+    async def _sweep(self) -> None:
+        """Give back what was held too long; ends when nothing is held any more."""
+        while self._shelves:
+            now_ms = self._till.clock.monotonic_ms()
+            held = [block for shelf in self._shelves.values() for block in shelf.blocks]
+            next_ms = min((block.expires_at_ms for block in held), default=now_ms + self._hold_ms)
+            if next_ms > now_ms:
+                await self._till.clock.sleep_ms(next_ms - now_ms)
+            for kind, shelf in tuple(self._shelves.items()):
+                while shelf.blocks and shelf.blocks[0].expires_at_ms <= now_ms:  # oldest first
+                    await self._give_back(shelf.blocks.pop(0))
+                self._tidy(kind)
+
+    async def _give_back(self, block: Block) -> None:
+        block.open = False
+        back = {name: -count for name, count in block.left.items() if count}
+        try:
+            await self._completion.of(give(self._till, draws_of(block.draws, back)))
+        except StoreError:
+            self._till.meter.refunds_lost += 1  # they refill
+
+    def _tidy(self, kind: _Kind) -> None:
+        shelf = self._shelves.get(kind)
+        if shelf is not None and not shelf.blocks and not shelf.users:
+            del self._shelves[kind]
+
+
+def _kind(draws: Sequence[Draw], tokens: Mapping[str, int]) -> _Kind:
+    return (*((draw.entity, draw.resource) for draw in draws), *sorted(tokens))
+
+
+def _times(draws: Sequence[Draw], times: int) -> list[Draw]:
+    return [
+        Draw(
+            draw.entity,
+            draw.resource,
+            draw.limits,
+            {name: count * times for name, count in draw.tokens.items()},
+        )
+        for draw in draws
+    ]

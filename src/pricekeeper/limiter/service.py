@@ -1,0 +1,393 @@
+"""The limiter: what others may call.
+
+limiter = Limiter(store, clock=clock, limits=[Limit.per_minute("tpm", 100_000)])
+async with limiter.acquire("org-1/app-7", "premium", {"tpm": 1200}) as lease:
+    reply = call_model()
+    await lease.adjust({"tpm": reply.total_tokens - 1200})
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, Self, TypeAlias, get_args
+
+import msgspec
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    ConflictError,
+    ContendedError,
+    InvalidValueError,
+    OutcomeUnknownError,
+    StoreClosedError,
+    StoreUnavailableError,
+)
+from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
+from pricekeeper.limiter.bucket import Bucket, Denial, Draw, LimitStatus, status
+from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_place
+from pricekeeper.limiter.leases import Acquisition, Completion, Lease, parse_id
+from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
+from pricekeeper.limiter.meter import LimiterMeter
+from pricekeeper.limiter.prefetch import HOLD_MS, Pool
+from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find
+from pricekeeper.limiter.taking import Taken, take_loose, take_together
+from pricekeeper.limiter.till import Till
+from pricekeeper.storage import Store
+from pricekeeper.storage.tables import RATE_BUCKETS
+
+OnUnavailable: TypeAlias = Literal["deny", "allow"]
+
+PARENTS_MAX: Final = 8
+PREFETCH_MAX: Final = 10_000
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """An acquire, checked."""
+
+    entity: str
+    resource: str
+    parents: tuple[str, ...]
+    tokens: dict[str, int]
+    draws: tuple[Draw, ...]
+    """One per bucket that has limits, of whatever of the tokens it limits; maybe none."""
+    lease_id: str | None
+    on_unavailable: OnUnavailable
+    prefetch: int
+
+    @property
+    def takes(self) -> tuple[Draw, ...]:
+        """The draws that take something, one at least."""
+        return tuple(draw for draw in self.draws if draw.tokens)
+
+
+class Limiter:
+    """Token buckets in a store, shared by any number of instances.
+
+    ``limits`` are the same for every bucket, or a function of entity and resource; what it
+    answers counts from the next acquire on. ``on_unavailable`` says what a store that does
+    not answer means: ``"deny"`` raises its error, ``"allow"`` grants a lease that holds
+    nothing. Contention, permissions and mistakes are never taken for that: they raise.
+
+    ``prefetch`` is for hot buckets: how many requests to take for in one write. It loosens
+    the bound by what refills in ``hold_ms``, to ``capacity + rate * (t + 2*skew + hold)``, and
+    a crash loses what was held, at most two blocks per bucket and kind of request; see `prefetch`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        limits: LimitsSource | Sequence[Limit] = (),
+        on_unavailable: OnUnavailable = "deny",
+        prefetch: int = 1,
+        hold_ms: int = HOLD_MS,
+        meter: LimiterMeter | None = None,
+        jitter: Callable[[int], int] = secrets.randbelow,
+    ) -> None:
+        self.meter = meter or LimiterMeter()
+        self._clock = clock
+        self._limits = limits
+        self._on_unavailable = _checked_policy(on_unavailable)
+        self._prefetch = _checked_count("prefetch", prefetch, PREFETCH_MAX)
+        self._till = Till(store, clock=clock, meter=self.meter, jitter=jitter)
+        self._completion = Completion()
+        self._pool = Pool(
+            self._till, self._completion, hold_ms=_checked_count("hold_ms", hold_ms, 60_000)
+        )
+
+    def acquire(
+        self,
+        entity: str,
+        resource: str,
+        consume: Mapping[str, int],
+        *,
+        parents: Sequence[str] = (),
+        limits: LimitsSource | Sequence[Limit] | None = None,
+        lease_id: uuid.UUID | str | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        prefetch: int | None = None,
+    ) -> Acquisition:
+        """Take these tokens, or raise `RateLimitExceededError` and take none.
+
+        ``await`` it for a lease, or use ``async with``, which gives everything back if the
+        block fails. ``parents`` are debited too, all or nothing, each as far as it has
+        such limits. A ``lease_id`` makes it repeatable: the same one again is the same grant,
+        and the lease can be adjusted and released from any instance for a day.
+        """
+        request = self._checked(
+            entity,
+            resource,
+            consume,
+            parents=parents,
+            limits=limits,
+            lease_id=lease_id,
+            on_unavailable=on_unavailable,
+            prefetch=prefetch,
+        )
+        return Acquisition(
+            at_once=lambda: self._at_once(request),
+            attempt=lambda: self._attempt(request),
+            completion=self._completion,
+            meter=self.meter,
+            named=request.lease_id is not None,
+        )
+
+    async def try_acquire(
+        self,
+        entity: str,
+        resource: str,
+        consume: Mapping[str, int],
+        *,
+        parents: Sequence[str] = (),
+        limits: LimitsSource | Sequence[Limit] | None = None,
+        lease_id: uuid.UUID | str | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        prefetch: int | None = None,
+    ) -> Lease | Denial:
+        """As `acquire`, but a denial is an answer and not an error: look at ``granted``."""
+        return await self.acquire(
+            entity,
+            resource,
+            consume,
+            parents=parents,
+            limits=limits,
+            lease_id=lease_id,
+            on_unavailable=on_unavailable,
+            prefetch=prefetch,
+        ).decided()
+
+    async def peek(
+        self, entity: str, resource: str, *, limits: LimitsSource | Sequence[Limit] | None = None
+    ) -> dict[str, LimitStatus]:
+        """How the limits of a bucket stand, without taking anything: one read."""
+        return (await self.peek_many([(entity, resource)], limits=limits))[0]
+
+    async def peek_many(
+        self,
+        buckets: Sequence[tuple[str, str]],
+        *,
+        limits: LimitsSource | Sequence[Limit] | None = None,
+    ) -> list[dict[str, LimitStatus]]:
+        """How several buckets stand, each an entity and a resource: one read for all."""
+        places = [
+            (check_place("entity", entity), check_place("resource", resource))
+            for entity, resource in buckets
+        ]
+        keys = [(RATE_BUCKETS, bucket_key(*place)) for place in places]
+        items = await self._till.store.batch_get(keys)
+        now_ms = self._clock.now_ms()
+        return [
+            status(bucket_of(item), self._limits_of(*place, limits), now_ms)
+            for item, place in zip(items, places, strict=True)
+        ]
+
+    async def adjust(
+        self,
+        entity: str,
+        lease_id: uuid.UUID | str,
+        delta: Mapping[str, int],
+        *,
+        adjustment_id: uuid.UUID | str,
+    ) -> None:
+        """Adjust a lease by its name, from any instance. The same adjustment applies once."""
+        account = await self._account(entity, lease_id)
+        change_id = parse_id(adjustment_id, "adjustment_id")
+        await self._completion.of(account.change(dict(delta), change_id))
+
+    async def release(self, entity: str, lease_id: uuid.UUID | str) -> None:
+        """Give back everything that a lease holds, by its name, from any instance. Once."""
+        account = await self._account(entity, lease_id)
+        await self._completion.of(account.release())
+
+    async def close(self) -> None:
+        """Finish what was begun and give back what was prefetched. The store stays open."""
+        await self._pool.close()
+        await self._completion.drain()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _account(self, entity: str, lease_id: uuid.UUID | str) -> RecordedAccount:
+        named = parse_id(lease_id, "lease_id")
+        return RecordedAccount(
+            self._till, await find(self._till, check_place("entity", entity), named)
+        )
+
+    async def _attempt(self, request: _Request) -> Lease | Denial:
+        """Decide one acquire; the one place that knows what an unavailable store means."""
+        try:
+            outcome = await self._decide(request)
+        except (ContendedError, StoreClosedError):
+            raise  # the store is there: others were quicker, or it was closed too early
+        except (StoreUnavailableError, OutcomeUnknownError):
+            if request.on_unavailable == "deny":
+                raise
+            self.meter.unlimited += 1
+            outcome = self._lease(request, NoAccount(), None)
+        if isinstance(outcome, Denial):
+            self.meter.denied += 1
+        else:
+            self.meter.granted += 1
+        return outcome
+
+    def _at_once(self, request: _Request) -> Lease | None:
+        """A lease out of memory, if tokens for it were fetched ahead."""
+        if request.prefetch == 1:
+            return None
+        account = self._pool.spend(request.takes, request.tokens)
+        if account is None:
+            return None
+        self.meter.granted += 1
+        self.meter.prefetched += 1
+        return self._lease(request, account, None)
+
+    async def _decide(self, request: _Request) -> Lease | Denial:
+        if request.lease_id is not None:
+            return await self._take_named(request, request.lease_id)
+        if request.prefetch > 1:
+            fetched = await self._pool.fetch(request.takes, request.tokens, request.prefetch)
+            if isinstance(fetched, Denial):
+                return fetched
+            self.meter.prefetched += fetched[1] is None
+            return self._lease(request, *fetched)
+        taken = await take_loose(self._till, request.takes)
+        if isinstance(taken, Denial):
+            return taken
+        return self._lease(request, LooseAccount(self._till, request.draws, request.tokens), taken)
+
+    async def _take_named(self, request: _Request, lease_id: str) -> Lease | Denial:
+        now_ms = self._clock.now_ms()
+        record = LeaseRecord(
+            entity=request.entity,
+            lease_id=lease_id,
+            resource=request.resource,
+            parents=request.parents,
+            consume=request.tokens,
+            terms={
+                draw.entity: {name: limit.terms for name, limit in draw.limits.items()}
+                for draw in request.draws
+            },
+            granted_at_ms=now_ms,
+            expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
+            held=request.tokens,
+        )
+        outcome = await take_together(self._till, request.takes, record)
+        if isinstance(outcome, Denial):
+            return outcome
+        if isinstance(outcome, Taken):
+            return self._lease(request, RecordedAccount(self._till, record), outcome)
+        if outcome.released:
+            raise released_already()
+        asked = (outcome.resource, outcome.parents, outcome.consume)
+        if asked != (request.resource, request.parents, request.tokens):
+            raise ConflictError("lease_id", "was granted for another request")
+        return self._lease(request, RecordedAccount(self._till, outcome), None)
+
+    def _lease(self, request: _Request, account: Account, taken: Taken | None) -> Lease:
+        now_ms = self._clock.now_ms()
+        buckets: Sequence[Bucket | None] = (
+            taken.buckets if taken else [self._till.recall(draw) for draw in request.takes]
+        )
+        unlimited = isinstance(account, NoAccount)
+        return Lease(
+            account,
+            self._completion,
+            lease_id=request.lease_id or str(uuid.uuid4()),
+            entity=request.entity,
+            resource=request.resource,
+            granted_at_ms=taken.as_of_ms if taken else now_ms,
+            limits={} if unlimited else _scarcest(request.takes, buckets, now_ms),
+            unlimited=unlimited,
+        )
+
+    def _checked(
+        self,
+        entity: str,
+        resource: str,
+        consume: Mapping[str, int],
+        *,
+        parents: Sequence[str],
+        limits: LimitsSource | Sequence[Limit] | None,
+        lease_id: uuid.UUID | str | None,
+        on_unavailable: OnUnavailable | None,
+        prefetch: int | None,
+    ) -> _Request:
+        chain = (entity, *parents)
+        tokens = dict(consume)
+        _check_tokens(tokens)
+        check_place("resource", resource)
+        for place, one in enumerate(chain):
+            check_place(f"parents[{place - 1}]" if place else "entity", one)
+        if len(parents) > PARENTS_MAX or len(set(chain)) < len(chain):
+            raise InvalidValueError("parents", f"must be at most {PARENTS_MAX}, all different")
+        draws = []
+        for one in chain:
+            named = self._limits_of(one, resource, limits)
+            if named:
+                some = {name: count for name, count in tokens.items() if name in named}
+                draws.append(Draw(one, resource, named, some))
+        for name in tokens:
+            if not any(name in draw.limits for draw in draws):
+                raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")
+        named_id = None if lease_id is None else parse_id(lease_id, "lease_id")
+        ahead = self._prefetch
+        if prefetch is not None:
+            ahead = _checked_count("prefetch", prefetch, PREFETCH_MAX)
+        if named_id is not None and prefetch is not None and prefetch > 1:
+            raise InvalidValueError("prefetch", "a lease with an id is not taken from a block")
+        return _Request(
+            entity=entity,
+            resource=resource,
+            parents=tuple(parents),
+            tokens=tokens,
+            draws=tuple(draws),
+            lease_id=named_id,
+            on_unavailable=_checked_policy(on_unavailable or self._on_unavailable),
+            prefetch=ahead if named_id is None else 1,
+        )
+
+    def _limits_of(
+        self, entity: str, resource: str, limits: LimitsSource | Sequence[Limit] | None
+    ) -> dict[str, Limit]:
+        source = self._limits if limits is None else limits
+        return by_name(source(entity, resource) if callable(source) else source)
+
+
+def _scarcest(
+    draws: Sequence[Draw], buckets: Sequence[Bucket | None], now_ms: int
+) -> dict[str, LimitStatus]:
+    """How each limit stands; if several buckets have one of that name, where least is left."""
+    told: dict[str, LimitStatus] = {}
+    for draw, bucket in zip(draws, buckets, strict=True):
+        for name, one in status(bucket, draw.limits, now_ms).items():
+            if name not in told or one.remaining < told[name].remaining:
+                told[name] = one
+    return told
+
+
+def _check_tokens(tokens: Mapping[str, int]) -> None:
+    if not tokens:
+        raise InvalidValueError("consume", "must name at least one limit")
+    for name, count in tokens.items():
+        if type(count) is not int or not 0 <= count <= AMOUNT_MAX:
+            raise InvalidValueError(
+                f"consume.{name}", f"must be a whole number from 0 to {AMOUNT_MAX}"
+            )
+
+
+def _checked_policy(policy: OnUnavailable) -> OnUnavailable:
+    if policy not in get_args(OnUnavailable):
+        raise InvalidValueError("on_unavailable", "must be 'deny' or 'allow'")
+    return policy
+
+
+def _checked_count(field: str, count: int, most: int) -> int:
+    if type(count) is not int or not 1 <= count <= most:
+        raise InvalidValueError(field, f"must be a whole number from 1 to {most}")
+    return count

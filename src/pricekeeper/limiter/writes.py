@@ -1,0 +1,143 @@
+"""The four write paths of a bucket, each one operation of the store.
+
+============ ======================================== =====================================
+path         what it adds                             on condition that
+============ ======================================== =====================================
+`create`     the whole item                           there is none
+`normal`     refill less consumption, and moves `rf`  `rf` is as expected, and see below
+`retry`      consumption only                         it is stored, and nothing overflowed
+`adjust`     what a lease used more or less           the terms are the same, nothing else
+============ ======================================== =====================================
+
+Balances move by ``ADD`` alone wherever the unit stays the same, so that no write undoes
+another's. If a reply is lost: `create` and `normal` guard themselves, so the store may send
+them again; `retry` and `adjust` are never sent again by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pricekeeper.limiter.bucket import Change, Create, Draw, Normal, Retry, stored_max
+from pricekeeper.limiter.items import (
+    CONSUMED,
+    REFILLED,
+    STORED,
+    TERMS,
+    bucket_item,
+    bucket_key,
+)
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Action,
+    Add,
+    Condition,
+    Put,
+    Remove,
+    Set,
+    Update,
+    attr,
+)
+from pricekeeper.storage.expressions import And
+from pricekeeper.storage.tables import RATE_BUCKETS
+from pricekeeper.storage.values import EXPIRY
+
+
+def create(draw: Draw, plan: Create) -> Put:
+    """Put the bucket if it is absent: full, less what is taken."""
+    key = bucket_key(draw.entity, draw.resource)
+    return Put(RATE_BUCKETS, bucket_item(key, plan.after), ITEM_ABSENT)
+
+
+def normal(draw: Draw, plan: Normal) -> Update:
+    """Add refill less consumption and move ``rf``, if nobody else has moved it.
+
+    ``rf`` alone would not do: consumption by `retry` leaves it where it is. So each limit that
+    is taken from must still hold enough once refilled, and one whose refill was cut at
+    the capacity must hold what made it overflow. Where the terms change, so does the unit: the
+    balance is set, and must be what was seen.
+    """
+    before, after = plan.before, plan.after
+    actions: list[Action] = [
+        Set(REFILLED, after.refilled_at_ms),
+        Add(EXPIRY, after.expires_at_epoch - before.expires_at_epoch),
+    ]
+    conditions = [attr(REFILLED).eq(before.refilled_at_ms)]
+    for name, change in plan.changes.items():
+        actions.extend(_changed(name, change))
+        conditions.extend(_unchanged(name, change))
+    key = bucket_key(draw.entity, draw.resource)
+    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+
+
+def retry(draw: Draw, plan: Retry) -> Update:
+    """Add consumption only, if every limit has it stored and has not overflowed since.
+
+    The expiry stays: it was set for a bucket that is emptied, and a bucket that has not
+    overflowed is younger than that.
+    """
+    actions: list[Action] = []
+    conditions = [attr(REFILLED).ge(plan.floor_ms)]
+    for name, tokens in draw.tokens.items():
+        limit = draw.limits[name]
+        units = tokens * limit.units_per_token
+        actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
+        stored = attr(STORED + name)
+        conditions += (
+            attr(TERMS + name).eq(limit.terms),
+            stored.ge(units),
+            stored.le(stored_max(limit, plan)),
+        )
+    key = bucket_key(draw.entity, draw.resource)
+    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+
+
+def adjust(draw: Draw) -> Update:
+    """Add what was used beyond the estimate, or less than it, whatever the balance.
+
+    A balance may go below zero, or above the capacity; `effective` and `retry` know that.
+    The condition is only that the unit is still the one that we count in. What is used puts the
+    expiry off by the time that it takes to refill.
+    """
+    actions: list[Action] = []
+    conditions: list[Condition] = []
+    longest_ms = 0
+    for name, tokens in draw.tokens.items():
+        limit = draw.limits[name]
+        units = tokens * limit.units_per_token
+        longest_ms = max(longest_ms, limit.filling_ms(units))
+        actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
+        conditions.append(attr(TERMS + name).eq(limit.terms))
+    if longest_ms:
+        actions.append(Add(EXPIRY, -(-longest_ms // 1000)))
+    key = bucket_key(draw.entity, draw.resource)
+    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+
+
+def _changed(name: str, change: Change) -> Iterator[Action]:
+    before, after = change.before, change.after
+    if after is None:
+        yield from (Remove(TERMS + name), Remove(STORED + name), Remove(CONSUMED + name))
+    elif before is None or before.limit != after.limit:
+        yield Set(TERMS + name, after.limit.terms)
+        yield Set(STORED + name, after.units)
+        yield Add(CONSUMED + name, after.consumed - (before.consumed if before else 0))
+    else:
+        yield Add(STORED + name, after.units - before.units)
+        yield Add(CONSUMED + name, after.consumed - before.consumed)
+
+
+def _unchanged(name: str, change: Change) -> Iterator[Condition]:
+    before, after = change.before, change.after
+    if before is None:
+        yield attr(TERMS + name).absent()
+        return
+    yield attr(TERMS + name).eq(before.limit.terms)
+    if after is None or before.limit != after.limit:
+        yield attr(STORED + name).eq(before.units)
+    elif change.stored_min is not None:
+        yield attr(STORED + name).ge(change.stored_min)
+
+
+def _all(conditions: Sequence[Condition]) -> Condition:
+    return conditions[0] if len(conditions) == 1 else And(tuple(conditions))

@@ -1,0 +1,32 @@
+"""How much: usage counted exactly once, and what it comes to by day.
+
+`Metering` counts records and answers what was spent; `Aggregator` keeps the daily totals up to
+date; `days` knows when an organisation's day begins.
+"""
+
+from pricekeeper.metering.aggregator import AggregationReport, Aggregator
+from pricekeeper.metering.counters import Counters, Total
+from pricekeeper.metering.days import day_start_ms, next_midnight_ms, org_day
+from pricekeeper.metering.receipt import Receipt
+from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key
+from pricekeeper.metering.totals import OrgTotals
+from pricekeeper.metering.usage import Usage, UsageStatus
+
+__all__ = [
+    "AggregationReport",
+    "Aggregator",
+    "Counters",
+    "Metering",
+    "OrgTotals",
+    "Outcome",
+    "Receipt",
+    "Recorded",
+    "Refused",
+    "Total",
+    "Usage",
+    "UsageStatus",
+    "day_start_ms",
+    "next_midnight_ms",
+    "org_day",
+    "scope_key",
+]

@@ -1,0 +1,96 @@
+"""The organisation's day: from any instant to its day, and from a day to its first instant.
+
+A day is a stretch of time. It begins at the first instant at which the zone's calendar shows its
+date, and lasts until the next date begins. So the days of a zone follow each other without gap
+or overlap, however long they are:
+
+- 23 or 25 hours, where clocks change during the day;
+- from 01:00, where they go forward at midnight and there is no 00:00 (São Paulo until 2018,
+  Beirut, Santiago), or from the middle of a gap that swallows midnight;
+- with a midnight that comes twice (Havana), it begins at the first of the two. Where clocks go
+  back across midnight, so that yesterday's date shows again for a while (St. John's until
+  2011), that while belongs to the day that has begun: a day that has ended never comes back;
+- without any length, where a zone crossed the date line (Samoa had no 30 December 2011).
+
+Everything is integer milliseconds since the epoch; a day is written ``yyyymmdd``. Zones are IANA
+names that were checked when they were configured.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+MS_PER_DAY: Final = 86_400_000
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_ONE_DAY: Final = timedelta(days=1)
+
+
+def org_day(zone: str, epoch_ms: int) -> str:
+    """The day that the instant belongs to in that zone."""
+    local = _local(ZoneInfo(zone), epoch_ms)
+    shown = local.date()
+    if local.fold:  # shown for the second time: has the next day begun before?
+        following = shown + _ONE_DAY
+        if _start_ms(ZoneInfo(zone), following) <= epoch_ms:
+            shown = following
+    return day_of(shown)
+
+
+def day_start_ms(zone: str, day: str) -> int:
+    """The first instant of that day."""
+    return _start_ms(ZoneInfo(zone), date_of(day))
+
+
+def next_midnight_ms(zone: str, epoch_ms: int) -> int:
+    """The first instant of the day after the one that the instant belongs to."""
+    info = ZoneInfo(zone)
+    following = date_of(org_day(zone, epoch_ms)) + _ONE_DAY
+    start_ms = _start_ms(info, following)
+    while start_ms <= epoch_ms:  # once at most: only a date that was left out begins when it ends
+        following += _ONE_DAY
+        start_ms = _start_ms(info, following)
+    return start_ms
+
+
+def date_of(day: str) -> date:
+    """The calendar date of ``yyyymmdd``."""
+    return date(int(day[:4]), int(day[4:6]), int(day[6:]))
+
+
+def day_of(shown: date) -> str:
+    """A calendar date as ``yyyymmdd``."""
+    return f"{shown.year:04}{shown.month:02}{shown.day:02}"
+
+
+def _local(info: ZoneInfo, epoch_ms: int) -> datetime:
+    return (_EPOCH + timedelta(milliseconds=epoch_ms)).astimezone(info)
+
+
+def _start_ms(info: ZoneInfo, day: date) -> int:
+    """The first instant at which the zone shows that date, or a later one if it shows it never.
+
+    ``fold`` asks for midnight by the offset before (0) and after (1) a change of clocks that
+    makes it doubtful. Without one, both are the same instant. If midnight comes twice, the
+    first is by the offset before. If it does not come at all, the change lies between the two,
+    and they are the wrong way round; before it the zone shows an earlier date, after it none.
+    """
+    midnight = datetime.combine(day, time(), info)
+    first_ms, second_ms = _epoch_ms(midnight), _epoch_ms(midnight.replace(fold=1))
+    if first_ms <= second_ms:
+        return first_ms
+    low_ms, high_ms = second_ms - 1, first_ms  # shows an earlier date; shows this one or later
+    while high_ms - low_ms > 1:  # halves at most a day, so 27 times
+        middle_ms = (low_ms + high_ms) // 2
+        if _local(info, middle_ms).date() < day:
+            low_ms = middle_ms
+        else:
+            high_ms = middle_ms
+    return high_ms
+
+
+def _epoch_ms(local: datetime) -> int:
+    return (local - _EPOCH) // _MS

@@ -1,0 +1,90 @@
+"""The receipt of a counted record: what makes it count once, and what it was charged.
+
+It is written in the transaction that counts the record, on condition that there is none yet.
+Whoever reports the record again meets it and gets the original answer out of it. The commit id
+tells a committer whose reply was lost whether the receipt it meets is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper.metering.items import receipt_pk
+from pricekeeper.metering.usage import RECEIPT_LIFE_SECS
+from pricekeeper.pricing import Charge, Component, TokenUsage
+from pricekeeper.storage import Item
+
+SOURCE_LENGTH_MAX: Final = 100
+"""A longer name of a price source is cut, to keep every receipt under 1 KB: one write unit."""
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What was charged, where it was counted, and by which commit."""
+
+    fingerprint: bytes
+    scope_key: str
+    model_label: str
+    org_day: str
+    cost_usd_picos: int
+    pricing_version: str
+    pricing_source: str
+    service_tier: str
+    """As it was priced; ``batch`` is one too."""
+    accepted_at_ms: int
+    commit_id: str
+    shard_id: int
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+
+_FIELDS: Final = frozenset(Receipt.__struct_fields__)
+_TOKENS: Final = tuple(component.tokens_field for component in Component)
+
+
+def unsigned_receipt(
+    org_id: str,
+    request_id: str,
+    fingerprint: bytes,
+    scope_key: str,
+    model_label: str,
+    org_day: str,
+    tokens: TokenUsage,
+    charge: Charge,
+    pricing_source: str,
+    accepted_at_ms: int,
+) -> Item:
+    """The item of a receipt, before a commit has put its id and shard on it (`signed`)."""
+    item: Item = {
+        "PK": receipt_pk(org_id, request_id),
+        "fingerprint": fingerprint,
+        "scope_key": scope_key,
+        "model_label": model_label,
+        "org_day": org_day,
+        "cost_usd_picos": charge.cost_usd_picos,
+        "pricing_version": charge.pricing_version,
+        "pricing_source": pricing_source[:SOURCE_LENGTH_MAX],
+        "service_tier": charge.variant.value,
+        "accepted_at_ms": accepted_at_ms,
+        "expires_at_epoch": accepted_at_ms // 1000 + RECEIPT_LIFE_SECS,
+    }
+    for name in _TOKENS:
+        count = getattr(tokens, name)
+        if count:
+            item[name] = count
+    return item
+
+
+def signed(unsigned: Item, commit_id: str, shard_id: int) -> Item:
+    """The item as that commit writes it."""
+    return {**unsigned, "commit_id": commit_id, "shard_id": shard_id}
+
+
+def receipt_from(item: Mapping[str, Any]) -> Receipt:
+    """The receipt of an item."""
+    return Receipt(**{name: value for name, value in item.items() if name in _FIELDS})

@@ -1,0 +1,93 @@
+"""Today's total as this process knows it, without a read for every record.
+
+The last `Total` that was read, plus what this process has counted since the moment up to which
+that total is complete. So the answer to a record always contains the record itself and all that
+went before it here; what other instances counted since that moment comes with the next total.
+
+It is an estimate for showing and for guidance, and never stored. Around the moment of the
+total, and by as much as the clocks of the instances differ, records can be in it twice or not
+yet; the next total puts that right.
+
+Bounds: `ACCOUNTS_MAX` accounts, the least recently counted go first, and `SLICES_MAX` slices of
+time in each.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
+
+ACCOUNTS_MAX: Final = 10_000
+SLICES_MAX: Final = 128
+SLICE_MS: Final = 1_000
+
+
+class _Slice(NamedTuple):
+    last_ms: int
+    counters: Counters
+
+
+class _Running:
+    """One account: the total read last, and what was counted here since, by slices of time."""
+
+    __slots__ = ("asked_at_ms", "base", "own", "slices")
+
+    def __init__(self) -> None:
+        self.base: Total | None = None
+        self.asked_at_ms = 0
+        self.own = NOTHING
+        self.slices: list[_Slice] = []
+
+    def add(self, counters: Counters, now_ms: int) -> None:
+        self.own += counters
+        if self.slices and now_ms // SLICE_MS == self.slices[-1].last_ms // SLICE_MS:
+            self.slices[-1] = _Slice(now_ms, self.slices[-1].counters + counters)
+            return
+        self.slices.append(_Slice(now_ms, counters))
+        if len(self.slices) > SLICES_MAX:
+            oldest, second = self.slices[:2]
+            self.slices[:2] = [_Slice(second.last_ms, oldest.counters + second.counters)]
+
+    def rebase(self, total: Total) -> None:
+        self.base = total
+        self.slices = [one for one in self.slices if one.last_ms > total.as_of_ms]
+        self.own = sum((one.counters for one in self.slices), NOTHING)
+
+
+class RunningTotals:
+    """The accounts that this process counts for."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[Account, _Running] = {}
+
+    def count(self, account: Account, counters: Counters, now_ms: int) -> None:
+        """Add what was committed just now."""
+        self._recent(account).add(counters, now_ms)
+
+    def rebase(self, account: Account, total: Total, asked_at_ms: int) -> None:
+        """Stand on this total from now on; ``asked_at_ms`` is monotonic, the total's is not."""
+        running = self._recent(account)
+        running.asked_at_ms = asked_at_ms
+        running.rebase(total)
+
+    def total(self, account: Account) -> Total | None:
+        """The estimate; ``None`` if there is no total yet to stand on."""
+        running = self._accounts.get(account)
+        if running is None or running.base is None:
+            return None
+        return Total.of(running.base + running.own, running.base.as_of_ms)
+
+    def age_ms(self, account: Account, now_monotonic_ms: int) -> int | None:
+        """How long ago its total was read; ``None`` if never."""
+        running = self._accounts.get(account)
+        if running is None or running.base is None:
+            return None
+        return now_monotonic_ms - running.asked_at_ms
+
+    def _recent(self, account: Account) -> _Running:
+        running = self._accounts.pop(account, None) or _Running()
+        self._accounts[account] = running
+        if len(self._accounts) > ACCOUNTS_MAX:
+            del self._accounts[next(iter(self._accounts))]
+        return running

@@ -1,0 +1,285 @@
+"""Metering: usage is counted exactly once, on the day it happened, at what it cost.
+
+`record` checks a record, prices it, and hands it to the committer, which writes its receipt and
+its counters in one transaction with whatever else is waiting. In steady state that is a share
+of one write, and no read.
+
+If a reply is lost for good, the caller gets `OutcomeUnknownError` and may send the same record
+again, here or anywhere: it counts once. A caller that is cancelled may or may not have been
+counted; the same holds for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    InvalidValueError,
+    PriceKeeperError,
+    RequestIdReusedError,
+    StoreError,
+)
+from pricekeeper.metering.combining import Counted, Settled, Submission
+from pricekeeper.metering.committer import Committer
+from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.days import date_of, org_day
+from pricekeeper.metering.items import RETENTION_DAYS
+from pricekeeper.metering.receipt import Receipt, receipt_from, unsigned_receipt
+from pricekeeper.metering.running import RunningTotals
+from pricekeeper.metering.totals import OrgTotals, TotalsReader
+from pricekeeper.metering.usage import (
+    BATCH_MAX,
+    Usage,
+    UsageStatus,
+    checked,
+    fingerprint,
+    happened_at_ms,
+)
+from pricekeeper.pricing import PriceBook, charge, split_micros
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Policy
+from pricekeeper.values import ModelLabel, OrgId
+
+REFRESH_MS: Final = 30_000
+"""How old the total under an answer may get before a newer one is read, beside the answer."""
+
+
+class Outcome(StrEnum):
+    """Whether this submission counted the record, or an earlier one had."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A record that counts, under its receipt.
+
+    ``daily_total`` is what its scope has spent on its label on its day, as far as this
+    process knows; ``None`` if no total could be read. Never a reason to fail the record.
+    """
+
+    request_id: str
+    outcome: Outcome
+    receipt: Receipt
+    daily_total: Total | None
+
+    @property
+    def cost_usd_micros(self) -> int:
+        """What it costs, in whole micro-dollars, for showing."""
+        return split_micros(self.receipt.cost_usd_picos)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record of a batch that was not counted; after `OutcomeUnknownError` it may have been."""
+
+    request_id: str
+    error: PriceKeeperError
+
+    @property
+    def code(self) -> str:
+        return self.error.code
+
+    @property
+    def detail(self) -> str:
+        return str(self.error)
+
+
+class Metering:
+    """Counts usage, and says what was spent."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        prices: PriceBook,
+        *,
+        retention_days: int = RETENTION_DAYS,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._clock = clock
+        self._prices = prices
+        self._reader = TotalsReader(store, clock)
+        self._running = RunningTotals()
+        self._committer = Committer(
+            store,
+            clock,
+            randomness or random.Random(),  # noqa: S311  # spreads writes, no secret
+            self._counted,
+            retention_days=retention_days,
+        )
+        self._stale: set[Account] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def record(self, policy: Policy, usage: Usage) -> Recorded:
+        """Count the record; a duplicate gets the original answer.
+
+        Raises `RequestIdReusedError` if its id was used for another body, `InvalidValueError`
+        for a field that breaks its rule, and what pricing raises for what has no price.
+        """
+        submission = await self._prepared(policy, usage)
+        settled = await self._submitted(submission)
+        return await self._recorded(submission, settled)
+
+    async def record_many(
+        self, policy: Policy, usages: Sequence[Usage]
+    ) -> list[Recorded | Refused]:
+        """Count up to 100 records, each for itself; the answers are in the order of the records."""
+        if not 1 <= len(usages) <= BATCH_MAX:
+            raise InvalidValueError("requests", f"must be 1 to {BATCH_MAX} records")
+        prepared = [await self._attempted(policy, usage) for usage in usages]
+        futures = [self._submitted(one) for one in prepared if isinstance(one, Submission)]
+        await asyncio.gather(*futures, return_exceptions=True)
+        done = iter(futures)
+        return [
+            await self._answer(one, next(done))
+            if isinstance(one, Submission)
+            else Refused(usage.request_id, one)
+            for usage, one in zip(usages, prepared, strict=True)
+        ]
+
+    async def totals(
+        self, scope_key: str, labels: Iterable[str], day: str, *, live: bool = False
+    ) -> dict[ModelLabel, Total]:
+        """What a scope has spent on each label: one read, of the totals as last aggregated.
+
+        ``live`` sums the shards now instead, with a query to learn how many there are.
+        """
+        return await self._reader.scope(scope_key, labels, day, live=live)
+
+    async def org_totals(
+        self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool = False
+    ) -> OrgTotals:
+        """What an organisation and its apps have spent, also on labels that were not asked for."""
+        return await self._reader.org(org_id, labels, day, live=live)
+
+    async def labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
+        """The labels that a scope has usage on, whether they are in anybody's ordering or not."""
+        accounts = await self._reader.accounts(day, f"{scope_key}#LABEL#")
+        return frozenset(ModelLabel(account.label) for account in accounts)
+
+    async def close(self) -> None:
+        """Commit what was accepted, then stop."""
+        await self._committer.close()
+        if self._refreshing is not None:
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+
+    async def _prepared(self, policy: Policy, usage: Usage) -> Submission:
+        """The record, checked and priced."""
+        usage = checked(usage)
+        now_ms = self._clock.now_ms()
+        day = org_day(policy.timezone, happened_at_ms(usage, now_ms))
+        tokens = usage.tokens
+        model = self._prices.catalogue.model(usage.model_label)
+        if usage.bedrock_model_id is not None:
+            model.require(usage.bedrock_model_id)
+        prices = await self._prices.prices_for(model, date_of(day))
+        charged = charge(model, prices, tokens)
+        account = Account(scope_key(policy), usage.model_label, day)
+        counters = Counters(
+            charged.cost_usd_picos,
+            tokens.input_tokens,
+            tokens.output_tokens,
+            tokens.cache_read_tokens,
+            tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
+            requests=1,
+            errors=int(usage.status is UsageStatus.ERROR),
+        )
+        receipt = unsigned_receipt(
+            policy.org_id,
+            usage.request_id,
+            fingerprint(policy.client_id, usage),
+            *account,
+            tokens,
+            charged,
+            prices.source,
+            now_ms,
+        )
+        counted = Counted(account, policy.agg_shard_count)
+        return Submission(usage.request_id, counted, counters, receipt)
+
+    async def _attempted(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
+        try:
+            return await self._prepared(policy, usage)
+        except PriceKeeperError as error:
+            return error
+
+    def _submitted(self, submission: Submission) -> asyncio.Future[Settled]:
+        """What will become of the record."""
+        try:
+            future = self._committer.submit(submission)
+        except StoreError as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+        else:
+            self._want_total(submission.counted.account)
+        return future
+
+    async def _answer(
+        self, submission: Submission, done: asyncio.Future[Settled]
+    ) -> Recorded | Refused:
+        try:
+            return await self._recorded(submission, done.result())
+        except PriceKeeperError as error:
+            return Refused(submission.request_id, error)
+
+    async def _recorded(self, submission: Submission, settled: Settled) -> Recorded:
+        receipt = receipt_from(settled.receipt)
+        if receipt.fingerprint != submission.receipt["fingerprint"]:
+            raise RequestIdReusedError(submission.request_id)
+        outcome = Outcome.ACCEPTED if settled.accepted else Outcome.DUPLICATE
+        account = Account(receipt.scope_key, receipt.model_label, receipt.org_day)
+        return Recorded(submission.request_id, outcome, receipt, await self._total(account))
+
+    def _counted(self, counted: Counted, counters: Counters) -> None:
+        self._running.count(counted.account, counters, self._clock.now_ms())
+
+    async def _total(self, account: Account) -> Total | None:
+        """What is known of the account; waits for a read only if that is nothing."""
+        for _ in range(2):  # a read that is under way may have been begun without it
+            total = self._running.total(account)
+            if total is not None:
+                return total
+            self._want_total(account)
+            if self._refreshing is not None:
+                await asyncio.wait([self._refreshing])
+        return self._running.total(account)
+
+    def _want_total(self, account: Account) -> None:
+        """Have its total read, unless it was recently: one read at a time, for all that wait."""
+        age_ms = self._running.age_ms(account, self._clock.monotonic_ms())
+        if age_ms is not None and age_ms < REFRESH_MS:
+            return
+        self._stale.add(account)
+        self._refresh_soon()
+
+    def _refresh_soon(self) -> None:
+        if self._stale and self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh(), name="pricekeeper-totals")
+            self._refreshing.add_done_callback(self._refreshed)
+
+    def _refreshed(self, _: asyncio.Task[None]) -> None:
+        self._refreshing = None
+        self._refresh_soon()
+
+    async def _refresh(self) -> None:
+        accounts, self._stale = self._stale, set()
+        asked_at_ms = self._clock.monotonic_ms()
+        try:
+            totals = await self._reader.aggregated(accounts, consistent=False)
+        except StoreError:
+            return  # answers go without, or with an older one; the next record asks again
+        for account, total in totals.items():
+            self._running.rebase(account, total, asked_at_ms)
+
+
+def scope_key(policy: Policy) -> str:
+    """Whose spend counts: ``ORG#{org}``, or ``ORG#{org}#APP#{app}`` where apps have their own."""
+    return policy.scope_key

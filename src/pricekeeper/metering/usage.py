@@ -1,0 +1,142 @@
+"""A usage record as a client reports it, and the rules it must keep to be counted.
+
+The window in which a record is accepted is stated here because two other things follow from
+it: how long a receipt must live (`RECEIPT_LIFE_SECS`), and which days may still change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.pricing import TokenUsage
+
+LATE_MS_MAX: Final = 24 * 3_600_000
+"""How old the event may be when it is reported."""
+AHEAD_MS_MAX: Final = 5 * 60_000
+"""How far ahead of our clock its own may be."""
+RECEIPT_LIFE_SECS: Final = 48 * 3_600
+"""How long a request id is remembered, from the moment it was accepted.
+
+The same record can be accepted until its own timestamp is 24 h old, and that timestamp was at
+most 5 min ahead. So it can come back, and be taken for new, for 24 h and 5 min. What is left, 23 h
+and 55 min, is margin for clocks that disagree and for the time a commit may take. A record
+without a timestamp of its own happens whenever it is sent: it is known again for these 48 h.
+"""
+BATCH_MAX: Final = 100
+TAGS_MAX: Final = 16
+TAG_LENGTH_MAX: Final = 256
+TEXT_LENGTH_MAX: Final = 2048
+
+_REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,32}")
+_FINGERPRINT_BYTES: Final = 16
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class UsageStatus(StrEnum):
+    """How the call to the model ended. What it used counts either way."""
+
+    OK = "OK"
+    ERROR = "ERROR"
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one call used, in the client's own words."""
+
+    request_id: str
+    model_label: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    service_tier: str | None = None
+    batch: bool = False
+    bedrock_model_id: str | None = None
+    calling_region: str | None = None
+    status: UsageStatus = UsageStatus.OK
+    timestamp_ms: int | None = None
+    tags: dict[str, str] = {}
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """What is to be paid for; raises `InvalidValueError` for an impossible count."""
+        return TokenUsage(
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cache_read_tokens=self.cache_read_tokens,
+            cache_write_5m_tokens=self.cache_write_5m_tokens,
+            cache_write_1h_tokens=self.cache_write_1h_tokens,
+            service_tier=self.service_tier,
+            batch=self.batch,
+        )
+
+
+def checked(usage: Usage) -> Usage:
+    """The record with its id in canonical form; raises `InvalidValueError` naming a bad field.
+
+    Token counts are checked by what prices them, the label by the catalogue.
+    """
+    request_id = _request_id(usage.request_id)
+    for field in ("service_tier", "bedrock_model_id"):
+        text = getattr(usage, field)
+        if text is not None and not 1 <= len(text) <= TEXT_LENGTH_MAX:
+            raise InvalidValueError(field, f"must have 1 to {TEXT_LENGTH_MAX} characters")
+    if usage.calling_region is not None and not _REGION.fullmatch(usage.calling_region):
+        raise InvalidValueError("calling_region", "must be an AWS region such as us-east-1")
+    if usage.tags:
+        _check_tags(usage.tags)
+    if request_id == usage.request_id:
+        return usage
+    return msgspec.structs.replace(usage, request_id=request_id)
+
+
+def happened_at_ms(usage: Usage, now_ms: int) -> int:
+    """When the event happened: its own timestamp if it is in the window, else now."""
+    at_ms = usage.timestamp_ms
+    if at_ms is None:
+        return now_ms
+    if now_ms - LATE_MS_MAX <= at_ms <= now_ms + AHEAD_MS_MAX:
+        return at_ms
+    raise InvalidValueError("timestamp", "must be at most 24 hours old and 5 minutes ahead")
+
+
+def fingerprint(client_id: str, usage: Usage) -> bytes:
+    """Equal, in every process, exactly for the same body from the same client.
+
+    The body is what was sent: a timestamp that was left out is not in it, so that a retry
+    is the same body a second later.
+    """
+    try:
+        body = _canonical(usage)
+    except UnicodeEncodeError as error:
+        raise InvalidValueError("tags", "must be text, without lone surrogates") from error
+    digest = hashlib.blake2b(client_id.encode(), digest_size=_FINGERPRINT_BYTES)
+    digest.update(b"\0")
+    digest.update(body)
+    return digest.digest()
+
+
+def _request_id(text: str) -> str:
+    canonical = text.lower() if isinstance(text, str) else ""
+    if not _REQUEST_ID.fullmatch(canonical):
+        raise InvalidValueError(
+            "request_id", "must be a UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7"
+        )
+    return canonical
+
+
+def _check_tags(tags: dict[str, str]) -> None:
+    if len(tags) > TAGS_MAX:
+        raise InvalidValueError("tags", f"must be at most {TAGS_MAX} pairs")
+    for name, value in tags.items():
+        if not 1 <= len(name) <= TAG_LENGTH_MAX or len(value) > TAG_LENGTH_MAX:
+            raise InvalidValueError(
+                f"tags.{name[:TAG_LENGTH_MAX]}", f"must have at most {TAG_LENGTH_MAX} characters"
+            )

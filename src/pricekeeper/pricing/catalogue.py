@@ -1,0 +1,146 @@
+"""The models of a deployment: label, Bedrock model, prices, and what must be known to price it.
+
+The label decides the price, not what a client claims. A client may say which model it called,
+though, and if that contradicts the label, somebody's configuration is wrong and the usage is
+refused (`Model.require`) rather than priced as something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from pricekeeper.errors import ModelMismatchError, UnknownModelLabelError
+from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, normalise_model_id
+from pricekeeper.pricing.prices import (
+    PERMILLE,
+    PriceTable,
+    RateCard,
+    Variant,
+    laid_over,
+    scaled,
+)
+from pricekeeper.values import ModelLabel
+
+
+class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a tier, or batch, is priced: a multiple of the default prices, or prices of its own."""
+
+    multiplier_permille: int | None = None
+    pricing: RateCard | None = None
+
+    def card(self, default: RateCard) -> RateCard | None:
+        """Its card, if the default prices are these."""
+        if self.multiplier_permille is not None:
+            return scaled(default, self.multiplier_permille)
+        return self.pricing
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """One labelled model of the deployment."""
+
+    label: ModelLabel
+    bedrock_model_id: str
+    ref: ModelRef
+    family: str
+    tier: str
+    description: str
+    default_pricing: RateCard
+    priority: VariantPricing | None = None
+    flex: VariantPricing | None = None
+    reserved: VariantPricing | None = None
+    batch: VariantPricing | None = None
+    input_includes_cache_tokens: bool = False
+    burn_down_factor_permille: int = PERMILLE
+    aliases: frozenset[str] = frozenset()
+    price_list_names: frozenset[str] = frozenset()
+
+    def table(self, stated: PriceTable | None = None) -> PriceTable:
+        """The file's prices, under those that a source stated, if it did.
+
+        A multiplier applies to the default prices that result, so that a tier follows a
+        price that changed.
+        """
+        default = self.default_pricing
+        if stated is not None:
+            default = laid_over(default, stated.default)
+        return PriceTable(
+            default=default,
+            priority=self._card(Variant.PRIORITY, default, stated),
+            flex=self._card(Variant.FLEX, default, stated),
+            reserved=self._card(Variant.RESERVED, default, stated),
+            batch=self._card(Variant.BATCH, default, stated),
+        )
+
+    def require(self, reported_model_id: str) -> None:
+        """Raise if that id is of another model, or of this one at another rate."""
+        if reported_model_id == self.bedrock_model_id or reported_model_id in self.aliases:
+            return
+        reported = normalise_model_id(reported_model_id)
+        if isinstance(reported, OpaqueId):
+            self._refuse(
+                reported_model_id,
+                f"an id of the kind '{reported.kind}' does not say which model it is; if it is "
+                f"{self.bedrock_model_id}, add it to the aliases of '{self.label}'",
+            )
+        elif reported.base != self.ref.base:
+            self._refuse(
+                reported_model_id,
+                f"'{self.label}' is {self.ref.base}, not {reported.base}; report the label of the "
+                "model that was called",
+            )
+        elif not reported.same_rate(self.ref):
+            self._refuse(
+                reported_model_id,
+                f"'{self.label}' has the {self.ref.scope} rate of {self.ref.base}, but the "
+                f"{reported.scope} one was called; give the other rate a label of its own",
+            )
+
+    def is_multiple(self, variant: Variant) -> bool:
+        """Whether the file prices that variant as a multiple of the default prices."""
+        pricing: VariantPricing | None = getattr(self, variant.value)
+        return pricing is not None and pricing.multiplier_permille is not None
+
+    def _card(
+        self, variant: Variant, default: RateCard, stated: PriceTable | None
+    ) -> RateCard | None:
+        pricing: VariantPricing | None = getattr(self, variant.value)
+        below = None if pricing is None else pricing.card(default)
+        above = None if stated is None else stated.card(variant)
+        return laid_over(below, above) if below and above else above or below
+
+    def _refuse(self, reported: str, message: str) -> None:
+        raise ModelMismatchError(self.label, self.bedrock_model_id, reported, message)
+
+
+class Catalogue:
+    """The models of the deployment by label, in the file's order. It never changes."""
+
+    __slots__ = ("_models", "origin")
+
+    def __init__(self, models: Mapping[ModelLabel, Model], origin: str) -> None:
+        self._models = MappingProxyType(dict(models))
+        self.origin = origin
+
+    @property
+    def labels(self) -> tuple[ModelLabel, ...]:
+        """Every label that may be used."""
+        return tuple(self._models)
+
+    def model(self, label: str) -> Model:
+        """The model with that label; raises `UnknownModelLabelError` if there is none."""
+        model = self._models.get(ModelLabel(label))
+        if model is None:
+            raise UnknownModelLabelError(label, self.labels)
+        return model
+
+    def __contains__(self, label: object) -> bool:
+        return label in self._models
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
+
+    def __len__(self) -> int:
+        return len(self._models)

@@ -1,0 +1,161 @@
+"""What a usage costs, exactly, in pico-dollars.
+
+``tokens * micro-dollars per million tokens`` is a whole number of pico-dollars (1e-12 dollar),
+so nothing is ever divided here. Costs are kept and added as pico-dollars and split into
+micro-dollars and a remainder only to be shown; a million tiny requests then sum to the same
+as one big one.
+
+What is priced is what was served: the tier of the response, not the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from pricekeeper.errors import InvalidValueError, UnpricedUsageError
+from pricekeeper.pricing.catalogue import Model
+from pricekeeper.pricing.prices import COMPONENTS, Component, Prices, RateCard, Rates, Variant
+
+PICOS_PER_MICRO: Final = 1_000_000
+TOKENS_MAX: Final = 1_000_000_000
+
+_TIERS: Final = {
+    variant.value: variant
+    for variant in (Variant.DEFAULT, Variant.PRIORITY, Variant.FLEX, Variant.RESERVED)
+}
+
+
+class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one request as Bedrock reported them, and how it was served."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    service_tier: str | None = None
+    batch: bool = False
+
+    def __post_init__(self) -> None:
+        for component in COMPONENTS:
+            tokens = getattr(self, component.tokens_field)
+            if type(tokens) is not int or not 0 <= tokens <= TOKENS_MAX:
+                raise InvalidValueError(
+                    component.tokens_field, f"must be a whole number from 0 to {TOKENS_MAX}"
+                )
+
+    def tokens(self, component: Component) -> int:
+        """How many tokens of that kind."""
+        tokens: int = getattr(self, component.tokens_field)
+        return tokens
+
+    @property
+    def cache_tokens(self) -> int:
+        """How many tokens went through the cache, in either direction."""
+        return self.cache_read_tokens + self.cache_write_5m_tokens + self.cache_write_1h_tokens
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """What a usage costs, and by which of the prices."""
+
+    cost_usd_picos: int
+    variant: Variant
+    rates: Rates
+    pricing_version: str
+
+
+def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
+    """The exact cost; raises `UnpricedUsageError` if any part of it has no known price."""
+    variant = _served(model, usage)
+    card = prices.table.card(variant)
+    if card is None:
+        raise _unpriced_variant(model, variant)
+    fresh_tokens, prompt_tokens = _prompt(model, usage)
+    rates = card.at(prompt_tokens)
+    cost_usd_picos = 0
+    for component in COMPONENTS:
+        tokens = fresh_tokens if component is Component.INPUT else usage.tokens(component)
+        if not tokens:
+            continue
+        price = rates.of(component)
+        if price is None:
+            raise _unpriced_component(model, variant, component, card, rates)
+        cost_usd_picos += tokens * price
+    return Charge(
+        cost_usd_picos=cost_usd_picos,
+        variant=variant,
+        rates=rates,
+        pricing_version=prices.version,
+    )
+
+
+def split_micros(cost_usd_picos: int) -> tuple[int, int]:
+    """For showing a cost: its whole micro-dollars, and the pico-dollars that remain."""
+    return divmod(cost_usd_picos, PICOS_PER_MICRO)
+
+
+def _served(model: Model, usage: TokenUsage) -> Variant:
+    tier = _TIERS.get(usage.service_tier or Variant.DEFAULT)
+    if tier is None:
+        raise UnpricedUsageError(
+            model.label,
+            "service_tier",
+            f"{usage.service_tier!r} is no service tier that has prices",
+            f"report the tier of Bedrock's response: {', '.join(_TIERS)}",
+        )
+    if not usage.batch:
+        return tier
+    if tier is not Variant.DEFAULT:
+        raise UnpricedUsageError(
+            model.label,
+            "service_tier",
+            f"batch inference has no {tier} tier",
+            "report batch, or the tier, but not both",
+        )
+    return Variant.BATCH
+
+
+def _prompt(model: Model, usage: TokenUsage) -> tuple[int, int]:
+    """The input tokens that did not touch the cache, and the length of the whole prompt."""
+    if not model.input_includes_cache_tokens:
+        return usage.input_tokens, usage.input_tokens + usage.cache_tokens
+    fresh_tokens = usage.input_tokens - usage.cache_tokens
+    if fresh_tokens < 0:
+        raise InvalidValueError(
+            "input_tokens",
+            f"'{model.label}' reports cache tokens as part of its input tokens, "
+            f"but {usage.input_tokens} is less than the {usage.cache_tokens} cache tokens",
+        )
+    return fresh_tokens, usage.input_tokens
+
+
+def _unpriced_variant(model: Model, variant: Variant) -> UnpricedUsageError:
+    return UnpricedUsageError(
+        model.label,
+        "batch" if variant is Variant.BATCH else "service_tier",
+        f"'{model.label}' has no {variant} prices",
+        f"add models.{model.label}.{_place(variant)} to the deployment file",
+    )
+
+
+def _place(variant: Variant) -> str:
+    """Where the deployment file has the variant."""
+    return "batch" if variant is Variant.BATCH else f"service_tiers.{variant}"
+
+
+def _unpriced_component(
+    model: Model, variant: Variant, component: Component, card: RateCard, rates: Rates
+) -> UnpricedUsageError:
+    place = f"{_place(variant)}.pricing"
+    if variant is Variant.DEFAULT or model.is_multiple(variant):
+        place = "default_pricing"
+    if rates is not card:
+        place += ".long_context"
+    return UnpricedUsageError(
+        model.label,
+        component.tokens_field,
+        f"'{model.label}' has no {variant} price for these tokens",
+        f"add models.{model.label}.{place}.{component.price_field} to the deployment file",
+    )

@@ -1,0 +1,222 @@
+"""The deployment file: from YAML to a `Catalogue`, or every reason why not.
+
+The file is the operator's statement of what the deployment's models are and cost. It is read
+once, at start, and refused as a whole if anything in it is unclear: each bad field is named
+with its path, all of them at once. Without a file, the built-in one is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, Literal, cast
+
+import msgspec
+
+from pricekeeper.errors import DeploymentFileError, FieldError, InvalidValueError
+from pricekeeper.pricing.catalogue import Catalogue, Model, VariantPricing
+from pricekeeper.pricing.model_ids import ModelRef, normalise_model_id
+from pricekeeper.pricing.prices import COMPONENTS, PERMILLE, Component, RateCard, Rates
+from pricekeeper.pricing.shapes import shape_errors
+from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml
+from pricekeeper.values import ModelLabel, parse_model_label
+
+BUILT_IN: Final = "default_config.yaml"
+MODELS_MAX: Final = 200
+PRICE_USD_MICROS_PER_1M_MAX: Final = 10_000_000_000
+PERMILLE_MAX: Final = 100_000
+TEXT_LENGTH_MAX: Final = 1024
+
+_CENTS_OF_A_CENT: Final = 1_000
+"""Nothing on Bedrock costs less per million tokens; a smaller number was meant in dollars."""
+_STEP_TOKENS_MAX: Final = 1_000_000_000
+
+
+class _Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    priority: VariantPricing | None = None
+    flex: VariantPricing | None = None
+    reserved: VariantPricing | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    bedrock_model_id: str
+    priced_as: str | None = None
+    family: str
+    tier: str
+    description: str
+    default_pricing: RateCard
+    service_tiers: _Tiers = _Tiers()
+    batch: VariantPricing | None = None
+    input_includes_cache_tokens: bool = False
+    burn_down_factor_permille: int = PERMILLE
+    aliases: tuple[str, ...] = ()
+    price_list_names: tuple[str, ...] = ()
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    models: dict[str, _Entry]
+
+
+def load_catalogue(path: Path | None = None) -> Catalogue:
+    """The models of the file at that path, or the built-in ones."""
+    if path is None:
+        text = files(__package__).joinpath(BUILT_IN).read_text(encoding="utf-8")
+        return parse_catalogue(text, "built-in")
+    try:
+        return parse_catalogue(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        reason = f"can't be read: {error.strerror}"
+        raise DeploymentFileError(str(path), [FieldError("file", reason)]) from error
+    except UnicodeDecodeError as error:
+        raise DeploymentFileError(str(path), [FieldError("file", "is not UTF-8")]) from error
+
+
+def parse_catalogue(text: str, origin: str) -> Catalogue:
+    """The models that the text defines; raises `DeploymentFileError` with all that is wrong."""
+    try:
+        document = load_strict_yaml(text)
+    except InvalidYamlError as error:
+        raise DeploymentFileError(origin, [FieldError("file", str(error))]) from error
+    if problems := list(shape_errors(_File, document)):
+        raise DeploymentFileError(origin, problems)
+    entries = msgspec.convert(document, _File).models
+    if problems := list(_meaning_errors(entries)):
+        raise DeploymentFileError(origin, problems)
+    models = (_model(ModelLabel(label), entry) for label, entry in entries.items())
+    return Catalogue({model.label: model for model in models}, origin)
+
+
+def _model(label: ModelLabel, entry: _Entry) -> Model:
+    return Model(
+        label=label,
+        bedrock_model_id=entry.bedrock_model_id,
+        ref=cast(ModelRef, _ref(entry)),  # which _identity_errors has seen to
+        family=entry.family,
+        tier=entry.tier,
+        description=entry.description,
+        default_pricing=entry.default_pricing,
+        priority=entry.service_tiers.priority,
+        flex=entry.service_tiers.flex,
+        reserved=entry.service_tiers.reserved,
+        batch=entry.batch,
+        input_includes_cache_tokens=entry.input_includes_cache_tokens,
+        burn_down_factor_permille=entry.burn_down_factor_permille,
+        aliases=frozenset(entry.aliases),
+        price_list_names=frozenset(entry.price_list_names),
+    )
+
+
+def _ref(entry: _Entry) -> ModelRef | None:
+    ref = normalise_model_id(entry.priced_as or entry.bedrock_model_id)
+    return ref if isinstance(ref, ModelRef) else None
+
+
+def _meaning_errors(entries: dict[str, _Entry]) -> Iterator[FieldError]:
+    if not 1 <= len(entries) <= MODELS_MAX:
+        yield FieldError("models", f"must have 1 to {MODELS_MAX} models, not {len(entries)}")
+    owners: dict[str, str] = {}
+    for label, entry in entries.items():
+        path = f"models.{label}"
+        try:
+            parse_model_label(label, path)
+        except InvalidValueError as error:
+            yield FieldError(error.field, error.message)
+        yield from _identity_errors(entry, path)
+        for name in (entry.bedrock_model_id, *entry.aliases):
+            if owners.setdefault(name, label) != label:
+                yield FieldError(path, f"'{name}' belongs to '{owners[name]}' already")
+        yield from _pricing_errors(entry, path)
+        yield from _range_errors(
+            f"{path}.burn_down_factor_permille", entry.burn_down_factor_permille, 1, PERMILLE_MAX
+        )
+
+
+def _identity_errors(entry: _Entry, path: str) -> Iterator[FieldError]:
+    if _ref(entry) is None:
+        field, advice = (
+            ("bedrock_model_id", "; if it stands for one, name that one as priced_as")
+            if entry.priced_as is None
+            else ("priced_as", "")
+        )
+        yield FieldError(
+            f"{path}.{field}",
+            "must name a model, such as us.anthropic.claude-sonnet-4-5-20250929-v1:0" + advice,
+        )
+    texts = {name: getattr(entry, name) for name in ("family", "tier", "description")}
+    for kind in ("aliases", "price_list_names"):
+        texts |= {f"{kind}[{index}]": text for index, text in enumerate(getattr(entry, kind))}
+    for field, text in texts.items():
+        if not 1 <= len(text) <= TEXT_LENGTH_MAX:
+            yield FieldError(f"{path}.{field}", f"must have 1 to {TEXT_LENGTH_MAX} characters")
+
+
+def _pricing_errors(entry: _Entry, path: str) -> Iterator[FieldError]:
+    default = entry.default_pricing
+    yield from _card_errors(default, f"{path}.default_pricing")
+    for component in (Component.INPUT, Component.OUTPUT):
+        yield from _unit_errors(default, component, f"{path}.default_pricing")
+    tiers = entry.service_tiers
+    for place, variant in (
+        ("service_tiers.priority", tiers.priority),
+        ("service_tiers.flex", tiers.flex),
+        ("service_tiers.reserved", tiers.reserved),
+        ("batch", entry.batch),
+    ):
+        if variant is not None:
+            yield from _variant_errors(variant, default, f"{path}.{place}")
+
+
+def _unit_errors(default: RateCard, component: Component, path: str) -> Iterator[FieldError]:
+    price = default.of(component)
+    free = price == 0 and component is Component.OUTPUT  # an embedding model has no output
+    if price is not None and 0 <= price < _CENTS_OF_A_CENT and not free:
+        yield FieldError(
+            f"{path}.{component.price_field}",
+            f"{price} micro-dollars per million tokens is next to nothing; "
+            "3 dollars per million tokens are written 3000000",
+        )
+
+
+def _variant_errors(variant: VariantPricing, default: RateCard, path: str) -> Iterator[FieldError]:
+    if (variant.multiplier_permille is None) == (variant.pricing is None):
+        yield FieldError(path, "must have either multiplier_permille or pricing")
+    if variant.multiplier_permille is not None:
+        yield from _range_errors(
+            f"{path}.multiplier_permille", variant.multiplier_permille, 1, PERMILLE_MAX
+        )
+    if variant.pricing is not None:
+        yield from _card_errors(variant.pricing, f"{path}.pricing")
+        if default.long_context and not variant.pricing.long_context:
+            yield FieldError(
+                f"{path}.pricing.long_context", "must be given, as the default prices have steps"
+            )
+
+
+def _card_errors(card: RateCard, path: str) -> Iterator[FieldError]:
+    yield from _rates_errors(card, path)
+    over_tokens = 0
+    for index, step in enumerate(card.long_context):
+        place = f"{path}.long_context[{index}]"
+        yield from _rates_errors(step, place)
+        yield from _range_errors(
+            f"{place}.over_input_tokens", step.over_input_tokens, 1, _STEP_TOKENS_MAX
+        )
+        if step.over_input_tokens <= over_tokens:
+            yield FieldError(f"{place}.over_input_tokens", "must be more than in the step before")
+        over_tokens = step.over_input_tokens
+
+
+def _rates_errors(rates: Rates, path: str) -> Iterator[FieldError]:
+    for component in COMPONENTS:
+        field, price = f"{path}.{component.price_field}", rates.of(component)
+        if price is not None:
+            yield from _range_errors(field, price, 0, PRICE_USD_MICROS_PER_1M_MAX)
+        elif component in (Component.INPUT, Component.OUTPUT):
+            yield FieldError(field, "is required")
+
+
+def _range_errors(field: str, number: int, least: int, most: int) -> Iterable[FieldError]:
+    if not least <= number <= most:
+        yield FieldError(field, f"must be from {least} to {most}")

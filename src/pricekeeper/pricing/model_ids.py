@@ -1,0 +1,70 @@
+"""What a Bedrock ``modelId`` says about the price: the model, and which of two rates.
+
+Bedrock accepts many spellings of one model: the foundation model's id, an inference profile
+with a geographic prefix, and ARNs of both. A geographic prefix bills the rate of the region
+that was called, so it says nothing; ``global.`` has a rate of its own, so it does. Everything
+else (an application profile, a provisioned or custom model, a prompt, a router) names a model
+only to whoever may ask AWS, and is opaque here.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+GEOGRAPHIES: Final = ("us", "eu", "apac", "au", "jp", "in", "us-gov")
+MODEL_ID_LENGTH_MAX: Final = 2048
+
+_GLOBAL: Final = "global"
+_PREFIXED: Final = re.compile(rf"({'|'.join((*GEOGRAPHIES, _GLOBAL))})\.(?=[^.]+\.)")
+_MODEL_ID: Final = re.compile(r"[a-z0-9-]+\.[a-z0-9][a-z0-9._:-]*")
+_ARN: Final = re.compile(
+    r"arn:aws[a-z-]*:(?P<service>[a-z]+):[^:]*:[^:]*:(?P<kind>[^/]+)/(?P<id>.+)"
+)
+_TELLING_KINDS: Final = frozenset({"foundation-model", "inference-profile"})
+
+
+class RateScope(StrEnum):
+    """Which of a model's two rates applies."""
+
+    REGIONAL = "regional"
+    GLOBAL = "global"
+
+
+class ModelRef(msgspec.Struct, frozen=True):
+    """A model and the rate it is billed at, whatever way it was spelled."""
+
+    base: str
+    scope: RateScope = RateScope.REGIONAL
+    geography: str = ""
+
+    def same_rate(self, other: ModelRef) -> bool:
+        """Whether both are billed alike, as far as their ids can tell."""
+        return self.base == other.base and self.scope is other.scope
+
+
+class OpaqueId(msgspec.Struct, frozen=True):
+    """An id that does not say which model it is; ``kind`` is what it is instead."""
+
+    kind: str
+
+
+def normalise_model_id(text: str) -> ModelRef | OpaqueId:
+    """The model that an id or ARN names, or that it names none."""
+    if len(text) > MODEL_ID_LENGTH_MAX:
+        return OpaqueId("an overlong id")
+    if arn := _ARN.fullmatch(text):
+        if arn["service"] != "bedrock" or arn["kind"] not in _TELLING_KINDS:
+            return OpaqueId(f"{arn['service']} {arn['kind']}")
+        text = arn["id"]
+    prefix = ""
+    if prefixed := _PREFIXED.match(text):
+        prefix, text = prefixed[1], text[prefixed.end() :]
+    if not _MODEL_ID.fullmatch(text):
+        return OpaqueId("no model id")
+    if prefix == _GLOBAL:
+        return ModelRef(text, RateScope.GLOBAL)
+    return ModelRef(text, geography=prefix)

@@ -1,0 +1,255 @@
+"""The refresh job: PricingCache filled from a source, and the file compared with one.
+
+Three days are kept filled, because the day of a usage is its organisation's own: somewhere it
+is already tomorrow, and somewhere still yesterday. A past day is only filled where it is
+empty; what was charged by stays.
+
+A price is not believed if it became zero, or changed by a factor of `CHANGE_FACTOR_MAX` or
+more against the price in force: sources are kept by hand, and a slipped decimal point is the
+commonest mistake in them. The whole model is then left alone and reported, until somebody
+accepts it by label.
+
+Any number of instances may refresh at once, and again after any failure. An item is written
+only if it would say something else, and never over one whose source was asked later. That
+condition fails once the item is there, so a lost reply does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, TypeAlias
+
+import structlog
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, UnpricedUsageError
+from pricekeeper.pricing.catalogue import Catalogue, Model
+from pricekeeper.pricing.items import StatedPrices, price_item, price_key, stated_prices
+from pricekeeper.pricing.prices import PriceTable, flattened
+from pricekeeper.pricing.reports import (
+    Change,
+    CheckReport,
+    DayUpdate,
+    Difference,
+    RefreshReport,
+    Refusal,
+    UnmatchedModel,
+    changes_between,
+)
+from pricekeeper.pricing.sources import PriceList, PriceSource, Unmatched
+from pricekeeper.storage import ITEM_ABSENT, Condition, Put, Store, attr
+from pricekeeper.storage.tables import PRICING_CACHE
+from pricekeeper.values import ModelLabel
+
+CHANGE_FACTOR_MAX: Final = 5
+DAYS_AHEAD: Final = 1
+DAYS_BACK: Final = 1
+
+_Held: TypeAlias = dict[tuple[str, date], StatedPrices]
+_Outcome: TypeAlias = tuple[DayUpdate, ...] | Refusal | UnmatchedModel
+
+_log = structlog.get_logger(__name__)
+
+
+async def refresh(
+    store: Store,
+    clock: Clock,
+    catalogue: Catalogue,
+    source: PriceSource,
+    *,
+    accept_suspicious: Collection[ModelLabel] = (),
+) -> RefreshReport:
+    """Ask the source and write what it says: one batch read, and one put per item that is new.
+
+    What the store raises is raised. To refresh again is then always right.
+    """
+    prices = await source.load()
+    asked_at_epoch, models = clock.now_ms() // 1000, tuple(catalogue)
+    days = _days(asked_at_epoch)
+    held = await _held(store, models, days)
+    job = _Job(store, prices, asked_at_epoch, days, held)
+    outcomes: dict[ModelLabel, _Outcome] = {
+        model.label: await job.run(model, believe=model.label in accept_suspicious)
+        for model in models
+    }
+    found = outcomes.values()
+    return RefreshReport(
+        source=prices.source,
+        updated=tuple(item for outcome in found if isinstance(outcome, tuple) for item in outcome),
+        unchanged=tuple(label for label, outcome in outcomes.items() if outcome == ()),
+        unmatched=tuple(outcome for outcome in found if isinstance(outcome, UnmatchedModel)),
+        refused=tuple(outcome for outcome in found if isinstance(outcome, Refusal)),
+        unused_names=prices.unused_names(models),
+    )
+
+
+async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> CheckReport:
+    """Compare the deployment file with what the source says about today."""
+    prices = await source.load()
+    today, models = _utc_day(clock.now_ms() // 1000), tuple(catalogue)
+    agreeing: list[ModelLabel] = []
+    differing: list[Difference] = []
+    unmatched: list[UnmatchedModel] = []
+    for model in models:
+        quote = prices.quote(model, today)
+        if isinstance(quote, Unmatched):
+            unmatched.append(_unmatched(model, quote))
+            continue
+        stated, file = flattened(quote), flattened(model.table())
+        said = {price: file[price] for price in stated if price in file}
+        if changes := changes_between(said, stated):
+            differing.append(Difference(model.label, model.bedrock_model_id, changes))
+        else:
+            agreeing.append(model.label)
+    return CheckReport(
+        source=prices.source,
+        agreeing=tuple(agreeing),
+        differing=tuple(differing),
+        unmatched=tuple(unmatched),
+        unused_names=prices.unused_names(models),
+    )
+
+
+class _Job:
+    """One refresh, and what it knows: the source's list, and what PricingCache held before."""
+
+    def __init__(
+        self,
+        store: Store,
+        prices: PriceList,
+        asked_at_epoch: int,
+        days: tuple[date, ...],
+        held: _Held,
+    ) -> None:
+        self._store = store
+        self._prices = prices
+        self._asked_at_epoch = asked_at_epoch
+        self._today = _utc_day(asked_at_epoch)
+        self._days = days
+        self._held = held
+
+    async def run(self, model: Model, *, believe: bool) -> _Outcome:
+        quotes: dict[date, PriceTable] = {}
+        for day in self._days:
+            quote = self._prices.quote(model, day)
+            if isinstance(quote, Unmatched):
+                _log.warning("price_unmatched", label=model.label, reason=quote.reason)
+                return _unmatched(model, quote)
+            quotes[day] = quote
+        if not believe and (suspicious := self._suspicious(model, quotes)):
+            _log.warning("price_refused", label=model.label, **_told(suspicious))
+            return Refusal(model.label, model.bedrock_model_id, suspicious)
+        updates = [
+            DayUpdate(
+                model.label,
+                model.bedrock_model_id,
+                day,
+                changes_between(
+                    flattened(self._in_force(model, day)), flattened(model.table(quote))
+                ),
+            )
+            for day, quote in quotes.items()
+            if await self._write(model, day, quote)
+        ]
+        self._log_changes(updates)
+        return tuple(updates)
+
+    def _in_force(self, model: Model, day: date) -> PriceTable:
+        """What was in force before: as stated for that day or the last one before it."""
+        for earlier in reversed(self._days[: self._days.index(day) + 1]):
+            if stated := self._held.get((model.bedrock_model_id, earlier)):
+                return model.table(stated.table)
+        return model.table()
+
+    def _suspicious(self, model: Model, quotes: Mapping[date, PriceTable]) -> tuple[Change, ...]:
+        old = flattened(self._in_force(model, self._today))
+        for quote in quotes.values():
+            changes = changes_between(old, {**old, **flattened(quote)})
+            if suspicious := tuple(change for change in changes if _is_suspicious(change)):
+                return suspicious
+        return ()
+
+    async def _write(self, model: Model, day: date, quote: PriceTable) -> bool:
+        """Whether that was written; not if it was there already, or a later statement is."""
+        held = self._held.get((model.bedrock_model_id, day))
+        stated = StatedPrices(
+            table=quote, source=self._prices.source, fetched_at_epoch=self._asked_at_epoch
+        )
+        if held is not None and (held.version == stated.version or day < self._today):
+            return False
+        item = price_item(model, day, stated)
+        condition = ITEM_ABSENT if day < self._today else _is_older_than(stated)
+        try:
+            await self._store.put(Put(PRICING_CACHE, item, condition))
+        except ConditionFailedError:
+            return False
+        except OutcomeUnknownError:
+            if await self._store.get(PRICING_CACHE, price_key(model, day)) != item:
+                raise
+        return True
+
+    def _log_changes(self, updates: Sequence[DayUpdate]) -> None:
+        """Once per change, although it is written for several days."""
+        logged: set[tuple[Change, ...]] = {()}
+        for update in updates:
+            if update.changes:
+                logged.add(update.changes)
+                _log.info(
+                    "price_changed",
+                    label=update.label,
+                    since=update.day.isoformat(),
+                    source=self._prices.source,
+                    **_told(update.changes),
+                )
+
+
+async def _held(store: Store, models: Sequence[Model], days: Sequence[date]) -> _Held:
+    places = [(model, day) for model in models for day in days]
+    items = await store.batch_get([(PRICING_CACHE, price_key(*place)) for place in places])
+    held: _Held = {}
+    for (model, day), item in zip(places, items, strict=True):
+        if item is not None:
+            try:
+                held[model.bedrock_model_id, day] = stated_prices(model, item)
+            except UnpricedUsageError as error:
+                _log.warning("price_item_unreadable", label=model.label, reason=error.message)
+    return held
+
+
+def _is_older_than(stated: StatedPrices) -> Condition:
+    """Nothing there, something unreadable, or a statement that was asked for earlier."""
+    fetched_at = attr("fetched_at_epoch")
+    at_the_same_time = fetched_at.eq(stated.fetched_at_epoch)
+    return ~fetched_at.ge(stated.fetched_at_epoch) | (
+        at_the_same_time & attr("version").ne(stated.version)
+    )
+
+
+def _is_suspicious(change: Change) -> bool:
+    old, new = change.old, change.new
+    if new == 0:
+        return True
+    if not old or not new:
+        return False
+    return max(old, new) >= CHANGE_FACTOR_MAX * min(old, new)
+
+
+def _unmatched(model: Model, quote: Unmatched) -> UnmatchedModel:
+    return UnmatchedModel(model.label, model.bedrock_model_id, quote.reason)
+
+
+def _told(changes: Sequence[Change]) -> dict[str, dict[str, int | None]]:
+    return {
+        "old": {change.price: change.old for change in changes},
+        "new": {change.price: change.new for change in changes},
+    }
+
+
+def _days(epoch: int) -> tuple[date, ...]:
+    today = _utc_day(epoch)
+    return tuple(today + timedelta(days=offset) for offset in range(-DAYS_BACK, DAYS_AHEAD + 1))
+
+
+def _utc_day(epoch: int) -> date:
+    return datetime.fromtimestamp(epoch, UTC).date()

@@ -1,0 +1,83 @@
+"""What a refresh did and what a check found, as values that a command or a job can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+
+import msgspec
+
+from pricekeeper.values import ModelLabel
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One price before and after, in micro-dollars per million tokens; ``None``: not known."""
+
+    price: str
+    old: int | None
+    new: int | None
+
+
+class DayUpdate(msgspec.Struct, frozen=True):
+    """An item that was written. ``changes`` is empty if it says what was in force before."""
+
+    label: ModelLabel
+    bedrock_model_id: str
+    day: date
+    changes: tuple[Change, ...]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A model whose prices were not believed, and the changes that made them suspicious."""
+
+    label: ModelLabel
+    bedrock_model_id: str
+    suspicious: tuple[Change, ...]
+
+
+class UnmatchedModel(msgspec.Struct, frozen=True):
+    """A configured model that the source has no certain price for."""
+
+    label: ModelLabel
+    bedrock_model_id: str
+    reason: str
+
+
+class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a refresh did. Every configured model is in exactly one of the first four."""
+
+    source: str
+    updated: tuple[DayUpdate, ...]
+    unchanged: tuple[ModelLabel, ...]
+    """Nothing was written: the items said so already, or another instance asked later."""
+    unmatched: tuple[UnmatchedModel, ...]
+    refused: tuple[Refusal, ...]
+    unused_names: tuple[str, ...]
+    """What the source lists and no configured model is."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A model whose prices differ: ``old`` is the file's, ``new`` the source's."""
+
+    label: ModelLabel
+    bedrock_model_id: str
+    changes: tuple[Change, ...]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How the deployment file compares with a source. What the source does not say is left out."""
+
+    source: str
+    agreeing: tuple[ModelLabel, ...]
+    differing: tuple[Difference, ...]
+    unmatched: tuple[UnmatchedModel, ...]
+    unused_names: tuple[str, ...]
+
+
+def changes_between(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[Change, ...]:
+    """What is different in the new prices, in their order; then what they lack."""
+    return tuple(
+        Change(price, old.get(price), new.get(price))
+        for price in {**new, **old}
+        if old.get(price) != new.get(price)
+    )

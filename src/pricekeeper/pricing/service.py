@@ -1,0 +1,105 @@
+"""The price book: which prices are in force for a model on a day.
+
+PricingCache first, the deployment file under it. The answer is kept in memory for at most a
+minute, so a cold lookup costs one consistent read and a warm one none, and a price that
+changed is in force everywhere within that minute.
+
+It fails closed: if PricingCache can't be read, the store's error is raised. To price by the
+file then would be a guess, and what is priced is about to be written to the same store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from datetime import date
+from typing import Final, NamedTuple
+
+from pricekeeper.clock import Clock
+from pricekeeper.pricing.catalogue import Catalogue, Model
+from pricekeeper.pricing.items import price_key, stated_prices
+from pricekeeper.pricing.prices import Prices
+from pricekeeper.pricing.refresh import check, refresh
+from pricekeeper.pricing.reports import CheckReport, RefreshReport
+from pricekeeper.pricing.sources import PriceSource
+from pricekeeper.storage import Store
+from pricekeeper.storage.tables import PRICING_CACHE
+from pricekeeper.values import ModelLabel
+
+STALENESS_MS_MAX: Final = 60_000
+ENTRIES_MAX: Final = 4_096
+"""Labels times days; usage is accepted for three days at most, so this is never reached by
+a deployment of up to a thousand labels. Beyond it the oldest answer is forgotten."""
+
+
+class _Entry(NamedTuple):
+    prices: Prices
+    asked_at_ms: int
+
+
+class PriceBook:
+    """Answers what a model costs, and keeps PricingCache up to date when asked to."""
+
+    def __init__(self, store: Store, clock: Clock, catalogue: Catalogue) -> None:
+        self._store = store
+        self._clock = clock
+        self.catalogue = catalogue
+        self._entries: dict[tuple[str, date], _Entry] = {}
+        self._reading: dict[tuple[str, date], asyncio.Task[Prices]] = {}
+
+    async def prices_for(self, model: Model, day: date) -> Prices:
+        """The prices in force on that day, at most a minute old."""
+        place = (model.bedrock_model_id, day)
+        entry = self._entries.get(place)
+        if entry and self._clock.monotonic_ms() - entry.asked_at_ms < STALENESS_MS_MAX:
+            return entry.prices
+        # One read serves everybody who waits for it. It is a task of its own, so that the
+        # caller who happened to be first can be cancelled without taking the others along.
+        reading = self._reading.get(place)
+        if reading is None:
+            reading = asyncio.create_task(self._read(model, day))
+            self._reading[place] = reading
+            reading.add_done_callback(lambda done: self._finished(place, done))
+        return await asyncio.shield(reading)
+
+    async def refresh(
+        self, source: PriceSource, *, accept_suspicious: Collection[ModelLabel] = ()
+    ) -> RefreshReport:
+        """Fill PricingCache from the source; the new prices are in force here at once."""
+        report = await refresh(
+            self._store, self._clock, self.catalogue, source, accept_suspicious=accept_suspicious
+        )
+        self.forget()
+        return report
+
+    async def check(self, source: PriceSource) -> CheckReport:
+        """Compare the deployment file with the source; nothing is read or written."""
+        return await check(self._clock, self.catalogue, source)
+
+    def forget(self) -> None:
+        """Read anew at the next lookup, also what is being read just now."""
+        self._entries.clear()
+        self._reading.clear()
+
+    def _finished(self, place: tuple[str, date], reading: asyncio.Task[Prices]) -> None:
+        if self._reading.get(place) is reading:
+            del self._reading[place]
+        if not reading.cancelled():
+            reading.exception()  # all who waited may be gone; asyncio wants it to be seen
+
+    async def _read(self, model: Model, day: date) -> Prices:
+        place = (model.bedrock_model_id, day)
+        asked_at_ms = self._clock.monotonic_ms()
+        reading = asyncio.current_task()
+        item = await self._store.get(PRICING_CACHE, price_key(model, day))
+        if item is None:
+            prices = Prices.of(model.table(), "config")
+        else:
+            stated = stated_prices(model, item)
+            prices = Prices.of(model.table(stated.table), f"pricing-cache:{stated.source}")
+        if self._reading.get(place) is reading:  # else it was forgotten meanwhile
+            self._entries.pop(place, None)  # so that it becomes the youngest
+            self._entries[place] = _Entry(prices, asked_at_ms)
+            if len(self._entries) > ENTRIES_MAX:
+                del self._entries[next(iter(self._entries))]
+        return prices

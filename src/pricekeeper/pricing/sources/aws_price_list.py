@@ -1,0 +1,223 @@
+"""Prices from AWS's bulk price list: its offer files for Bedrock, local or downloaded.
+
+They need no credentials: `offer_urls` says where they are. The list names models as the
+invoice does and not by model id, and no rule leads from one to the other, so the deployment
+file says which names are a model's (``price_list_names``) and they are compared as a whole. What
+the list does not say is not made up: a unit that is not known, two prices for one thing, or
+long-context prices without a threshold leave the model unmatched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from pricekeeper.errors import PriceSourceError
+from pricekeeper.pricing.catalogue import Model
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step, Variant, usd_price
+from pricekeeper.pricing.sources import PriceList, Quote, Unmatched
+from pricekeeper.pricing.sources.aws_meters import Meter, read_usage_type
+
+SOURCE: Final = "aws-price-list"
+OFFERS: Final = ("AmazonBedrock", "AmazonBedrockFoundationModels", "AmazonBedrockService")
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+DOWNLOAD_SECS_MAX: Final = 60
+
+_URL: Final = (
+    "https://pricing.us-east-1.amazonaws.com/offers/v1.0/aws/{offer}/current/{region}/index.json"
+)
+_EDITION: Final = " (Amazon Bedrock Edition)"
+_UNITS: Final = {"1K tokens": 1_000, "1M tokens": 1_000_000}
+_DATE_LENGTH: Final = len("2026-01-23")
+
+_Level = tuple[Variant, bool]
+_Rates = dict[str, int]
+
+
+class _Attributes(msgspec.Struct, rename="camel"):
+    usagetype: str = ""
+    servicename: str = ""
+    region_code: str = ""
+
+
+class _Product(msgspec.Struct):
+    attributes: _Attributes
+
+
+class _Dimension(msgspec.Struct, rename="camel"):
+    unit: str = ""
+    price_per_unit: dict[str, str] = {}
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    effective_date: str
+    price_dimensions: dict[str, _Dimension]
+
+
+class _Terms(msgspec.Struct, rename="pascal"):
+    on_demand: dict[str, dict[str, _Term]] = {}
+
+
+class _Offer(msgspec.Struct, rename="camel"):
+    publication_date: str
+    products: dict[str, _Product]
+    terms: _Terms
+
+
+class _Row(NamedTuple):
+    meter: Meter
+    since: date
+    usd_micros_per_1m: int
+
+
+def offer_urls(region: str) -> tuple[str, ...]:
+    """Where AWS publishes the offers of that region."""
+    return tuple(_URL.format(offer=offer, region=region) for offer in OFFERS)
+
+
+class AwsPriceList:
+    """Offer files of one region, each a path or an http(s) URL."""
+
+    def __init__(self, locations: Sequence[str], region: str) -> None:
+        self._locations = tuple(locations)
+        self._region = region
+
+    async def load(self) -> PriceList:
+        """Read or download all of them."""
+        offers = []
+        for location in self._locations:
+            if location.startswith(("http://", "https://")):
+                content = await _download(location)
+            else:
+                content = await asyncio.to_thread(_read, location)
+            offers.append(await asyncio.to_thread(_decode, location, content))
+        try:
+            return await asyncio.to_thread(AwsOffers, offers, self._region)
+        except ValueError as error:
+            raise PriceSourceError(SOURCE, f"a price or date can't be read: {error}") from error
+
+
+class AwsOffers:
+    """The prices of some offer files, in one region."""
+
+    def __init__(self, offers: Iterable[_Offer], region: str) -> None:
+        published = ""
+        self._rows: dict[str, list[_Row]] = defaultdict(list)
+        for offer in offers:
+            published = max(published, offer.publication_date[:_DATE_LENGTH])
+            for sku, product in offer.products.items():
+                if product.attributes.region_code == region:
+                    self._add(product.attributes, offer.terms.on_demand.get(sku, {}))
+        self.source = f"{SOURCE}-{region}-{published}"
+
+    def quote(self, model: Model, day: date) -> Quote:
+        """What the rows under the model's names say, if they agree."""
+        levels: dict[_Level, _Rates] = defaultdict(dict)
+        for meter, price in self._in_force(model, day).items():
+            if len(price) > 1:
+                return Unmatched(
+                    f"several {meter.variant} prices for {meter.component} tokens under "
+                    + ", ".join(sorted(_names(model)))
+                )
+            levels[meter.variant, meter.long_context][meter.component.value] = price.pop()
+        default = levels[Variant.DEFAULT, False]
+        if not {"input", "output"} <= default.keys():
+            names = ", ".join(sorted(_names(model)))
+            return Unmatched(f"no {model.ref.scope} input and output price under {names}")
+        return _table(model, levels)
+
+    def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
+        """The names of the list that are no configured model's."""
+        used = {name for model in models for name in _names(model)}
+        return tuple(sorted(self._rows.keys() - used))
+
+    def _add(self, attributes: _Attributes, terms: dict[str, _Term]) -> None:
+        read = read_usage_type(attributes.usagetype)
+        if read is None:
+            return
+        name, meter = read
+        name = name or attributes.servicename.removesuffix(_EDITION)
+        for term in terms.values():
+            for dimension in term.price_dimensions.values():
+                per_tokens = _UNITS.get(dimension.unit)
+                usd = dimension.price_per_unit.get("USD")
+                if per_tokens and usd is not None:
+                    since = date.fromisoformat(term.effective_date[:_DATE_LENGTH])
+                    self._rows[name].append(_Row(meter, since, usd_price(usd, per_tokens)))
+
+    def _in_force(self, model: Model, day: date) -> dict[Meter, set[int]]:
+        """The prices of each of the model's meters on that day: one, if all is well."""
+        newest: dict[Meter, tuple[date, set[int]]] = {}
+        for name in _names(model):
+            for row in self._rows.get(name, ()):
+                if row.meter.scope is not model.ref.scope or row.since > day:
+                    continue
+                since, prices = newest.get(row.meter, (date.min, set()))
+                if row.since > since:
+                    newest[row.meter] = row.since, {row.usd_micros_per_1m}
+                elif row.since == since:
+                    prices.add(row.usd_micros_per_1m)
+        return {meter: prices for meter, (_, prices) in newest.items()}
+
+
+def _names(model: Model) -> frozenset[str]:
+    return model.price_list_names | {model.ref.base}
+
+
+def _table(model: Model, levels: dict[_Level, _Rates]) -> Quote:
+    """The table of these rates; the list's long-context prices get the file's threshold."""
+    cards: dict[str, RateCard] = {}
+    for variant in Variant:
+        rates, long = levels[variant, False], levels[variant, True]
+        steps: tuple[Step, ...] = ()
+        if any(rates.get(component) != price for component, price in long.items()):
+            known = model.default_pricing.long_context
+            if len(known) != 1:
+                return Unmatched(
+                    "the list has long-context prices but not from how many tokens on; "
+                    f"give models.{model.label}.default_pricing one long_context step"
+                )
+            steps = (Step(over_input_tokens=known[0].over_input_tokens, **long),)
+        if rates or steps:
+            cards[variant.value] = RateCard(**rates, long_context=steps)
+    return PriceTable(**cards)
+
+
+def _read(location: str) -> bytes:
+    path = Path(location)
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise PriceSourceError(location, f"is larger than {FILE_BYTES_MAX} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise PriceSourceError(location, f"can't be read: {error.strerror}") from error
+
+
+async def _download(url: str) -> bytes:
+    import aiohttp  # noqa: PLC0415  # only here is it needed
+
+    timeout = aiohttp.ClientTimeout(total=DOWNLOAD_SECS_MAX)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            response.raise_for_status()
+            content = bytearray()
+            async for chunk in response.content.iter_chunked(1024 * 1024):
+                content += chunk
+                if len(content) > FILE_BYTES_MAX:
+                    raise PriceSourceError(url, f"is larger than {FILE_BYTES_MAX} bytes")
+            return bytes(content)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise PriceSourceError(url, f"can't be downloaded: {str(error) or 'timeout'}") from error
+
+
+def _decode(location: str, content: bytes) -> _Offer:
+    try:
+        return msgspec.json.decode(content, type=_Offer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PriceSourceError(location, f"is not an offer file: {error}") from error

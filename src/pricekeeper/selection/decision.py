@@ -1,0 +1,137 @@
+"""A decision as it is handed out: the choice, the model and its prices, and how long it holds.
+
+Everything the answer to an app says can be read from here, in words too: a refusal or a
+fallback that does not say which quota, how much and until when is a bug report to come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from pricekeeper.errors import QuotaExceededError
+from pricekeeper.pricing import Model, Prices
+from pricekeeper.selection.fallback import Choice, QuotaStatus, QuotaUse, Standing
+from pricekeeper.tenants import Policy
+from pricekeeper.values import ModelLabel
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """When a client should ask again."""
+
+    check_interval_secs: int
+    cache_duration_secs: int
+
+    @property
+    def check_frequency(self) -> str:
+        """``PERIODIC_300S``, for an interval of 300 seconds."""
+        return f"PERIODIC_{self.check_interval_secs}S"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided for a client, and on what grounds."""
+
+    policy: Policy
+    choice: Choice
+    model: Model | None
+    """The recommended model; none if every quota is exhausted."""
+    prices: Prices | None
+    """What it costs today; none if there is no model."""
+    org_day: str
+    day_starts_at_ms: int
+    checked_at_ms: int
+    resets_at_ms: int
+    """The next local midnight."""
+    live: bool
+    """Whether the spends were summed from the counters just now, not taken from the totals."""
+
+    @property
+    def label(self) -> ModelLabel | None:
+        """The recommended label; none if every quota is exhausted."""
+        return self.choice.label
+
+    @property
+    def mode(self) -> QuotaStatus:
+        """NORMAL or TIGHT."""
+        return self.choice.mode
+
+    @property
+    def org_local_time(self) -> datetime:
+        """When it was decided, on the organisation's clock."""
+        return _moment(self.checked_at_ms).astimezone(ZoneInfo(self.policy.timezone))
+
+    @property
+    def checked_at(self) -> datetime:
+        """When it was decided, in UTC."""
+        return _moment(self.checked_at_ms)
+
+    @property
+    def resets_at(self) -> datetime:
+        """The next local midnight, in UTC."""
+        return _moment(self.resets_at_ms)
+
+    @property
+    def explanation(self) -> str:
+        """Which quotas were looked at, and why this label."""
+        return explain(self.choice, self.resets_at)
+
+    def guidance(self, now_ms: int) -> Guidance:
+        """When to ask again; no answer is to be kept beyond the organisation's day."""
+        calm = self.mode is QuotaStatus.NORMAL
+        interval_secs = (
+            self.policy.refresh_interval_normal_secs
+            if calm
+            else self.policy.refresh_interval_tight_secs
+        )
+        left_secs = max(0, self.resets_at_ms - now_ms) // 1000
+        return Guidance(interval_secs, min(interval_secs, left_secs))
+
+    def exhausted(self) -> QuotaExceededError:
+        """The error that tells a client that there is no model for it today."""
+        models: dict[str, int] = {use.label: use.quota_pct_hundredths for use in self.choice.quotas}
+        return QuotaExceededError(models, self.resets_at_ms, self.explanation)
+
+
+def explain(choice: Choice, resets_at: datetime) -> str:
+    """The decision in words, from the first label of the order to the chosen one."""
+    until = resets_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    told = [_told(use, choice) for use in choice.quotas if use.standing is not Standing.NOT_NEEDED]
+    if choice.label is None:
+        told.append("no model may be used")
+    return f"{'; '.join(told)}; the quotas start anew at {until}"
+
+
+def _told(use: QuotaUse, choice: Choice) -> str:
+    spent = (
+        f"{pct_text(use.quota_pct_hundredths)} % of its quota is spent "
+        f"({use.spend_usd_micros} of {use.quota_usd_micros} micro-dollars)"
+    )
+    match use.standing:
+        case Standing.CHOSEN if choice.override is not None:
+            whom = "organisation" if choice.override.client.app_id is None else "app"
+            return f"{use.label} was set by hand for the {whom}: {spent}"
+        case Standing.CHOSEN:
+            return f"{use.label} is recommended: {spent}"
+        case Standing.EXCEEDED:
+            return f"{use.label} is exhausted: {spent}"
+        case Standing.GIVEN_UP:
+            return f"{use.label} was given up earlier today: {spent}"
+        case Standing.DISABLED:
+            return f"{use.label} has no quota"
+        case _:
+            return f"{use.label} is not a model of this deployment"
+
+
+def pct_text(hundredths: int) -> str:
+    """A percentage with two decimals, from an integer: ``99.99``."""
+    return f"{hundredths // 100}.{hundredths % 100:02}"
+
+
+def _moment(epoch_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=epoch_ms)

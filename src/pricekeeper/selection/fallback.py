@@ -1,0 +1,273 @@
+"""Which label now, and why: the whole decision as arithmetic, without store or clock.
+
+An organisation orders its models and gives each a quota for the day. The first label in the
+order that still has quota is chosen. A label that was **given up**, because its quota was found
+exceeded while the sticky fallback is on, stays given up until local midnight: also if its quota
+is raised, the order is changed, or a slower reader still sees it under quota.
+
+What is sticky is therefore the *set* of labels that were given up, not a position. A position
+means another label as soon as the order is edited, and the apps of one organisation may order
+its models differently while they share its quotas. For a given order the two say the same: the
+set is everything before the position, and `Flip.index` is that position.
+
+Where the line is: a label is EXCEEDED once it has spent its whole quota (``spent >= quota``),
+TIGHT from the threshold on (``spent * 100 >= threshold_pct * quota``), both in integers. A quota
+of zero means "not this model": the label is passed over, but not given up, so that a quota given
+to it later in the day counts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from pricekeeper.tenants import Client, Policy
+from pricekeeper.values import ModelLabel
+
+_PCT_HUNDREDTHS: Final = 100 * 100
+
+
+class Reason(StrEnum):
+    """Why the label is the recommended one."""
+
+    NORMAL = "NORMAL"
+    """The first in the order that may be used has quota left."""
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    """One before it was found exceeded just now."""
+    STICKY_FALLBACK = "STICKY_FALLBACK"
+    """One before it was given up earlier today."""
+    MANUAL_OVERRIDE = "MANUAL_OVERRIDE"
+    """An operator wants it so for the rest of the day."""
+
+
+class QuotaStatus(StrEnum):
+    """How much of a quota is gone."""
+
+    NORMAL = "NORMAL"
+    TIGHT = "TIGHT"
+    EXCEEDED = "EXCEEDED"
+
+
+class Standing(StrEnum):
+    """The part that one label of the order played in a decision."""
+
+    CHOSEN = "CHOSEN"
+    EXCEEDED = "EXCEEDED"
+    """Its quota is gone, and nobody had recorded that before."""
+    GIVEN_UP = "GIVEN_UP"
+    """Recorded as exceeded earlier today."""
+    DISABLED = "DISABLED"
+    """Its quota is zero."""
+    UNDEFINED = "UNDEFINED"
+    """The deployment has no such model (any more)."""
+    NOT_NEEDED = "NOT_NEEDED"
+    """It comes after the chosen one, or an override decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """One quota as the decision saw it."""
+
+    label: ModelLabel
+    spend_usd_micros: int
+    quota_usd_micros: int
+    status: QuotaStatus
+    standing: Standing
+
+    @property
+    def quota_pct_hundredths(self) -> int:
+        """How much of the quota is spent, see `quota_pct_hundredths`."""
+        return quota_pct_hundredths(self.spend_usd_micros, self.quota_usd_micros)
+
+
+@dataclass(frozen=True, slots=True)
+class StickyState:
+    """The fallback that is recorded for a scope today.
+
+    ``given_up`` is ``None`` in a record that follows the schema document alone.
+    """
+
+    active_label: ModelLabel
+    active_index: int
+    previous_label: ModelLabel
+    activated_at_epoch: int
+    given_up: frozenset[ModelLabel] | None
+
+    def given_up_in(self, ordering: Sequence[ModelLabel]) -> frozenset[ModelLabel]:
+        """What may not be used before midnight; what the order does not name is in it too."""
+        if self.given_up is not None:
+            return self.given_up
+        known = self.active_label in ordering
+        before = ordering[: ordering.index(self.active_label)] if known else ()
+        return frozenset((*before, self.previous_label)) - {self.active_label}
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What an operator wants for an app, or for all apps of an organisation, today."""
+
+    client: Client
+    """Whom it was set on."""
+    label: ModelLabel
+    activated_at_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """What has to be recorded for a decision to hold until midnight."""
+
+    label: ModelLabel
+    index: int
+    previous_label: ModelLabel
+    given_up: frozenset[ModelLabel]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A label, or none if all are exhausted, and everything that led to it."""
+
+    label: ModelLabel | None
+    reason: Reason
+    quotas: tuple[QuotaUse, ...]
+    """One for each label of the ordering, in that order."""
+    sticky_fallback_active: bool
+    """A label of the ordering is given up until midnight."""
+    override: Override | None = None
+    """The override that decided, if one did."""
+    flip: Flip | None = None
+    """What is not recorded yet."""
+
+    @property
+    def chosen(self) -> QuotaUse | None:
+        """The chosen label's quota."""
+        return next((use for use in self.quotas if use.standing is Standing.CHOSEN), None)
+
+    @property
+    def mode(self) -> QuotaStatus:
+        """TIGHT once the chosen label's quota is nearly or, under an override, wholly gone."""
+        chosen = self.chosen
+        calm = chosen is not None and chosen.status is QuotaStatus.NORMAL
+        return QuotaStatus.NORMAL if calm else QuotaStatus.TIGHT
+
+    def recorded(self) -> Choice:
+        """The same choice, once its flip has been recorded."""
+        return replace(self, flip=None, sticky_fallback_active=True)
+
+
+def quota_pct_hundredths(spend_usd_micros: int, quota_usd_micros: int) -> int:
+    """Hundredths of a percent, rounded down: 100 % is said of a spent quota and no other.
+
+    A quota of zero is spent from the start.
+    """
+    if quota_usd_micros == 0:
+        return _PCT_HUNDREDTHS
+    return spend_usd_micros * _PCT_HUNDREDTHS // quota_usd_micros
+
+
+def quota_status(spend_usd_micros: int, quota_usd_micros: int, tight_pct: int) -> QuotaStatus:
+    """Where a spend stands against its quota."""
+    if spend_usd_micros >= quota_usd_micros:
+        return QuotaStatus.EXCEEDED
+    if spend_usd_micros * 100 >= tight_pct * quota_usd_micros:
+        return QuotaStatus.TIGHT
+    return QuotaStatus.NORMAL
+
+
+def choose(
+    policy: Policy,
+    defined: Container[str],
+    spends_usd_micros: Mapping[ModelLabel, int],
+    sticky: StickyState | None = None,
+    overrides: Sequence[Override] = (),
+) -> Choice:
+    """Decide. Of the overrides, the first that names a usable label of the ordering counts.
+
+    ``defined`` are the labels that the deployment has a model for. A label without a spend
+    has spent nothing.
+    """
+    ordering = policy.model_ordering
+    state = sticky if policy.sticky_fallback_enabled else None
+    given_up: frozenset[ModelLabel] = state.given_up_in(ordering) if state else frozenset()
+    bars = [
+        _bar(policy.quotas.get(label, 0), spends_usd_micros.get(label, 0), label in given_up)
+        if label in defined
+        else Standing.UNDEFINED
+        for label in ordering
+    ]
+    override = next((o for o in overrides if o.label in ordering and o.label in defined), None)
+    if override is None:
+        position = bars.index(None) if None in bars else None
+    else:
+        position = ordering.index(override.label)
+        bars = [None] * len(ordering)
+    standings = _standings(bars, position)
+    flip = None
+    if position is not None and override is None and policy.sticky_fallback_enabled:
+        flip = _flip(ordering, standings, position, given_up, state)
+    return Choice(
+        label=None if position is None else ordering[position],
+        reason=Reason.MANUAL_OVERRIDE if override else _reason(standings),
+        quotas=tuple(
+            _quota_use(policy, label, spends_usd_micros.get(label, 0), standing)
+            for label, standing in zip(ordering, standings, strict=True)
+        ),
+        sticky_fallback_active=not given_up.isdisjoint(ordering),
+        override=override,
+        flip=flip,
+    )
+
+
+def _bar(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> Standing | None:  # noqa: FBT001
+    """What keeps a label from being chosen, if anything does."""
+    if quota_usd_micros == 0:
+        return Standing.DISABLED
+    if given_up:
+        return Standing.GIVEN_UP
+    return Standing.EXCEEDED if spend_usd_micros >= quota_usd_micros else None
+
+
+def _standings(bars: Sequence[Standing | None], position: int | None) -> list[Standing]:
+    """The part of each label, once it is known which one was chosen."""
+    return [
+        Standing.CHOSEN
+        if at == position
+        else Standing.NOT_NEEDED
+        if bar is None or (position is not None and at > position)
+        else bar
+        for at, bar in enumerate(bars)
+    ]
+
+
+def _reason(standings: Sequence[Standing]) -> Reason:
+    if Standing.EXCEEDED in standings or Standing.CHOSEN not in standings:
+        return Reason.QUOTA_EXCEEDED
+    return Reason.STICKY_FALLBACK if Standing.GIVEN_UP in standings else Reason.NORMAL
+
+
+def _flip(
+    ordering: Sequence[ModelLabel],
+    standings: Sequence[Standing],
+    position: int,
+    given_up: frozenset[ModelLabel],
+    state: StickyState | None,
+) -> Flip | None:
+    """What the record lacks: labels that were found exceeded on the way to the chosen one."""
+    standing_of = zip(ordering, standings, strict=True)
+    exceeded = [label for label, standing in standing_of if standing is Standing.EXCEEDED]
+    if not exceeded:
+        return None
+    # The record's index only ever grows. With one order that is the position itself; apps with
+    # different orders count on from each other, so that no news is refused as old.
+    index = position if state is None else max(position, state.active_index + 1)
+    previous = exceeded[0] if state is None else state.active_label
+    return Flip(ordering[position], index, previous, given_up.union(exceeded))
+
+
+def _quota_use(
+    policy: Policy, label: ModelLabel, spend_usd_micros: int, standing: Standing
+) -> QuotaUse:
+    quota_usd_micros = policy.quotas.get(label, 0)
+    status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
+    return QuotaUse(label, spend_usd_micros, quota_usd_micros, status, standing)

@@ -1,0 +1,32 @@
+"""Counting what selection does, for tests that hold it to its costs and for the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class SelectionMeter:
+    """What one instance decided, and what became of the flips it tried."""
+
+    warm: int = 0
+    """Answers from memory."""
+
+    decisions: Counter[str] = field(default_factory=Counter)
+    """Decisions made anew, by reason; ``EXHAUSTED`` if there was no label."""
+
+    flips: int = 0
+    """Sticky states that this instance moved forward."""
+
+    flips_lost: int = 0
+    """Flips that another instance made first."""
+
+    flips_unknown: int = 0
+    """Flips whose reply was lost; the state was looked at again."""
+
+    flips_failed: int = 0
+    """Flips that the store could not take. The decision held all the same."""
+
+    overrides: Counter[str] = field(default_factory=Counter)
+    """Commands of operators: ``set`` and ``cleared``."""

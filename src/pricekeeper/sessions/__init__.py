@@ -1,0 +1,41 @@
+"""At most N live sessions for each client: opened, refreshed, listed, ended."""
+
+from pricekeeper.sessions.items import generation_of, slot_key
+from pricekeeper.sessions.opening import Login, Opened
+from pricekeeper.sessions.refresh_token import (
+    REFRESH_TOKEN_LENGTH_MAX,
+    REFRESH_TOKEN_PREFIX,
+    RefreshKey,
+    RefreshKeys,
+    RefreshToken,
+)
+from pricekeeper.sessions.service import Sessions
+from pricekeeper.sessions.session import (
+    REFRESH_TOKEN_SECS_MAX,
+    Labels,
+    Lifetimes,
+    Session,
+    SessionId,
+    make_labels,
+    parse_session_id,
+)
+
+__all__ = [
+    "REFRESH_TOKEN_LENGTH_MAX",
+    "REFRESH_TOKEN_PREFIX",
+    "REFRESH_TOKEN_SECS_MAX",
+    "Labels",
+    "Lifetimes",
+    "Login",
+    "Opened",
+    "RefreshKey",
+    "RefreshKeys",
+    "RefreshToken",
+    "Session",
+    "SessionId",
+    "Sessions",
+    "generation_of",
+    "make_labels",
+    "parse_session_id",
+    "slot_key",
+]

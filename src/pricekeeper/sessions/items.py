@@ -1,0 +1,162 @@
+"""Where sessions are stored, in the table ``Sessions``, and how.
+
+- ``SUBJECT#{client}`` / ``SLOT#{nnn}``: a session in its slot
+- ``BLOCK#refresh#{sha256}`` / ``BLOCK``: the refresh token of an evicted session
+- ``REQUEST#{sha256}`` / ``REQUEST``: the session that a login request opened
+
+A session that is ended is marked and not removed. Were its slot empty, a copy of the write
+that opened it, sent again and delayed on its way, would find it free and bring it back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pricekeeper.sessions.session import (
+    SLOTS_MAX,
+    Labels,
+    Session,
+    SessionId,
+    Slots,
+    parse_session_id,
+)
+from pricekeeper.storage import ITEM_ABSENT, Condition, Item, Key, Query, Set, Update, attr
+from pricekeeper.storage.tables import SESSIONS
+
+SLOT_PREFIX: Final = "SLOT#"
+
+
+def partition(subject: str) -> str:
+    """Where everything of the subject is."""
+    return f"SUBJECT#{subject}"
+
+
+def slot_key(subject: str, slot: int) -> Key:
+    """The slot's place."""
+    return Key(partition(subject), f"{SLOT_PREFIX}{slot:03}")
+
+
+def block_key(refresh_hash: str) -> Key:
+    """The place of a blocklist entry."""
+    return Key(f"BLOCK#refresh#{refresh_hash}", "BLOCK")
+
+
+def request_key(subject: str, request_token: str) -> Key:
+    """The place that remembers what a login request opened; neither part can imitate the other."""
+    digest = hashlib.sha256(f"{len(subject)}#{subject}#{request_token}".encode()).hexdigest()
+    return Key(f"REQUEST#{digest}", "REQUEST")
+
+
+def slots_query(subject: str) -> Query:
+    """Every slot of the subject."""
+    return Query(SESSIONS, partition(subject), prefix=SLOT_PREFIX, limit=SLOTS_MAX)
+
+
+def slots_from(items: Iterable[Item], token_generation: str) -> Slots:
+    """What such a query found."""
+    return Slots(token_generation, tuple(map(session_from, items)))
+
+
+def generation_of(session_id: SessionId, slot: Item | None) -> str | None:
+    """The token generation of the session in that slot; ``None`` if it is not there any more."""
+    if slot is None or slot["nonce"] != session_id.nonce or slot["ended_at_ms"]:
+        return None
+    return str(slot["token_generation"])
+
+
+def session_item(session: Session) -> Item:
+    """The item of a session."""
+    key = slot_key(session.subject, session.id.slot)
+    return {
+        "PK": key.pk,
+        "SK": key.sk,
+        "nonce": session.id.nonce,
+        "token_generation": session.token_generation,
+        "rotation": session.rotation,
+        "key_id": session.key_id,
+        "refresh_hash": session.refresh_hash,
+        "previous_hash": session.previous_hash,
+        "opened_at_ms": session.opened_at_ms,
+        "refreshed_at_ms": session.refreshed_at_ms,
+        "user_agent": session.labels.user_agent,
+        "address": session.labels.address,
+        "ended_at_ms": session.ended_at_ms,
+        "expires_at_epoch": session.ends_at_epoch,
+    }
+
+
+def session_from(item: Mapping[str, Any]) -> Session:
+    """The session of an item."""
+    return Session(
+        subject=item["PK"].removeprefix(partition("")),
+        id=SessionId(int(item["SK"].removeprefix(SLOT_PREFIX)), item["nonce"]),
+        token_generation=item["token_generation"],
+        rotation=item["rotation"],
+        key_id=item["key_id"],
+        refresh_hash=item["refresh_hash"],
+        previous_hash=item["previous_hash"],
+        opened_at_ms=item["opened_at_ms"],
+        refreshed_at_ms=item["refreshed_at_ms"],
+        ends_at_epoch=item["expires_at_epoch"],
+        labels=Labels(item["user_agent"], item["address"]),
+        ended_at_ms=item["ended_at_ms"],
+    )
+
+
+def block_item(evicted: Session, now_ms: int) -> Item:
+    """The blocklist entry of a session's refresh token; it lasts as long as the token would."""
+    key = block_key(evicted.refresh_hash)
+    return {
+        "PK": key.pk,
+        "SK": key.sk,
+        "subject": evicted.subject,
+        "session_id": str(evicted.id),
+        "blocked_at_ms": now_ms,
+        "expires_at_epoch": evicted.ends_at_epoch,
+    }
+
+
+def request_item(key: Key, opened: SessionId, expires_at_epoch: int) -> Item:
+    """The memory of a login request."""
+    return {
+        "PK": key.pk,
+        "SK": key.sk,
+        "session_id": str(opened),
+        "expires_at_epoch": expires_at_epoch,
+    }
+
+
+def request_session(item: Mapping[str, Any]) -> SessionId | None:
+    """The session that a remembered request opened."""
+    return parse_session_id(item["session_id"])
+
+
+def free(left: Session | None) -> Condition:
+    """The slot is free: empty, expired, or still with the dead session that was left in it."""
+    return ITEM_ABSENT if left is None else ITEM_ABSENT | still(left)
+
+
+def still(session: Session) -> Condition:
+    """The slot holds exactly this session, neither refreshed nor ended in between."""
+    return (
+        attr("nonce").eq(session.id.nonce)
+        & attr("refresh_hash").eq(session.refresh_hash)
+        & attr("ended_at_ms").eq(session.ended_at_ms)
+    )
+
+
+def request_allows(ended: SessionId | None) -> Condition:
+    """The request has opened nothing yet, or nothing but this session, which has ended."""
+    return ITEM_ABSENT if ended is None else ITEM_ABSENT | attr("session_id").eq(str(ended))
+
+
+def holds(session_id: SessionId) -> Condition:
+    """The slot holds this session, however often it was refreshed, and it was not ended."""
+    return attr("nonce").eq(session_id.nonce) & attr("ended_at_ms").eq(0)
+
+
+def ending(subject: str, slot: int, now_ms: int, condition: Condition) -> Update:
+    """Mark what is in the slot as ended; a copy of this write changes nothing more."""
+    return Update(SESSIONS, slot_key(subject, slot), (Set("ended_at_ms", now_ms),), condition)

@@ -1,0 +1,205 @@
+"""One login, attempt by attempt: take a free slot, or the oldest session's.
+
+An attempt reads the subject's slots once and writes once. Its write insists on what the
+reading saw, so of two logins that saw the same only one goes through and the other reads
+again: that, and not the reading, is what keeps the limit. What a lost reply leaves behind:
+
+- The write arrived: the next attempt finds its own session in the slots.
+- It arrives later still: it takes a slot like any other login, and nobody holds the token of
+  that session. With a request token not even that: the request remembers what it opened.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    ReasonCode,
+    SessionLimitRaceError,
+    TransactionCancelledError,
+)
+from pricekeeper.sessions.items import (
+    block_item,
+    ending,
+    free,
+    request_allows,
+    request_item,
+    request_key,
+    request_session,
+    session_item,
+    slots_from,
+    slots_query,
+    still,
+)
+from pricekeeper.sessions.refresh_token import RefreshKeys, derive, hash_of, token_of
+from pricekeeper.sessions.session import Labels, Lifetimes, Session, SessionId, Slots
+from pricekeeper.storage import Put, Store, Write
+from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
+from pricekeeper.storage.tables import SESSIONS
+
+REQUEST_MEMORY_SECS: Final = 3_600
+NONCE_BYTES: Final = 16
+
+_OPERATIONS_PER_END: Final = 2
+_ENDS_MAX: Final = TRANSACTION_OPERATIONS_MAX // _OPERATIONS_PER_END
+
+
+class Login(msgspec.Struct, frozen=True):
+    """A client that has proved who it is and wants a session."""
+
+    subject: str
+    token_generation: str
+    limit: int
+    labels: Labels
+    request_token: str | None = None
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A session and its current refresh token."""
+
+    session: Session
+    refresh_token: str
+
+    def __repr__(self) -> str:
+        return f"Opened(session={self.session!r})"
+
+
+class Opening:
+    """What one login knows from one attempt to the next."""
+
+    def __init__(
+        self,
+        login: Login,
+        store: Store,
+        *,
+        clock: Clock,
+        keys: RefreshKeys,
+        lifetimes: Lifetimes,
+        randomness: random.Random,
+        touched: Callable[[SessionId], None],
+    ) -> None:
+        self._login = login
+        self._store = store
+        self._clock = clock
+        self._keys = keys
+        self._lifetimes = lifetimes
+        self._randomness = randomness
+        self._touched = touched
+        self._tried: list[SessionId] = []
+        self._remembered: SessionId | None = None
+
+    async def attempt(self) -> Opened:
+        """Read once, write once. `SessionLimitRaceError` if somebody came in between."""
+        login = self._login
+        page = await self._store.query(slots_query(login.subject))
+        slots = slots_from(page.items, login.token_generation)
+        opened = self._opened_before(slots)
+        if opened is not None:
+            return opened
+        await self._end(slots.beyond(login.limit))
+        available = slots.free(login.limit)
+        if available:
+            slot = self._randomness.choice(list(available))
+            fresh = self._fresh(slot)
+            await self._write([Put(SESSIONS, session_item(fresh.session), free(available[slot]))])
+        else:
+            oldest = slots.oldest(login.limit)
+            fresh = self._fresh(oldest.id.slot)
+            try:
+                await self._write(
+                    [
+                        Put(SESSIONS, session_item(fresh.session), still(oldest)),
+                        Put(SESSIONS, block_item(oldest, self._clock.now_ms())),
+                    ]
+                )
+            finally:
+                self._touched(oldest.id)
+        return fresh
+
+    def _opened_before(self, slots: Slots) -> Opened | None:
+        """What an earlier attempt, or an earlier call of the same request, has opened."""
+        for session_id in (*self._tried, self._remembered):
+            session = None if session_id is None else slots.find(session_id)
+            key = None if session is None else self._keys.find_refresh_key(session.key_id)
+            if session is not None and key is not None:
+                return Opened(session, token_of(session, key))
+        return None
+
+    def _fresh(self, slot: int) -> Opened:
+        login, now_ms = self._login, self._clock.now_ms()
+        key = self._keys.current_refresh_key()
+        session_id = SessionId(slot, secrets.token_urlsafe(NONCE_BYTES))
+        self._tried.append(session_id)
+        token = derive(key, login.subject, session_id, 0)
+        session = Session(
+            subject=login.subject,
+            id=session_id,
+            token_generation=login.token_generation,
+            rotation=0,
+            key_id=key.id,
+            refresh_hash=hash_of(token),
+            previous_hash="",
+            opened_at_ms=now_ms,
+            refreshed_at_ms=now_ms,
+            ends_at_epoch=self._lifetimes.end_epoch(now_ms, now_ms),
+            labels=login.labels,
+        )
+        return Opened(session, token)
+
+    async def _write(self, operations: Sequence[Put]) -> None:
+        if self._login.request_token is not None:
+            await self._write_for_request(operations, self._login.request_token)
+        elif len(operations) == 1:
+            try:
+                await self._store.put(operations[0])
+            except ConditionFailedError as failure:
+                reason = CancellationReason(ReasonCode.CONDITION_FAILED, failure.item)
+                raise SessionLimitRaceError([reason]) from failure
+        else:
+            await self._transact(operations)
+
+    async def _write_for_request(self, operations: Sequence[Put], request_token: str) -> None:
+        """Write the same, and remember for the request which session it opened."""
+        key = request_key(self._login.subject, request_token)
+        expires = self._clock.now_ms() // 1000 + REQUEST_MEMORY_SECS
+        remember = Put(
+            SESSIONS,
+            request_item(key, self._tried[-1], expires),
+            request_allows(self._remembered),
+        )
+        try:
+            await self._transact([*operations, remember])
+        except SessionLimitRaceError as race:
+            known = race.cancellation_reasons[-1].item
+            if known is not None:
+                self._remembered = request_session(known)
+            raise
+
+    async def _end(self, sessions: Sequence[Session]) -> None:
+        """End what a lowered limit has no slot for, as many at once as a transaction takes."""
+        now_ms = self._clock.now_ms()
+        for start in range(0, len(sessions), _ENDS_MAX):
+            some = sessions[start : start + _ENDS_MAX]
+            operations: list[Write] = []
+            for session in some:
+                operations.append(ending(session.subject, session.id.slot, now_ms, still(session)))
+                operations.append(Put(SESSIONS, block_item(session, now_ms)))
+            try:
+                await self._transact(operations)
+            finally:
+                for session in some:
+                    self._touched(session.id)
+
+    async def _transact(self, operations: Sequence[Write]) -> None:
+        try:
+            await self._store.transact(operations)
+        except TransactionCancelledError as cancelled:
+            raise SessionLimitRaceError(cancelled.reasons) from cancelled

@@ -1,0 +1,288 @@
+"""Sessions: opened, refreshed, listed and ended, never more of them than the limit says.
+
+Every promise rests on a condition of a write, none on a lock. The turns taken here only keep
+logins of one client on one instance from losing to each other over and over; instances that
+know nothing of each other race, lose, and try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import structlog
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    ConditionFailedError,
+    InvalidTokenError,
+    InvalidValueError,
+    OutcomeUnknownError,
+    SessionLimitRaceError,
+)
+from pricekeeper.sessions.items import (
+    block_key,
+    ending,
+    holds,
+    session_from,
+    slot_key,
+    slots_from,
+    slots_query,
+    still,
+)
+from pricekeeper.sessions.opening import Login, Opened, Opening
+from pricekeeper.sessions.refresh_token import (
+    RefreshKeys,
+    RefreshToken,
+    derive,
+    hash_of,
+    open_token,
+    token_of,
+)
+from pricekeeper.sessions.session import (
+    SLOTS_MAX,
+    Lifetimes,
+    Session,
+    SessionId,
+    Verdict,
+    judge,
+)
+from pricekeeper.storage import Item, Set, Store, Update
+from pricekeeper.storage.tables import SESSIONS
+
+OPEN_ATTEMPTS_MAX: Final = 10
+OPEN_BACKOFF_FIRST_MS: Final = 20
+OPEN_BACKOFF_MAX_MS: Final = 2_000
+ROTATE_ATTEMPTS_MAX: Final = 4
+
+_REQUEST_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_DEFAULT_LIFETIMES: Final = Lifetimes()
+
+_log = structlog.get_logger(__name__)
+
+
+class Sessions:
+    """The sessions of all clients. ``subject`` is a client's id everywhere."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        keys: RefreshKeys,
+        lifetimes: Lifetimes = _DEFAULT_LIFETIMES,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._keys = keys
+        self._lifetimes = lifetimes
+        self._randomness = randomness or random.SystemRandom()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._listeners: list[Callable[[SessionId], None]] = []
+
+    def on_touched(self, listener: Callable[[SessionId], None]) -> None:
+        """Have the listener called whenever a session may just have ended by our doing."""
+        self._listeners.append(listener)
+
+    async def open_session(self, login: Login) -> Opened:
+        """Open a session, at the oldest one's expense if there is no free slot.
+
+        A lost race is tried again with full jitter, `OPEN_ATTEMPTS_MAX` times in all. A call
+        that repeats a request token gets the session that the first one opened, if it lives.
+        """
+        _check(login)
+        opening = self.opening(login)
+        turn = self._turns.setdefault(login.subject, asyncio.Lock())
+        attempt = 1
+        while True:
+            try:
+                async with turn:
+                    return await opening.attempt()
+            except (SessionLimitRaceError, OutcomeUnknownError):
+                if attempt == OPEN_ATTEMPTS_MAX:
+                    raise
+            window_ms = min(OPEN_BACKOFF_MAX_MS, OPEN_BACKOFF_FIRST_MS << attempt)
+            await self._clock.sleep_ms(self._randomness.randrange(window_ms))
+            attempt += 1
+
+    def opening(self, login: Login) -> Opening:
+        """One login whose attempts the caller makes itself."""
+        return Opening(
+            login,
+            self._store,
+            clock=self._clock,
+            keys=self._keys,
+            lifetimes=self._lifetimes,
+            randomness=self._randomness,
+            touched=self._touched,
+        )
+
+    def open_refresh_token(self, text: str) -> RefreshToken:
+        """Take a refresh token apart; raises, without asking the store, if we never made it."""
+        token = open_token(text, self._keys)
+        if token is None:
+            raise _refusal("not a refresh token of ours")
+        return token
+
+    async def refresh(self, token: RefreshToken, token_generation: str) -> Opened:
+        """Replace a refresh token by its successor; one that is spent ends the session.
+
+        The successor follows from the session and its rotation alone. So whoever presents the
+        same token within the grace, or repeats a call whose reply was lost, gets the same one.
+        """
+        slot: Mapping[str, Any] | None
+        slot, block = await self._store.batch_get(
+            [
+                (SESSIONS, slot_key(token.subject, token.session_id.slot)),
+                (SESSIONS, block_key(token.hash)),
+            ]
+        )
+        if block is not None:
+            raise _refusal("evicted", token)
+        successor_hash = ""
+        for _ in range(ROTATE_ATTEMPTS_MAX):
+            session = _session_of(slot, token_generation)
+            verdict = self._judge(session, token)
+            if session is None or verdict is Verdict.ENDED:
+                raise _refusal("ended", token)
+            if verdict is Verdict.REPLAY or session.refresh_hash == successor_hash:
+                return self._again(session, token)
+            if verdict is Verdict.REUSED:
+                await self._end_reused(session, token)
+                raise _refusal("reused", token)
+            rotated = self._rotated(session)
+            successor_hash = rotated.session.refresh_hash
+            try:
+                await self._rotate(session, rotated.session)
+            except ConditionFailedError as failure:
+                slot = failure.item
+            except OutcomeUnknownError:
+                slot = await self._slot(token)
+            else:
+                return rotated
+        raise OutcomeUnknownError("the refresh token may have been replaced; present it again")
+
+    async def find(self, token: RefreshToken, token_generation: str) -> Session | None:
+        """The session whose current refresh token this is, if it lives."""
+        session = _session_of(await self._slot(token), token_generation)
+        return session if self._judge(session, token) is Verdict.ROTATE else None
+
+    async def list_sessions(self, subject: str, token_generation: str) -> tuple[Session, ...]:
+        """The live sessions of a subject, oldest first."""
+        page = await self._store.query(slots_query(subject))
+        return slots_from(page.items, token_generation).live
+
+    async def end_session(self, subject: str, session_id: SessionId) -> bool:
+        """End one session, however often it was refreshed; whether it was there."""
+        now_ms = self._clock.now_ms()
+        try:
+            await self._store.update(ending(subject, session_id.slot, now_ms, holds(session_id)))
+        except ConditionFailedError:
+            return False
+        except OutcomeUnknownError as lost:
+            if lost.item is None or holds(session_id).holds(lost.item):
+                raise
+        finally:
+            self._touched(session_id)
+        return True
+
+    def _touched(self, session_id: SessionId) -> None:
+        for listener in self._listeners:
+            listener(session_id)
+
+    async def _slot(self, token: RefreshToken) -> Item | None:
+        return await self._store.get(SESSIONS, slot_key(token.subject, token.session_id.slot))
+
+    def _judge(self, session: Session | None, token: RefreshToken) -> Verdict:
+        return judge(
+            session,
+            token.session_id,
+            token.hash,
+            token.rotation,
+            now_ms=self._clock.now_ms(),
+            grace_ms=self._lifetimes.grace_ms,
+        )
+
+    def _again(self, session: Session, token: RefreshToken) -> Opened:
+        """The session with its current token, derived once more."""
+        key = self._keys.find_refresh_key(session.key_id)
+        if key is None:
+            raise _refusal("its key was withdrawn", token)
+        return Opened(session, token_of(session, key))
+
+    def _rotated(self, session: Session) -> Opened:
+        key, now_ms = self._keys.current_refresh_key(), self._clock.now_ms()
+        rotation = session.rotation + 1
+        successor = derive(key, session.subject, session.id, rotation)
+        rotated = Session(
+            subject=session.subject,
+            id=session.id,
+            token_generation=session.token_generation,
+            rotation=rotation,
+            key_id=key.id,
+            refresh_hash=hash_of(successor),
+            previous_hash=session.refresh_hash,
+            opened_at_ms=session.opened_at_ms,
+            refreshed_at_ms=now_ms,
+            ends_at_epoch=self._lifetimes.end_epoch(session.opened_at_ms, now_ms),
+            labels=session.labels,
+        )
+        return Opened(rotated, successor)
+
+    async def _rotate(self, session: Session, rotated: Session) -> None:
+        """One conditional write; a copy of it finds its own condition false."""
+        await self._store.update(
+            Update(
+                SESSIONS,
+                slot_key(session.subject, session.id.slot),
+                (
+                    Set("rotation", rotated.rotation),
+                    Set("key_id", rotated.key_id),
+                    Set("refresh_hash", rotated.refresh_hash),
+                    Set("previous_hash", rotated.previous_hash),
+                    Set("refreshed_at_ms", rotated.refreshed_at_ms),
+                    Set("expires_at_epoch", rotated.ends_at_epoch),
+                ),
+                still(session),
+            )
+        )
+
+    async def _end_reused(self, session: Session, token: RefreshToken) -> None:
+        _log.warning(
+            "refresh_token_reused",
+            client_id=session.subject,
+            session_id=str(session.id),
+            presented_rotation=token.rotation,
+            current_rotation=session.rotation,
+        )
+        await self.end_session(session.subject, session.id)
+
+
+def _check(login: Login) -> None:
+    if not 1 <= login.limit <= SLOTS_MAX:
+        raise InvalidValueError("session_limit", f"must be 1 to {SLOTS_MAX}")
+    if login.request_token is not None and not _REQUEST_TOKEN.fullmatch(login.request_token):
+        raise InvalidValueError("request_token", "must be 1 to 128 printable ASCII characters")
+
+
+def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Session | None:
+    """What the slot holds, if it is of this token generation."""
+    if slot is None or slot["token_generation"] != token_generation:
+        return None
+    return session_from(slot)
+
+
+def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenError:
+    """Tell the log why, and the caller nothing."""
+    _log.info(
+        "refresh_token_refused",
+        reason=reason,
+        client_id=token.subject if token else None,
+        session_id=str(token.session_id) if token else None,
+    )
+    return InvalidTokenError()

@@ -1,0 +1,73 @@
+"""Logging: one JSON object a line, and no secret in any of them.
+
+Redaction happens at the sink, on the finished line, so that it does not depend on every caller
+remembering it: whatever looks like a token or a secret of ours, or like credentials in a
+header, is replaced before it leaves the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_SECRET: Final = re.compile(
+    rb"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"  # a JWT
+    rb"|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}"  # our secrets and one-time tokens
+    rb"|(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{8,}"  # what a header carries
+)
+_HIDDEN: Final = b"[redacted]"
+
+
+def redacted(line: bytes) -> bytes:
+    """The line without anything that looks like a secret."""
+    return _SECRET.sub(_HIDDEN, line)
+
+
+class RedactingLogger:
+    """Writes finished lines to standard error, redacted."""
+
+    def msg(self, line: bytes) -> None:
+        """Write one line, whole."""
+        sys.stderr.buffer.write(redacted(line) + b"\n")
+        sys.stderr.buffer.flush()
+
+    debug = info = warning = error = exception = critical = msg
+
+
+def configure_logging(level: str) -> None:
+    """Set up logging for this process: ours as JSON lines, everybody else's from warnings up."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_serialise),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=lambda *_: RedactingLogger(),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[_RedactingHandler()], force=True)
+
+
+class _RedactingHandler(logging.Handler):
+    """The standard library's logging, through the same sink."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = {"event": self.format(record), "level": record.levelname.lower()}
+        RedactingLogger().msg(_serialise({**event, "logger": record.name}))
+
+
+def _serialise(event: Any, **_: Any) -> bytes:
+    return msgspec.json.encode(event, enc_hook=str)

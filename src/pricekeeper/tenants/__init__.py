@@ -1,0 +1,41 @@
+"""Organisations and apps: their settings, inheritance, and the policy in force for each.
+
+Features ask `Tenants.policy` and get one merged value. A client that does not exist, or exists
+no more, is a `NotFoundError` there, which is how everybody else learns of a deletion.
+"""
+
+from pricekeeper.tenants.client import Client, parse_client_id
+from pricekeeper.tenants.configuration import (
+    ANY_LABEL,
+    AppSettings,
+    OrgSettings,
+    Quotas,
+    QuotaScope,
+    RateLimit,
+    RateLimits,
+)
+from pricekeeper.tenants.items import config_key
+from pricekeeper.tenants.listing import AppPage, OrgPage
+from pricekeeper.tenants.policy import Life, Policy
+from pricekeeper.tenants.service import Enrolment, Record, Saved, Tenants
+
+__all__ = [
+    "ANY_LABEL",
+    "AppPage",
+    "AppSettings",
+    "Client",
+    "Enrolment",
+    "Life",
+    "OrgPage",
+    "OrgSettings",
+    "Policy",
+    "QuotaScope",
+    "Quotas",
+    "RateLimit",
+    "RateLimits",
+    "Record",
+    "Saved",
+    "Tenants",
+    "config_key",
+    "parse_client_id",
+]

@@ -1,0 +1,69 @@
+"""Policies that were read a moment ago, so that a warm client costs no store call.
+
+A policy is kept for `POLICY_AGE_MS_MAX` from the moment its read began. Half a minute
+rather than the whole one that settings would bear, because a policy also says whether a
+client still stands, and that must be known everywhere within thirty seconds.
+
+A change that this instance makes is seen by it at once: the change forgets what it touched,
+and a read that was under way meanwhile may have missed it, so its answer is not kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.tenants.client import Client
+from pricekeeper.tenants.policy import Policy
+
+POLICY_AGE_MS_MAX: Final = 30_000
+POLICIES_MAX: Final = 10_000
+
+
+class PolicyCache:
+    """The policies used last, at most ``entries_max`` of them."""
+
+    def __init__(self, clock: Clock, entries_max: int = POLICIES_MAX) -> None:
+        self._clock = clock
+        self._entries_max = entries_max
+        self._entries: OrderedDict[Client, tuple[int, Policy]] = OrderedDict()
+        self._changes = 0
+
+    def get(self, client: Client) -> Policy | None:
+        """What is known of the client and still young enough."""
+        entry = self._entries.get(client)
+        if entry is None:
+            return None
+        good_until_ms, policy = entry
+        if self._clock.monotonic_ms() >= good_until_ms:
+            del self._entries[client]
+            return None
+        self._entries.move_to_end(client)
+        return policy
+
+    def reading(self) -> tuple[int, int]:
+        """Call this before a read, and hand the result to `keep` with what was read."""
+        return self._changes, self._clock.monotonic_ms() + POLICY_AGE_MS_MAX
+
+    def keep(self, policy: Policy, reading: tuple[int, int]) -> None:
+        """Remember what was read, unless something changed while it was being read."""
+        changes, good_until_ms = reading
+        if changes != self._changes:
+            return
+        self._entries[policy.client] = (good_until_ms, policy)
+        self._entries.move_to_end(policy.client)
+        if len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+
+    def drop(self, client: Client) -> None:
+        """The client was read, and is no more."""
+        self._entries.pop(client, None)
+
+    def forget(self, client: Client) -> None:
+        """The client was changed: an organisation takes the policies of its apps with it."""
+        self._changes += 1
+        self._entries.pop(client, None)
+        if client.app_id is None:
+            for known in [known for known in self._entries if known.org_id == client.org_id]:
+                del self._entries[known]

@@ -1,0 +1,50 @@
+"""Who a client is: an organisation, or one of its apps, and the one name it goes by.
+
+A ``client_id`` can be read in one way only, whatever the app is called, because the UUID
+in the middle has a fixed length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id
+
+_ORG: Final = "org-"
+_APP: Final = "-app-"
+_ORG_ENDS: Final = len(_ORG) + 36
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """An organisation, or an app of it."""
+
+    org_id: OrgId
+    app_id: AppId | None = None
+
+    @property
+    def client_id(self) -> str:
+        """``org-{org_id}`` or ``org-{org_id}-app-{app_id}``."""
+        if self.app_id is None:
+            return f"{_ORG}{self.org_id}"
+        return f"{_ORG}{self.org_id}{_APP}{self.app_id}"
+
+    @property
+    def org(self) -> Client:
+        """The organisation that the client is, or belongs to."""
+        return self if self.app_id is None else Client(self.org_id)
+
+
+def parse_client_id(text: str, field: str = "client_id") -> Client:
+    """The client of that name; only the exact spelling names it."""
+    try:
+        client = Client(parse_org_id(text[len(_ORG) : _ORG_ENDS]))
+        if len(text) > _ORG_ENDS:
+            client = Client(client.org_id, parse_app_id(text[_ORG_ENDS + len(_APP) :]))
+    except InvalidValueError:
+        client = None
+    if client is None or client.client_id != text:
+        raise InvalidValueError(field, "must be org-{org_id} or org-{org_id}-app-{app_id}")
+    return client

@@ -1,0 +1,96 @@
+"""What an organisation and an app can be configured with: fields, defaults and bounds.
+
+Values of these types are valid: they come out of `parsing` or out of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from pricekeeper.values import ModelLabel
+
+NAME_LENGTH_MAX: Final = 200
+ORDERING_LENGTH_MAX: Final = 64
+QUOTA_USD_MICROS_MAX: Final = 10**15
+SHARD_COUNTS: Final = (8, 16, 32, 64)
+SHARD_COUNT_DEFAULT: Final = 8
+TIGHT_PCT_RANGE: Final = (50, 100)
+TIGHT_PCT_DEFAULT: Final = 95
+REFRESH_SECS_RANGE: Final = (1, 86_400)
+REFRESH_NORMAL_SECS_DEFAULT: Final = 300
+REFRESH_TIGHT_SECS_DEFAULT: Final = 60
+SESSION_LIMIT_RANGE: Final = (1, 100)
+SESSION_LIMIT_DEFAULT: Final = 5
+
+ANY_LABEL: Final = "*"
+LIMITS_PER_LABEL_MAX: Final = 16
+LIMIT_AMOUNT_MAX: Final = 10**12
+LIMIT_PERIOD_MS_MAX: Final = 31 * 86_400_000
+
+INHERITED: Final = (
+    "model_ordering",
+    "quotas",
+    "tight_mode_threshold_pct",
+    "refresh_interval_normal_secs",
+    "refresh_interval_tight_secs",
+    "session_limit",
+    "rate_limits",
+)
+"""What an app may override; everything else is the org's alone."""
+
+
+class QuotaScope(StrEnum):
+    """Whether the apps of an organisation share its quotas or have their own."""
+
+    ORG = "ORG"
+    APP = "APP"
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """A token bucket: up to ``capacity``, and ``refill_amount`` more in every period."""
+
+    capacity: int
+    refill_amount: int
+    refill_period_ms: int
+
+
+Quotas: TypeAlias = Mapping[ModelLabel, int]
+"""Micro-dollars a day by label."""
+RateLimits: TypeAlias = Mapping[str, Mapping[str, RateLimit]]
+"""By label, or `ANY_LABEL`, then by the limit's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrgSettings:
+    """What an organisation is configured with; its apps inherit it."""
+
+    org_name: str
+    timezone: str
+    quota_scope: QuotaScope
+    model_ordering: tuple[ModelLabel, ...]
+    quotas: Quotas
+    sticky_fallback_enabled: bool
+    agg_shard_count: int
+    tight_mode_threshold_pct: int
+    refresh_interval_normal_secs: int
+    refresh_interval_tight_secs: int
+    session_limit: int
+    rate_limits: RateLimits
+
+
+@dataclass(frozen=True, slots=True)
+class AppSettings:
+    """What an app overrides; ``None`` is inherited."""
+
+    app_name: str
+    model_ordering: tuple[ModelLabel, ...] | None = None
+    quotas: Quotas | None = None
+    tight_mode_threshold_pct: int | None = None
+    refresh_interval_normal_secs: int | None = None
+    refresh_interval_tight_secs: int | None = None
+    session_limit: int | None = None
+    rate_limits: RateLimits | None = None

@@ -1,0 +1,233 @@
+"""Config items: keys, attributes, and what a condition on them says.
+
+An organisation is ``ORG#{org}`` / ``ORG``, its apps are ``ORG#{org}`` / ``APP#{app}``: one
+partition holds an organisation and everything in it. ``ORGS`` / ``{org}`` exists for each
+organisation, so that listing them is a query and never a scan.
+
+The item also holds the client's credentials, which are not ours: settings are written
+attribute by attribute and never replace the item. Attributes that this service added to the
+schema, and those with a default in it, need not be there: an imported item is one like any
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    ITEM_EXISTS,
+    Action,
+    Condition,
+    Item,
+    Key,
+    Query,
+    Remove,
+    Set,
+    attr,
+)
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import configuration as bounds
+from pricekeeper.tenants.client import Client
+from pricekeeper.tenants.configuration import (
+    AppSettings,
+    OrgSettings,
+    QuotaScope,
+    RateLimit,
+    RateLimits,
+)
+from pricekeeper.tenants.policy import Life, Policy, app_policy, org_policy
+from pricekeeper.values import AppId, ModelLabel, OrgId
+
+INDEX_PK: Final = "ORGS"
+APP_PREFIX: Final = "APP#"
+
+INCARNATION: Final = "incarnation"
+ORG_INCARNATION: Final = "org_incarnation"
+VERSION: Final = "version"
+CREATED_AT: Final = "created_at_epoch"
+UPDATED_AT: Final = "updated_at_epoch"
+TOKEN_GENERATION: Final = "token_generation"  # noqa: S105 - the name of an attribute
+TOKENS_VALID_FROM: Final = "tokens_valid_from_epoch_ms"
+
+_OPTIONAL: Final = tuple(field.name for field in fields(AppSettings) if field.name != "app_name")
+
+
+def org_partition(client: Client) -> str:
+    """Where the organisation and all of its apps live."""
+    return f"ORG#{client.org_id}"
+
+
+def config_key(client: Client) -> Key:
+    """The item of the client itself."""
+    sort = "ORG" if client.app_id is None else app_sort_key(client.app_id)
+    return Key(org_partition(client), sort)
+
+
+def app_sort_key(app_id: AppId) -> str:
+    """Where an app is within its organisation's partition."""
+    return f"{APP_PREFIX}{app_id}"
+
+
+def apps_query(client: Client, after: str, limit: int) -> Query:
+    """Apps of the organisation, dead ones too, behind the one with that sort key."""
+    return Query(CONFIG, org_partition(client), prefix=APP_PREFIX, after=after, limit=limit)
+
+
+def app_of(org_id: OrgId, sort_key: str) -> Client:
+    """The app whose item has that sort key."""
+    return Client(org_id, AppId(sort_key.removeprefix(APP_PREFIX)))
+
+
+def index_key(client: Client) -> Key:
+    """The entry of the client's organisation in the list of all."""
+    return Key(INDEX_PK, client.org_id)
+
+
+def new_item(
+    client: Client, settings: OrgSettings | AppSettings, life: Life, org_incarnation: str = ""
+) -> Item:
+    """The item of a client that begins to exist, without any credentials."""
+    key = config_key(client)
+    item: Item = {"PK": key.pk, "SK": key.sk, "client_id": client.client_id, **_settings(settings)}
+    item.update(asdict(life))
+    if client.app_id is not None:
+        item[ORG_INCARNATION] = org_incarnation
+    return item
+
+
+def settings_actions(settings: OrgSettings | AppSettings, life: Life) -> tuple[Action, ...]:
+    """Write these settings and nothing else."""
+    written = _settings(settings)
+    written[VERSION] = life.version
+    written[UPDATED_AT] = life.updated_at_epoch
+    gone = _OPTIONAL if isinstance(settings, AppSettings) else ()
+    return (
+        *(Set(name, value) for name, value in written.items()),
+        *(Remove(name) for name in gone if name not in written),
+    )
+
+
+def end_tokens_actions(generation: str, now_ms: int) -> tuple[Action, ...]:
+    """Let nothing count that was issued so far."""
+    return (Set(TOKEN_GENERATION, generation), Set(TOKENS_VALID_FROM, now_ms))
+
+
+def tokens_end_at(generation: str, now_ms: int) -> Condition:
+    """The client exists, this has not been written yet, and nobody's clock was further."""
+    time_moves_on = attr(TOKENS_VALID_FROM).absent() | attr(TOKENS_VALID_FROM).le(now_ms)
+    return ITEM_EXISTS & attr(TOKEN_GENERATION).ne(generation) & time_moves_on
+
+
+def same_life(life: Life) -> Condition:
+    """The client exists and is still the one that was read."""
+    return _still(INCARNATION, life.incarnation)
+
+
+def same_settings(life: Life) -> Condition:
+    """And nobody has changed its settings since."""
+    return same_life(life) & _still(VERSION, life.version)
+
+
+def no_app_of(org_life: Life) -> Condition:
+    """No such app, or only what is left of one whose organisation is no more."""
+    return ITEM_ABSENT | (
+        attr(ORG_INCARNATION).exists() & attr(ORG_INCARNATION).ne(org_life.incarnation)
+    )
+
+
+def gone_or_left_over(org_incarnation: str) -> Condition:
+    """The app is of that life of its organisation, or is not there at all."""
+    return ITEM_ABSENT | _still(ORG_INCARNATION, org_incarnation)
+
+
+def life_of(item: Mapping[str, Any]) -> Life:
+    """The bookkeeping of an item."""
+    created_at_epoch = item.get(CREATED_AT, 0)
+    return Life(
+        incarnation=item.get(INCARNATION, ""),
+        version=item.get(VERSION, 0),
+        created_at_epoch=created_at_epoch,
+        updated_at_epoch=item.get(UPDATED_AT, created_at_epoch),
+        token_generation=item.get(TOKEN_GENERATION, ""),
+        tokens_valid_from_epoch_ms=item.get(TOKENS_VALID_FROM, 0),
+    )
+
+
+def is_app_of(app: Item, org: Item) -> bool:
+    """Whether the app's item counts: it was created under this life of the organisation."""
+    return bool(app.get(ORG_INCARNATION, "") == org.get(INCARNATION, ""))
+
+
+def policy_of(client: Client, org: Item | None, app: Item | None) -> Policy | None:
+    """What these items say about the client; ``None`` if it does not exist."""
+    if org is None:
+        return None
+    if client.app_id is None:
+        return org_policy(client, org_settings(org), life_of(org))
+    if app is None or not is_app_of(app, org):
+        return None
+    return app_policy(client, org_settings(org), life_of(org), app_settings(app), life_of(app))
+
+
+def org_settings(item: Item) -> OrgSettings:
+    """Read the settings of an organisation."""
+    return OrgSettings(
+        org_name=item["org_name"],
+        timezone=item["timezone"],
+        quota_scope=QuotaScope(item["quota_scope"]),
+        model_ordering=_ordering(item["model_ordering"]),
+        quotas=dict(item["quotas"]),
+        sticky_fallback_enabled=item.get("sticky_fallback_enabled", True),
+        agg_shard_count=item.get("agg_shard_count", bounds.SHARD_COUNT_DEFAULT),
+        tight_mode_threshold_pct=item.get("tight_mode_threshold_pct", bounds.TIGHT_PCT_DEFAULT),
+        refresh_interval_normal_secs=item.get(
+            "refresh_interval_normal_secs", bounds.REFRESH_NORMAL_SECS_DEFAULT
+        ),
+        refresh_interval_tight_secs=item.get(
+            "refresh_interval_tight_secs", bounds.REFRESH_TIGHT_SECS_DEFAULT
+        ),
+        session_limit=item.get("session_limit", bounds.SESSION_LIMIT_DEFAULT),
+        rate_limits=_rate_limits(item.get("rate_limits", {})),
+    )
+
+
+def app_settings(item: Item) -> AppSettings:
+    """Read what an app overrides."""
+    own = {name: item[name] for name in _OPTIONAL if name in item}
+    if "model_ordering" in own:
+        own["model_ordering"] = _ordering(own["model_ordering"])
+    if "quotas" in own:
+        own["quotas"] = dict(own["quotas"])
+    if "rate_limits" in own:
+        own["rate_limits"] = _rate_limits(own["rate_limits"])
+    return AppSettings(app_name=item["app_name"], **own)
+
+
+def _settings(settings: OrgSettings | AppSettings) -> Item:
+    written = {name: value for name, value in asdict(settings).items() if value is not None}
+    if "model_ordering" in written:
+        written["model_ordering"] = list(written["model_ordering"])
+    if "quota_scope" in written:
+        written["quota_scope"] = str(written["quota_scope"])
+    return written
+
+
+def _ordering(labels: list[str]) -> tuple[ModelLabel, ...]:
+    return tuple(ModelLabel(label) for label in labels)
+
+
+def _rate_limits(stored: Mapping[str, Mapping[str, Mapping[str, int]]]) -> RateLimits:
+    return {
+        label: {name: RateLimit(**limit) for name, limit in named.items()}
+        for label, named in stored.items()
+    }
+
+
+def _still(name: str, value: str | int) -> Condition:
+    """The attribute has this value; an imported item may lack what reads as empty."""
+    if value in {"", 0}:
+        return ITEM_EXISTS & (attr(name).absent() | attr(name).eq(value))
+    return attr(name).eq(value)

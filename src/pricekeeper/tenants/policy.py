@@ -1,0 +1,155 @@
+"""The one merged value that every feature asks about a client: what holds for it, now.
+
+Inheritance is by field: what an app does not override is its organisation's. Quotas have
+two more rules. Under ORG scope all apps spend from the organisation's quotas, so an app's
+own do not count. And since an organisation may change after its apps were checked against
+it, a label of an app's ordering that its own quotas do not name has the organisation's
+quota, and if there is none either, a quota of zero: never an unlimited one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pricekeeper.tenants.client import Client
+from pricekeeper.tenants.configuration import (
+    INHERITED,
+    AppSettings,
+    OrgSettings,
+    Quotas,
+    QuotaScope,
+    RateLimits,
+)
+from pricekeeper.values import AppId, ModelLabel, OrgId
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One existence of a client, from its creation to its deletion, and where it stands.
+
+    A client that is deleted and created again has a new ``incarnation``: nothing of the
+    old one counts for it. ``token_generation`` changes whenever everything that was issued
+    so far has to stop working.
+    """
+
+    incarnation: str
+    version: int
+    created_at_epoch: int
+    updated_at_epoch: int
+    token_generation: str
+    tokens_valid_from_epoch_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What holds for a client: an organisation's settings, or an app's merged with them.
+
+    A token or session counts only under the ``token_generation`` it was issued under. That
+    is exact whatever the clocks do; ``tokens_valid_from_epoch_ms`` is the moment of the
+    last change of it, for those who have nothing but a time of issue, and never goes back
+    within a client's life.
+    """
+
+    client: Client
+    org_name: str
+    app_name: str | None
+    timezone: str
+    quota_scope: QuotaScope
+    model_ordering: tuple[ModelLabel, ...]
+    quotas: Quotas
+    """In force: the organisation's under ORG scope. Every label of the ordering has one."""
+    sticky_fallback_enabled: bool
+    agg_shard_count: int
+    tight_mode_threshold_pct: int
+    refresh_interval_normal_secs: int
+    refresh_interval_tight_secs: int
+    session_limit: int
+    rate_limits: RateLimits
+    org_rate_limits: RateLimits
+    """The organisation's own, for whoever debits its bucket beside the app's."""
+    inherited_fields: tuple[str, ...]
+    """What an app has from its organisation; empty for the organisation itself."""
+    created_at_epoch: int
+    updated_at_epoch: int
+    token_generation: str
+    tokens_valid_from_epoch_ms: int
+
+    @property
+    def org_id(self) -> OrgId:
+        return self.client.org_id
+
+    @property
+    def app_id(self) -> AppId | None:
+        return self.client.app_id
+
+    @property
+    def client_id(self) -> str:
+        return self.client.client_id
+
+    @property
+    def scope_key(self) -> str:
+        """Whose spend counts: the start of the keys of counters, totals and sticky state."""
+        if self.client.app_id is None or self.quota_scope is QuotaScope.ORG:
+            return f"ORG#{self.client.org_id}"
+        return f"ORG#{self.client.org_id}#APP#{self.client.app_id}"
+
+
+def org_policy(client: Client, org: OrgSettings, life: Life) -> Policy:
+    """What holds for the organisation itself."""
+    return _policy(client, org, org, org_life=life, own_life=life)
+
+
+def app_policy(
+    client: Client, org: OrgSettings, org_life: Life, app: AppSettings, app_life: Life
+) -> Policy:
+    """What holds for the app: its own settings before its organisation's."""
+    own = {name: getattr(app, name) for name in INHERITED if getattr(app, name) is not None}
+    if org.quota_scope is QuotaScope.ORG:
+        own.pop("quotas", None)
+    inherited = tuple(name for name in INHERITED if name not in own)
+    effective = replace(org, **own)
+    covered = {label: org.quotas.get(label, 0) for label in effective.model_ordering}
+    effective = replace(effective, quotas={**covered, **effective.quotas})
+    return _policy(
+        client,
+        org,
+        effective,
+        org_life=org_life,
+        own_life=app_life,
+        app_name=app.app_name,
+        inherited_fields=inherited,
+    )
+
+
+def _policy(
+    client: Client,
+    org: OrgSettings,
+    effective: OrgSettings,
+    *,
+    org_life: Life,
+    own_life: Life,
+    app_name: str | None = None,
+    inherited_fields: tuple[str, ...] = (),
+) -> Policy:
+    return Policy(
+        client=client,
+        org_name=org.org_name,
+        app_name=app_name,
+        timezone=org.timezone,
+        quota_scope=org.quota_scope,
+        model_ordering=effective.model_ordering,
+        quotas=effective.quotas,
+        sticky_fallback_enabled=org.sticky_fallback_enabled,
+        agg_shard_count=org.agg_shard_count,
+        tight_mode_threshold_pct=effective.tight_mode_threshold_pct,
+        refresh_interval_normal_secs=effective.refresh_interval_normal_secs,
+        refresh_interval_tight_secs=effective.refresh_interval_tight_secs,
+        session_limit=effective.session_limit,
+        rate_limits=effective.rate_limits,
+        org_rate_limits=org.rate_limits,
+        inherited_fields=inherited_fields,
+        created_at_epoch=own_life.created_at_epoch,
+        updated_at_epoch=max(org_life.updated_at_epoch, own_life.updated_at_epoch),
+        token_generation=own_life.token_generation,
+        tokens_valid_from_epoch_ms=own_life.tokens_valid_from_epoch_ms,
+    )

@@ -1,0 +1,358 @@
+"""Organisations and apps: create or update, read, list, delete, and the policy in force.
+
+Every write says what a lost reply means. A creation is recognised by its incarnation, an
+update by its effect; where neither can be seen the `OutcomeUnknownError` goes to the caller,
+who can send the same request again without harm: updates replace, and credentials are never
+touched by them.
+
+Deleting an organisation is one transaction however many apps it has. Its apps' items name the
+incarnation they were created under, so from that moment they count for nothing, also if the
+organisation is created again; removing them afterwards is cleaning up, in bounded steps that
+any later call can finish.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Action,
+    Check,
+    Condition,
+    Delete,
+    Item,
+    Put,
+    Store,
+    Update,
+    Value,
+    Write,
+)
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import items
+from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache
+from pricekeeper.tenants.client import Client
+from pricekeeper.tenants.configuration import AppSettings, OrgSettings
+from pricekeeper.tenants.listing import PAGE_MAX, AppPage, OrgPage, list_apps, list_orgs
+from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
+from pricekeeper.tenants.policy import Life, Policy
+from pricekeeper.tenants.sweeping import sweep_apps
+from pricekeeper.values import AppId, ModelLabel, OrgId
+
+ATTEMPTS_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What comes into being together with a client, in the same transaction."""
+
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    """Beside the settings, on the client's own item."""
+    operations: tuple[Write, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A client was created or updated, and this is what holds for it now."""
+
+    created: bool
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A client as the store has it at this moment: what holds for it, and its item."""
+
+    policy: Policy
+    life: Life
+    item: Item = field(repr=False)
+
+
+class Tenants:
+    """The organisations and apps in one store; ``labels`` are the deployment's model labels."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        labels: Collection[ModelLabel],
+        *,
+        policies_max: int = POLICIES_MAX,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._labels = frozenset(labels)
+        self._cache = PolicyCache(clock, policies_max)
+
+    async def put_org(
+        self, org_id: OrgId, body: Mapping[str, Any], enrolment: Enrolment | None = None
+    ) -> Saved:
+        """Create the organisation, or replace its settings; credentials are left alone."""
+        client = Client(org_id)
+        for _ in range(ATTEMPTS_MAX):
+            current = await self._store.get(CONFIG, items.config_key(client))
+            if current is None:
+                settings = parse_org_settings(body, self._labels)
+                item = items.new_item(client, settings, self._new_life())
+                index = items.index_key(client)
+                listed = Put(CONFIG, {"PK": index.pk, "SK": index.sk})
+                if await self._create(client, item, ITEM_ABSENT, [listed], enrolment):
+                    return Saved(created=True, policy=self._policy(client, item))
+            else:
+                shard_count = items.org_settings(current).agg_shard_count
+                settings = parse_org_settings(body, self._labels, shard_count)
+                if updated := await self._update(client, settings, items.life_of(current)):
+                    return Saved(created=False, policy=self._policy(client, updated))
+        return await self._gave_way(client)
+
+    async def put_app(
+        self,
+        org_id: OrgId,
+        app_id: AppId,
+        body: Mapping[str, Any],
+        enrolment: Enrolment | None = None,
+    ) -> Saved:
+        """Create the app, or replace what it overrides; credentials are left alone."""
+        client = Client(org_id, app_id)
+        for _ in range(ATTEMPTS_MAX):
+            org, app = await self._read(client)
+            if org is None:
+                raise NotFoundError(client.org.client_id)
+            settings = parse_app_settings(body, self._labels, items.org_settings(org))
+            org_life = items.life_of(org)
+            if app is None or not items.is_app_of(app, org):
+                item = items.new_item(client, settings, self._new_life(), org_life.incarnation)
+                org_key = items.config_key(client.org)
+                stands = Check(CONFIG, org_key, items.same_life(org_life))
+                vacant = items.no_app_of(org_life)
+                if await self._create(client, item, vacant, [stands], enrolment):
+                    return Saved(created=True, policy=self._policy(client, org, item))
+            elif updated := await self._update(client, settings, items.life_of(app)):
+                return Saved(created=False, policy=self._policy(client, org, updated))
+        return await self._gave_way(client)
+
+    async def record(self, client: Client) -> Record:
+        """The client as it is at this moment: one read, never from the cache."""
+        reading = self._cache.reading()
+        org, app = await self._read(client)
+        policy = self._policy(client, org, app)
+        self._cache.keep(policy, reading)
+        item = (org if client.app_id is None else app) or {}
+        return Record(policy, items.life_of(item), item)
+
+    async def get(self, client: Client) -> Policy:
+        """What holds for the client at this moment."""
+        return (await self.record(client)).policy
+
+    async def policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
+        """What holds for the client, as of at most 30 s ago; at once for changes made here.
+
+        Raises `NotFoundError` for a client that does not exist, or exists no more.
+        """
+        client = Client(org_id, app_id)
+        return self._cache.get(client) or (await self.record(client)).policy
+
+    async def list_orgs(self, after: OrgId | None = None, limit: int = PAGE_MAX) -> OrgPage:
+        """Organisations in the order of their ids: one query and one read a page."""
+        return await list_orgs(self._store, after, limit)
+
+    async def list_apps(
+        self, org_id: OrgId, after: AppId | None = None, limit: int = PAGE_MAX
+    ) -> AppPage:
+        """The apps of an organisation in the order of their ids: one read, one query a page."""
+        return await list_apps(self._store, org_id, after, limit)
+
+    async def delete_org(self, org_id: OrgId) -> None:
+        """End the organisation and all of its apps: at once, whatever is left to clean up."""
+        client = Client(org_id)
+        org = await self._store.get(CONFIG, items.config_key(client))
+        ended = org is not None and await self._end_org(client, items.life_of(org))
+        await sweep_apps(self._store, client)
+        if not ended:
+            raise NotFoundError(client.client_id)
+
+    async def delete_app(self, org_id: OrgId, app_id: AppId) -> None:
+        """End the app."""
+        client = Client(org_id, app_id)
+        life = (await self.record(client)).life
+        try:
+            await self._store.delete(
+                Delete(CONFIG, items.config_key(client), items.same_life(life))
+            )
+        except ConditionFailedError as failure:
+            raise NotFoundError(client.client_id) from failure
+        except OutcomeUnknownError as lost:
+            if await self._lives(client, life, lost):
+                raise
+        finally:
+            self._cache.forget(client)
+
+    async def end_tokens_issued_before_now(
+        self, org_id: OrgId, app_id: AppId | None = None, *, also: Sequence[Action] = ()
+    ) -> None:
+        """Stop everything that was ever issued to the client from counting: one write.
+
+        ``also`` is changed on the client's item in the same write. Sent again after an
+        `OutcomeUnknownError` this does no harm; should the first one arrive late, it ends
+        what was issued in between as well.
+        """
+        client = Client(org_id, app_id)
+        generation, now_ms = _random_name(), self._clock.now_ms()
+        for _ in range(ATTEMPTS_MAX):
+            actions = (*items.end_tokens_actions(generation, now_ms), *also)
+            condition = items.tokens_end_at(generation, now_ms)
+            try:
+                await self._store.update(
+                    Update(CONFIG, items.config_key(client), actions, condition)
+                )
+            except ConditionFailedError as failure:
+                if failure.item is None:
+                    raise NotFoundError(client.client_id) from failure
+                # Another instance's clock is ahead, or ours was set back.
+                now_ms = max(now_ms, items.life_of(failure.item).tokens_valid_from_epoch_ms)
+            except OutcomeUnknownError as lost:
+                if lost.item is None or items.life_of(lost.item).token_generation != generation:
+                    raise
+                return
+            else:
+                return
+            finally:
+                self._cache.forget(client)
+        raise ContendedError(f"{client.client_id}: others kept ending its tokens")
+
+    def _policy(self, client: Client, org: Item | None, app: Item | None = None) -> Policy:
+        policy = items.policy_of(client, org, app)
+        if policy is None:
+            self._cache.drop(client)
+            raise NotFoundError(client.client_id)
+        return policy
+
+    async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
+        """The item of the organisation, and the app's if the client is one."""
+        if client.app_id is None:
+            return (await self._store.batch_get([(CONFIG, items.config_key(client))]))[0], None
+        org, app = await self._store.batch_get(
+            [(CONFIG, items.config_key(client.org)), (CONFIG, items.config_key(client))]
+        )
+        return org, app
+
+    async def _create(
+        self,
+        client: Client,
+        item: Item,
+        vacant: Condition,
+        others: Sequence[Write],
+        enrolment: Enrolment | None,
+    ) -> bool:
+        """Whether it was this call that created the item; if not, somebody was faster."""
+        enrolment = enrolment or Enrolment()
+        put = Put(CONFIG, {**item, **enrolment.attributes}, vacant)
+        operations = [put, *others, *enrolment.operations]
+        try:
+            await self._store.transact(operations)
+        except TransactionCancelledError:
+            return False
+        except OutcomeUnknownError as lost:
+            # Ours if it is there: then so is everything that was to come with it.
+            if not await self._lives(client, items.life_of(item), lost):
+                raise
+        finally:
+            self._cache.forget(client)
+        return True
+
+    async def _update(
+        self, client: Client, settings: OrgSettings | AppSettings, life: Life
+    ) -> Item | None:
+        """The item with these settings, ``None`` if somebody else was faster.
+
+        Only the version that was read is replaced: a copy of this write that arrives late
+        can't undo what was acknowledged after it.
+        """
+        next_life = replace(
+            life, version=life.version + 1, updated_at_epoch=self._clock.now_ms() // 1000
+        )
+        operation = Update(
+            CONFIG,
+            items.config_key(client),
+            items.settings_actions(settings, next_life),
+            items.same_settings(life),
+        )
+        try:
+            return await self._store.update(operation)
+        except ConditionFailedError:
+            return None
+        except OutcomeUnknownError as lost:
+            found = dict(lost.item or {})
+            if not found or operation.apply(found) != found:
+                raise
+            return found  # what was to be written is there
+        finally:
+            self._cache.forget(client)
+
+    async def _gave_way(self, client: Client) -> Saved:
+        """Others replaced the settings each time before we could.
+
+        Each of those writes came after this call began, so this one may count as having
+        been made just before the last of them. The answer shows what holds.
+        """
+        try:
+            return Saved(created=False, policy=await self.get(client))
+        except NotFoundError as error:
+            raise ContendedError(f"{client.client_id}: created and deleted by others") from error
+
+    async def _end_org(self, client: Client, life: Life) -> bool:
+        """Whether it was this call that ended this life of the organisation."""
+        key = items.config_key(client)
+        operations = [
+            Delete(CONFIG, key, items.same_life(life)),
+            Delete(CONFIG, items.index_key(client)),
+        ]
+        try:
+            await self._store.transact(operations)
+        except TransactionCancelledError:
+            return False
+        except OutcomeUnknownError as lost:
+            if await self._lives(client, life, lost):
+                raise
+        finally:
+            self._cache.forget(client)
+        return True
+
+    async def _lives(self, client: Client, life: Life, lost: OutcomeUnknownError) -> bool:
+        """Whether the client exists in this life, asked because a reply was lost.
+
+        If that can't be read either, the outcome stays as unknown as it was.
+        """
+        try:
+            item = await self._store.get(CONFIG, items.config_key(client))
+        except StoreError as error:
+            raise lost from error
+        return item is not None and items.life_of(item).incarnation == life.incarnation
+
+    def _new_life(self) -> Life:
+        now_ms = self._clock.now_ms()
+        return Life(
+            incarnation=_random_name(),
+            version=1,
+            created_at_epoch=now_ms // 1000,
+            updated_at_epoch=now_ms // 1000,
+            token_generation=_random_name(),
+            tokens_valid_from_epoch_ms=now_ms,
+        )
+
+
+def _random_name() -> str:
+    """A name that no other life or generation has."""
+    return secrets.token_hex(8)

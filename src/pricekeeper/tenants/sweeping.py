@@ -1,0 +1,57 @@
+"""Removing what is left of apps whose organisation is no more.
+
+Such apps count for nothing already; this only gives the space back. It goes page by page and
+can stop anywhere: whoever deletes the same organisation again goes on where it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pricekeeper.errors import TransactionCancelledError
+from pricekeeper.storage import Delete, Item, Key, Store
+from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import items
+from pricekeeper.tenants.client import Client
+
+SWEEP_PAGES_MAX: Final = 100
+"""Pages in one call, so at most ten thousand apps; what is left then waits for the next."""
+
+
+async def sweep_apps(store: Store, client: Client) -> None:
+    """Remove the apps that belong to no living organisation, as far as one call goes.
+
+    Whether it lives is asked after the apps were read: an incarnation that is not in force
+    by then never will be again.
+    """
+    after = ""
+    for _ in range(SWEEP_PAGES_MAX):
+        page = await store.query(items.apps_query(client, after, TRANSACTION_OPERATIONS_MAX))
+        if not page.items:
+            return
+        org = await store.get(CONFIG, items.config_key(client))
+        dead = [app for app in page.items if org is None or not items.is_app_of(app, org)]
+        if dead and not await _remove(store, dead):
+            continue
+        if not page.after:
+            return
+        after = page.after
+
+
+async def _remove(store: Store, dead: Sequence[Item]) -> bool:
+    """Whether the items are gone; not if one of them has begun a new life meanwhile."""
+    operations = [
+        Delete(
+            CONFIG,
+            Key(item["PK"], item["SK"]),
+            items.gone_or_left_over(item.get(items.ORG_INCARNATION, "")),
+        )
+        for item in dead
+    ]
+    try:
+        await store.transact(operations)
+    except TransactionCancelledError:
+        return False
+    return True

@@ -1,0 +1,25 @@
+"""Tokens: issued, refreshed, checked, revoked; and the keys that make them ours."""
+
+from pricekeeper.tokens.keyfile import PUBLISH_AHEAD_SECS, KeyFile
+from pricekeeper.tokens.keyring import ACCESS_SECS, Jwk, Jwks, Keyring, dump_keyring, new_keyring
+from pricekeeper.tokens.keys import Keys
+from pricekeeper.tokens.principal import APP_USE, ORG_READ, Principal
+from pricekeeper.tokens.service import Grant, Identity, Introspection
+
+__all__ = [
+    "ACCESS_SECS",
+    "APP_USE",
+    "ORG_READ",
+    "PUBLISH_AHEAD_SECS",
+    "Grant",
+    "Identity",
+    "Introspection",
+    "Jwk",
+    "Jwks",
+    "KeyFile",
+    "Keyring",
+    "Keys",
+    "Principal",
+    "dump_keyring",
+    "new_keyring",
+]

@@ -1,0 +1,102 @@
+"""Access tokens: what they claim, how they are signed, and every way in which one can be wrong.
+
+The first part of a token must be, to the byte, a header that one of our keys writes. So there is
+nothing to negotiate and nothing to parse before the signature is known to be ours: no other
+algorithm or type, no ``crit``, no key by address, no name that leads anywhere else.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Protocol
+
+import msgspec
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jws import JWSRegistry
+
+from pricekeeper.tokens.keyring import ALGORITHM, SKEW_SECS, SigningKey
+
+ACCESS_TOKEN_LENGTH_MAX: Final = 2_048
+
+_REGISTRY: Final = JWSRegistry(algorithms=[ALGORITHM])
+
+
+class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an access token says. Integers are seconds since the epoch."""
+
+    iss: str
+    sub: str
+    aud: str
+    exp: int
+    iat: int
+    jti: str
+    sid: str
+    org_id: str
+    scope: str
+    app_id: str | None = None
+    nbf: int | None = None
+    """We never set it, but honour it."""
+
+
+class Flaw(StrEnum):
+    """Why a token does not count. For the log only: callers are told nothing but that."""
+
+    TOO_LONG = "longer than any of ours"
+    UNKNOWN_HEADER = "its header is none of ours"
+    BAD_SIGNATURE = "its signature is wrong"
+    MALFORMED = "its claims are not of our shape"
+    WRONG_ISSUER = "issued by somebody else"
+    WRONG_AUDIENCE = "meant for somebody else"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not yet valid"
+
+
+class VerifyingKeys(Protocol):
+    """Where the keys come from."""
+
+    def verifying_key(self, header_segment: str) -> SigningKey | None:
+        """The key whose tokens begin like this."""
+        ...
+
+
+def sign(claims: Claims, key: SigningKey) -> str:
+    """The token that says this."""
+    return jws.serialize_compact(
+        key.header, msgspec.json.encode(claims), key.private, registry=_REGISTRY
+    )
+
+
+def verify(
+    token: str, keys: VerifyingKeys, *, issuer: str, audience: str, now_epoch: int
+) -> Claims | Flaw:
+    """What the token says, if it is ours, for us, and in its time."""
+    if len(token) > ACCESS_TOKEN_LENGTH_MAX:
+        return Flaw.TOO_LONG
+    key = keys.verifying_key(token.partition(".")[0])
+    if key is None or not token.isascii():
+        return Flaw.UNKNOWN_HEADER
+    try:
+        signed = jws.deserialize_compact(token, key.public, registry=_REGISTRY)
+    except JoseError:
+        return Flaw.BAD_SIGNATURE
+    try:
+        claims = _decode(signed.payload)
+    except msgspec.DecodeError:
+        return Flaw.MALFORMED
+    return _flaw(claims, issuer, audience, now_epoch) or claims
+
+
+def _flaw(claims: Claims, issuer: str, audience: str, now_epoch: int) -> Flaw | None:
+    if claims.iss != issuer:
+        return Flaw.WRONG_ISSUER
+    if claims.aud != audience:
+        return Flaw.WRONG_AUDIENCE
+    if claims.exp <= now_epoch:
+        return Flaw.EXPIRED
+    if max(claims.iat, claims.nbf or 0) > now_epoch + SKEW_SECS:
+        return Flaw.NOT_YET_VALID
+    return None
+
+
+_decode = msgspec.json.Decoder(Claims).decode

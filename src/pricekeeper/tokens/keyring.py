@@ -1,0 +1,198 @@
+"""The keys: which one signs, which ones are still believed, and what the public may see.
+
+A keyring is a list of keys, each with the second from which it is in use; it stays in use until
+the next one's. So everything about rotation follows from the list and the time: a key
+verifies until the last access token that it signed has expired, and opens refresh tokens until
+the last one that it derived has. Each entry has two halves that are never used for each other's
+work: an EC key for access tokens, whose public part is published, and a secret for refresh
+tokens.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import Any, Final, Literal, TypedDict
+
+import msgspec
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey
+
+from pricekeeper.errors import KeyringError
+from pricekeeper.sessions import REFRESH_TOKEN_SECS_MAX, RefreshKey
+
+ALGORITHM: Final = "ES256"
+CURVE: Final = "P-256"
+TOKEN_TYPE: Final = "at+jwt"  # noqa: S105 - the kind of token, RFC 9068
+ACCESS_SECS: Final = 3_600
+SKEW_SECS: Final = 30
+"""How far the clocks of two instances may be apart."""
+KEYS_MAX: Final = 32
+
+_REFRESH_SECRET_BYTES: Final = 32
+
+
+class Jwk(TypedDict):
+    """A public key as it is published."""
+
+    kty: str
+    crv: str
+    x: str
+    y: str
+    kid: str
+    use: str
+    alg: str
+
+
+class Jwks(TypedDict):
+    """A set of public keys, RFC 7517."""
+
+    keys: list[Jwk]
+
+
+class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One key as it is written down."""
+
+    kid: str
+    active_from_epoch: int
+    signing: dict[str, str]
+    refresh: str
+
+    def __repr__(self) -> str:
+        return f"KeyEntry(kid={self.kid!r}, active_from_epoch={self.active_from_epoch})"
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    keys: tuple[KeyEntry, ...]
+
+
+class SigningKey:
+    """An entry made ready for use."""
+
+    __slots__ = ("active_from_epoch", "header", "kid", "private", "public", "refresh")
+
+    def __init__(self, entry: KeyEntry) -> None:
+        try:
+            self.private = ECKey.import_key({**entry.signing, "kid": entry.kid})
+            self.public = ECKey.import_key(self.private.as_dict(private=False))
+            secret = base64.urlsafe_b64decode(entry.refresh)
+        except (JoseError, ValueError, KeyError) as error:
+            raise KeyringError(f"key {entry.kid!r} is malformed") from error
+        if not self.private.is_private or self.private.curve_name != CURVE:
+            raise KeyringError(f"key {entry.kid!r} is not a private {CURVE} key")
+        if self.private.thumbprint() != entry.kid:
+            raise KeyringError(f"key {entry.kid!r} does not have its thumbprint as its name")
+        if len(secret) < _REFRESH_SECRET_BYTES:
+            raise KeyringError(f"key {entry.kid!r}: refresh has at least 32 bytes in base64url")
+        self.kid = entry.kid
+        self.active_from_epoch = entry.active_from_epoch
+        self.refresh = RefreshKey(entry.kid, secret)
+        self.header = {"typ": TOKEN_TYPE, "alg": ALGORITHM, "kid": entry.kid}
+
+    @property
+    def header_segment(self) -> str:
+        """The first part of every token that this key signs, to the byte."""
+        encoded = base64.urlsafe_b64encode(msgspec.json.encode(self.header))
+        return encoded.rstrip(b"=").decode()
+
+    @property
+    def jwk(self) -> Jwk:
+        """The public half."""
+        public: dict[str, Any] = dict(self.public.as_dict(private=False))
+        return Jwk(
+            kty=public["kty"],
+            crv=public["crv"],
+            x=public["x"],
+            y=public["y"],
+            kid=self.kid,
+            use="sig",
+            alg=ALGORITHM,
+        )
+
+
+class Keyring:
+    """Keys in the order in which they come into use. It never changes; a rotation makes another."""
+
+    def __init__(self, entries: tuple[KeyEntry, ...]) -> None:
+        if not 1 <= len(entries) <= KEYS_MAX:
+            raise KeyringError(f"a keyring has 1 to {KEYS_MAX} keys, not {len(entries)}")
+        self.entries = tuple(sorted(entries, key=lambda entry: entry.active_from_epoch))
+        self._keys = [SigningKey(entry) for entry in self.entries]
+        self._by_header = {key.header_segment: key for key in self._keys}
+        self._by_kid = {key.kid: key for key in self._keys}
+        if len(self._by_kid) < len(self._keys):
+            raise KeyringError("a key is in the keyring twice")
+
+    def signing(self, now_epoch: int) -> SigningKey:
+        """The key in use. A clock that lags behind all of them gets the first."""
+        due = [key for key in self._keys if key.active_from_epoch <= now_epoch]
+        return due[-1] if due else self._keys[0]
+
+    def verifying(self, header_segment: str, now_epoch: int) -> SigningKey | None:
+        """The key whose tokens begin like this, as long as one of them can be alive."""
+        key = self._by_header.get(header_segment)
+        return key if key is not None and self._is_published(key, now_epoch) else None
+
+    def refreshing(self, kid: str, now_epoch: int) -> RefreshKey | None:
+        """The key that refresh tokens were derived with, as long as one of them can be alive."""
+        key = self._by_kid.get(kid)
+        if key is None or now_epoch >= self._retired_epoch(key) + _REFRESH_TAIL_SECS:
+            return None
+        return key.refresh
+
+    def jwks(self, now_epoch: int) -> Jwks:
+        """Every public key that a verifier may meet, also those about to come into use."""
+        return {"keys": [key.jwk for key in self._keys if self._is_published(key, now_epoch)]}
+
+    def rotated(self, now_epoch: int, ahead_secs: int) -> Keyring:
+        """With one more key, in use so many seconds from now, and without those that are done."""
+        kept = tuple(
+            key_entry
+            for key_entry, key in zip(self.entries, self._keys, strict=True)
+            if now_epoch < self._retired_epoch(key) + _REFRESH_TAIL_SECS
+        )
+        last = max(entry.active_from_epoch for entry in self.entries)
+        if len(kept) >= KEYS_MAX:
+            raise KeyringError(f"{KEYS_MAX} keys are still needed; rotate again later")
+        return Keyring((*kept, new_entry(max(now_epoch + ahead_secs, last + 1))))
+
+    def _retired_epoch(self, key: SigningKey) -> int:
+        """When the next key comes into use; for the last one, never."""
+        index = self._keys.index(key) + 1
+        return self._keys[index].active_from_epoch if index < len(self._keys) else _NEVER
+
+    def _is_published(self, key: SigningKey, now_epoch: int) -> bool:
+        return now_epoch < self._retired_epoch(key) + _ACCESS_TAIL_SECS
+
+
+_NEVER: Final = 2**62
+_ACCESS_TAIL_SECS: Final = ACCESS_SECS + 2 * SKEW_SECS
+_REFRESH_TAIL_SECS: Final = REFRESH_TOKEN_SECS_MAX + 2 * SKEW_SECS
+
+
+def new_entry(active_from_epoch: int) -> KeyEntry:
+    """A key that nobody has seen before."""
+    key = ECKey.generate_key(CURVE)
+    secret = base64.urlsafe_b64encode(secrets.token_bytes(_REFRESH_SECRET_BYTES))
+    private = {name: str(value) for name, value in key.as_dict(private=True).items()}
+    return KeyEntry(key.thumbprint(), active_from_epoch, private, secret.decode())
+
+
+def new_keyring(now_epoch: int) -> Keyring:
+    """A keyring with one key, in use already."""
+    return Keyring((new_entry(now_epoch),))
+
+
+def parse_keyring(text: str | bytes) -> Keyring:
+    """Read a keyring as `dump_keyring` writes it. What is wrong is told without showing keys."""
+    try:
+        document = msgspec.json.decode(text, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KeyringError("the keyring is not JSON of the documented shape") from error
+    return Keyring(document.keys)
+
+
+def dump_keyring(keyring: Keyring) -> bytes:
+    """The keyring as text, secrets and all."""
+    return msgspec.json.format(msgspec.json.encode(_Document(1, keyring.entries)), indent=2) + b"\n"

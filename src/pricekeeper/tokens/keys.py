@@ -1,0 +1,108 @@
+"""The keyring in force: given by settings and fixed, or in a file that may be rotated meanwhile.
+
+The file is looked at when a second has passed, and whenever a token comes with a key that is
+not known: another process may have rotated and signed with it just now.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Self
+
+import structlog
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import KeyringError
+from pricekeeper.sessions import RefreshKey
+from pricekeeper.tokens.keyfile import KeyFile
+from pricekeeper.tokens.keyring import Jwks, Keyring, SigningKey, parse_keyring
+
+LOOK_INTERVAL_MS: Final = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Keys:
+    """What signs and what verifies, now."""
+
+    def __init__(self, keyring: Keyring, clock: Clock, file: KeyFile | None = None) -> None:
+        self._keyring = keyring
+        self._clock = clock
+        self._file = file
+        self._mark = file.mark() if file is not None else None
+        self._looked_ms = clock.monotonic_ms()
+        self._revision = 0
+
+    @classmethod
+    def in_file(cls, path: Path, clock: Clock) -> Self:
+        """The keys in that file, which is made if it is missing."""
+        file = KeyFile(path)
+        return cls(file.load_or_create(clock.now_ms() // 1000), clock, file)
+
+    @classmethod
+    def given(cls, text: str, clock: Clock) -> Self:
+        """Keys handed over as text: the contents of such a file."""
+        return cls(parse_keyring(text), clock)
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever the keyring is another: what was concluded before may not hold."""
+        self._current()
+        return self._revision
+
+    def signing_key(self) -> SigningKey:
+        """The key that signs now."""
+        return self._current().signing(self._now_epoch())
+
+    def verifying_key(self, header_segment: str) -> SigningKey | None:
+        """The key whose tokens begin like this."""
+        now_epoch = self._now_epoch()
+        key = self._current().verifying(header_segment, now_epoch)
+        return key or self._latest().verifying(header_segment, now_epoch)
+
+    def current_refresh_key(self) -> RefreshKey:
+        """The key that refresh tokens are derived with now."""
+        return self.signing_key().refresh
+
+    def find_refresh_key(self, key_id: str) -> RefreshKey | None:
+        """The refresh key of that name."""
+        now_epoch = self._now_epoch()
+        key = self._current().refreshing(key_id, now_epoch)
+        return key or self._latest().refreshing(key_id, now_epoch)
+
+    def jwks(self) -> Jwks:
+        """The public keys, for those who verify by themselves."""
+        return self._current().jwks(self._now_epoch())
+
+    def _now_epoch(self) -> int:
+        return self._clock.now_ms() // 1000
+
+    def _current(self) -> Keyring:
+        if self._file is None:
+            return self._keyring
+        if self._clock.monotonic_ms() - self._looked_ms >= LOOK_INTERVAL_MS:
+            return self._latest()
+        return self._keyring
+
+    def _latest(self) -> Keyring:
+        """The keyring as the file has it this moment.
+
+        A file that went missing or bad is an operator's mistake that must not log everybody
+        out: the keys that were good go on, and the log says so.
+        """
+        if self._file is None:
+            return self._keyring
+        self._looked_ms = self._clock.monotonic_ms()
+        mark = self._file.mark()
+        if mark == self._mark:
+            return self._keyring
+        self._mark = mark
+        try:
+            self._keyring = self._file.load()
+        except KeyringError as error:
+            # Without its causes, which might quote what they could not read.
+            _log.error("keyring_unusable", reason=str(error))
+        else:
+            self._revision += 1
+            _log.info("keyring_reloaded", keys=len(self._keyring.entries))
+        return self._keyring

@@ -1,0 +1,267 @@
+"""Identity: tokens for secrets, for refresh tokens and for nothing; and what a token is worth.
+
+This is what the HTTP layer calls. Whoever asks about sessions or tokens is a client that has
+been authenticated, and is told about its own only: of anybody else's it learns as much as of
+those that never were.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import msgspec
+import structlog
+
+from pricekeeper.clock import Clock
+from pricekeeper.credentials import Credentials
+from pricekeeper.errors import (
+    ConditionFailedError,
+    InvalidTokenError,
+    InvalidValueError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
+from pricekeeper.sessions import (
+    REFRESH_TOKEN_PREFIX,
+    Login,
+    Opened,
+    Session,
+    Sessions,
+    make_labels,
+    parse_session_id,
+)
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Client, Policy, Tenants, parse_client_id
+from pricekeeper.tokens.access_token import Claims, sign
+from pricekeeper.tokens.items import revocation
+from pricekeeper.tokens.keyring import ACCESS_SECS, Jwks
+from pricekeeper.tokens.keys import Keys
+from pricekeeper.tokens.principal import Principal, scopes_of
+from pricekeeper.tokens.validation import Validator
+
+TOKEN_ID_BYTES: Final = 16
+
+_log = structlog.get_logger(__name__)
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What a client gets for its secret or its refresh token."""
+
+    access_token: str
+    refresh_token: str
+    expires_in_secs: int
+    refresh_expires_in_secs: int
+    scope: str
+    session_id: str
+
+    def __repr__(self) -> str:
+        return f"Grant(session_id={self.session_id!r}, scope={self.scope!r})"
+
+
+class Introspection(msgspec.Struct, frozen=True):
+    """What a living token says, RFC 7662."""
+
+    token_type: str
+    client_id: str
+    scope: str
+    session_id: str
+    issued_at_epoch: int
+    expires_at_epoch: int
+    token_id: str | None = None
+    """The ``jti``; a refresh token has none."""
+
+
+class Identity:
+    """Everything about tokens. ``client_id`` is always that of an authenticated client."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        tenants: Tenants,
+        credentials: Credentials,
+        sessions: Sessions,
+        keys: Keys,
+        issuer: str,
+        audience: str,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._tenants = tenants
+        self._credentials = credentials
+        self._sessions = sessions
+        self._keys = keys
+        self._issuer = issuer
+        self._audience = audience
+        self._validator = Validator(
+            store, clock=clock, keys=keys, tenants=tenants, issuer=issuer, audience=audience
+        )
+        sessions.on_touched(lambda session_id: self._validator.touch(session_id.nonce))
+
+    async def issue(
+        self,
+        client_id: str,
+        client_secret: str,
+        *,
+        user_agent: str = "",
+        address: str = "",
+        request_token: str | None = None,
+    ) -> Grant:
+        """Open a session for a client that knows its secret.
+
+        `InvalidClientError` if it does not, `SessionLimitRaceError` if other logins of the
+        same client kept winning. The same request token again gives the same session.
+        """
+        authenticated = await self._credentials.authenticate(client_id, client_secret)
+        policy = authenticated.policy
+        opened = await self._sessions.open_session(
+            Login(
+                subject=policy.client_id,
+                token_generation=policy.token_generation,
+                limit=policy.session_limit,
+                labels=make_labels(user_agent, address),
+                request_token=request_token,
+            )
+        )
+        return self._grant(policy, opened)
+
+    async def refresh(self, refresh_token: str) -> Grant:
+        """A new access token and the next refresh token, if session and client still stand."""
+        token = self._sessions.open_refresh_token(refresh_token)
+        policy = await self._standing(token.subject)
+        if policy is None:
+            _log.info("refresh_token_refused", reason="its client is gone", client_id=token.subject)
+            raise InvalidTokenError
+        return self._grant(policy, await self._sessions.refresh(token, policy.token_generation))
+
+    async def validate(self, access_token: str) -> Principal:
+        """Whom the token speaks for; without a store call, if it was seen a moment ago."""
+        return await self._validator.validate(access_token)
+
+    async def revoke(self, client_id: str, token: str) -> None:
+        """Revoke a token of the client's own; of any other, nothing happens and nothing is told.
+
+        A refresh token takes its session with it, and so every access token of the session.
+        """
+        if token.startswith(REFRESH_TOKEN_PREFIX):
+            try:
+                opened = self._sessions.open_refresh_token(token)
+            except InvalidTokenError:
+                return
+            if opened.subject == client_id:
+                await self._sessions.end_session(client_id, opened.session_id)
+            return
+        try:
+            principal = await self._validator.validate(token)
+        except InvalidTokenError:
+            return
+        if principal.client_id == client_id:
+            await self._revoke_access(principal)
+
+    async def introspect(self, client_id: str, token: str) -> Introspection | None:
+        """What a living token of the client's own says; ``None`` for any other."""
+        try:
+            if token.startswith(REFRESH_TOKEN_PREFIX):
+                return await self._introspect_refresh(client_id, token)
+            principal = await self._validator.validate(token)
+        except InvalidTokenError:
+            return None
+        if principal.client_id != client_id:
+            return None
+        return Introspection(
+            token_type="access_token",  # noqa: S106 - a kind of token
+            client_id=client_id,
+            scope=" ".join(sorted(principal.scopes)),
+            session_id=principal.session_id,
+            issued_at_epoch=principal.issued_at_epoch,
+            expires_at_epoch=principal.expires_at_epoch,
+            token_id=principal.token_id,
+        )
+
+    async def list_sessions(self, client_id: str) -> tuple[Session, ...]:
+        """The client's live sessions, oldest first."""
+        policy = await self._standing(client_id)
+        if policy is None:
+            return ()
+        return await self._sessions.list_sessions(client_id, policy.token_generation)
+
+    async def end_session(self, client_id: str, session_id: str) -> None:
+        """End one session and its tokens; `NotFoundError` if the client has no such session."""
+        parsed = parse_session_id(session_id)
+        if parsed is None or not await self._sessions.end_session(client_id, parsed):
+            raise NotFoundError("session")
+
+    async def end_all_sessions(self, client_id: str) -> None:
+        """End every session and every token of the client: one write."""
+        client = parse_client_id(client_id)
+        await self._tenants.end_tokens_issued_before_now(client.org_id, client.app_id)
+
+    def jwks(self) -> Jwks:
+        """The public keys, for those who verify tokens by themselves."""
+        return self._keys.jwks()
+
+    async def _standing(self, client_id: str) -> Policy | None:
+        """What holds for the client at this moment; ``None`` if it is gone."""
+        try:
+            return await self._tenants.get(parse_client_id(client_id))
+        except (NotFoundError, InvalidValueError):
+            return None
+
+    async def _revoke_access(self, principal: Principal) -> None:
+        try:
+            await self._store.put(revocation(principal, self._clock.now_ms() // 1000))
+        except ConditionFailedError:
+            return  # somebody has done it already
+        except OutcomeUnknownError as lost:
+            if lost.item is None:
+                raise
+        finally:
+            self._validator.touch(principal.token_id)
+
+    async def _introspect_refresh(self, client_id: str, text: str) -> Introspection | None:
+        token = self._sessions.open_refresh_token(text)
+        policy = await self._standing(token.subject) if token.subject == client_id else None
+        if policy is None:
+            return None
+        session = await self._sessions.find(token, policy.token_generation)
+        if session is None:
+            return None
+        return Introspection(
+            token_type="refresh_token",  # noqa: S106 - a kind of token
+            client_id=client_id,
+            scope=_scope(policy.client),
+            session_id=str(session.id),
+            issued_at_epoch=session.refreshed_at_ms // 1000,
+            expires_at_epoch=session.ends_at_epoch,
+        )
+
+    def _grant(self, policy: Policy, opened: Opened) -> Grant:
+        """The answer to a client; its access token never outlives its session."""
+        now_epoch, session = self._clock.now_ms() // 1000, opened.session
+        expires_at_epoch = min(now_epoch + ACCESS_SECS, session.ends_at_epoch)
+        claims = Claims(
+            iss=self._issuer,
+            sub=policy.client_id,
+            aud=self._audience,
+            exp=expires_at_epoch,
+            iat=now_epoch,
+            jti=secrets.token_urlsafe(TOKEN_ID_BYTES),
+            sid=str(session.id),
+            org_id=policy.org_id,
+            scope=_scope(policy.client),
+            app_id=policy.app_id,
+        )
+        return Grant(
+            access_token=sign(claims, self._keys.signing_key()),
+            refresh_token=opened.refresh_token,
+            expires_in_secs=expires_at_epoch - now_epoch,
+            refresh_expires_in_secs=session.ends_at_epoch - now_epoch,
+            scope=claims.scope,
+            session_id=claims.sid,
+        )
+
+
+def _scope(client: Client) -> str:
+    return " ".join(scopes_of(client))

@@ -1,0 +1,169 @@
+"""Strict JSON at the edge: what is refused, and how well that is explained."""
+
+import contextlib
+import json
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pricekeeper.http.edge import FieldMistake, RequestRefusedError, parse_json, strict_json
+from pricekeeper.http.wire import OrgBody, UsageBody
+
+
+class Limit(msgspec.Struct, forbid_unknown_fields=True):
+    capacity: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    count: Annotated[int, msgspec.Meta(ge=0)]
+    limits: dict[str, dict[str, Limit]] = {}
+    tags: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=2)]], msgspec.Meta(max_length=2)
+    ] = []
+    maybe: Limit | None = None
+
+
+def test_a_good_body_is_read() -> None:
+    """Every field as it was sent, the others by default."""
+    body = parse_json(b'{"name": "a", "count": 3, "maybe": null}', Body)
+    assert body == Body("a", 3)
+
+
+def test_every_mistake_is_told_with_its_place() -> None:
+    """Not just the first: wrong types, bounds, missing and unknown fields, at any depth."""
+    with pytest.raises(RequestRefusedError) as refused:
+        parse_json(
+            b'{"count": -1, "limits": {"*": {"rpm": {"capacity": 0, "x": 1}, "tpm": {}}}, '
+            b'"tags": ["abc"], "maybe": {"capacity": "1"}, "extra": 1}',
+            Body,
+        )
+    assert {mistake.field: mistake.message for mistake in refused.value.mistakes} == {
+        "name": "is required",
+        "count": "expected int >= 0",
+        "limits.*.rpm.capacity": "expected int >= 1",
+        "limits.*.rpm.x": "is not a field of this request",
+        "limits.*.tpm.capacity": "is required",
+        "tags[0]": "expected str of length <= 2",
+        "maybe.capacity": "expected int, got str",
+        "extra": "is not a field of this request",
+    }
+
+
+def test_a_mistake_of_the_whole_has_no_inner_place() -> None:
+    """A list that is too long is itself the field that is wrong."""
+    with pytest.raises(RequestRefusedError) as refused:
+        parse_json(b'{"name": "a", "count": 1, "tags": ["a", "b", "c"]}', Body)
+    assert refused.value.mistakes == (FieldMistake("tags", "expected array of length <= 2"),)
+    with pytest.raises(RequestRefusedError) as refused:
+        parse_json(b"[]", Body)
+    assert refused.value.mistakes == (FieldMistake("", "expected object, got array"),)
+
+
+def test_only_so_many_mistakes_are_told() -> None:
+    """A hostile body does not get an answer larger than itself."""
+    body = json.dumps({f"x{n}": 1 for n in range(5000)}).encode()
+    with pytest.raises(RequestRefusedError) as refused:
+        parse_json(body, Body)
+    assert len(refused.value.mistakes) == 100
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"{",
+        b'{"a": 1}x',
+        b'{"a": 1,}',
+        b"{'a': 1}",
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b'{"a": -Infinity}',
+        b'{"a": 1, "a": 2}',
+        b'{"b": {"a": 1, "a": 1}}',
+        b'{"a": "\\ud800"}',
+        b'{"\\udfff": 1}',
+        b'{"a": "\xff"}',
+        b"\xef\xbb\xbf{}",
+        b"\x00",
+        b'{"a": "\x01"}',
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'{"a": ' + b"9" * 5_000 + b"}",
+        b"\xff\xfe{\x00}\x00",
+    ],
+    ids=range(21),
+)
+def test_what_two_readers_could_read_differently_is_refused(body: bytes) -> None:
+    """Garbage, half a body, duplicate keys, surrogates, NaN, depth: never an exception of ours."""
+    with pytest.raises(RequestRefusedError):
+        strict_json(body)
+
+
+def test_a_surrogate_pair_is_a_character() -> None:
+    """Only lone halves are refused."""
+    assert strict_json(b'{"a": "\\ud834\\udd1e"}') == {"a": "𝄞"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("input_tokens", -1),
+        ("input_tokens", 10**9 + 1),
+        ("input_tokens", 2**64),
+        ("input_tokens", 1.0),
+        ("input_tokens", True),
+        ("input_tokens", "1"),
+        ("input_tokens", None),
+        ("request_id", "not-a-uuid"),
+        ("request_id", 7),
+        ("model_label", "Premium#1"),
+        ("model_label", ""),
+        ("status", "FINE"),
+        ("tags", {"a": 1}),
+        ("tags", {str(n): "x" for n in range(17)}),
+        ("tags", []),
+        ("batch", "true"),
+    ],
+)
+def test_a_usage_record_is_checked_field_by_field(field: str, value: Any) -> None:
+    """The error names the field."""
+    good = {
+        "request_id": "7c9e6679-7425-40de-944b-e07fc1f90ae7",
+        "model_label": "premium",
+        "input_tokens": 1,
+        "output_tokens": 2,
+    }
+    assert parse_json(json.dumps(good).encode(), UsageBody).output_tokens == 2
+    with pytest.raises(RequestRefusedError) as refused:
+        parse_json(json.dumps({**good, field: value}).encode(), UsageBody)
+    assert {mistake.field.partition(".")[0] for mistake in refused.value.mistakes} == {field}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_json_or_refused(body: bytes) -> None:
+    """Nothing that can be sent raises anything else."""
+    with contextlib.suppress(RequestRefusedError):
+        strict_json(body)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(_json)
+def test_any_json_is_a_body_or_refused(plain: Any) -> None:
+    """Whatever its shape, and with a mistake that has a message."""
+    try:
+        parse_json(json.dumps(plain).encode(), OrgBody)
+    except RequestRefusedError as refused:
+        assert str(refused)

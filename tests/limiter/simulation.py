@@ -1,0 +1,254 @@
+"""Simulated time, instances with clocks of their own, and a wire that delays, loses and repeats.
+
+Nothing here sleeps: `World.run` lets everybody move until all of them wait for time, then moves
+time to where the first of them wakes. What happens on the wire is decided by a seed. The store
+behind it is a real one.
+
+`Wire` does to a call only what the port allows a network to do: see its `Weather`.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeVar
+
+from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from pricekeeper.limiter import Limit
+from pricekeeper.settings import MEMORY, SqliteLocation
+from pricekeeper.storage import (
+    Delete,
+    Item,
+    Key,
+    Page,
+    Put,
+    Query,
+    Store,
+    Table,
+    Update,
+    Write,
+    open_store,
+)
+from pricekeeper.storage.guards import guards_itself
+
+_T = TypeVar("_T")
+
+START_MS = 1_768_000_000_000
+QUIET_TURNS = 12
+"""Turns of the event loop without any event after which everybody waits for time."""
+
+
+class World:
+    """True time, and everybody who waits for it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now_ms = START_MS
+        self.events = 0
+        self.busy = 0
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        self.events += 1
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wake_ms = self.now_ms + max(0, duration_ms)
+        heapq.heappush(self._sleepers, (wake_ms, self.events, woken))
+        await woken
+        self.events += 1
+
+    async def run(self, *work: Coroutine[Any, Any, object]) -> None:
+        """Let time pass until all of the work is done; its first error is raised."""
+        tasks = [asyncio.create_task(one) for one in work]
+        while not all(task.done() for task in tasks):
+            await self._settle()
+            if not all(task.done() for task in tasks):
+                self._wake_next()
+        await asyncio.gather(*tasks)
+
+    async def pass_ms(self, duration_ms: int) -> None:
+        """Let so much time pass."""
+        await self.run(self.sleep_ms(duration_ms))
+        await self._settle()
+
+    async def _settle(self) -> None:
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            before = self.events
+            await asyncio.sleep(0)
+            quiet = 0 if self.busy or self.events != before else quiet + 1
+
+    def _wake_next(self) -> None:
+        assert self._sleepers, "everybody waits, and nobody for time: a deadlock"
+        wake_ms, _, woken = heapq.heappop(self._sleepers)
+        self.now_ms = max(self.now_ms, wake_ms)
+        if not woken.done():
+            woken.set_result(None)
+
+
+class InstanceClock:
+    """The clock of one instance, wrong by so much."""
+
+    def __init__(self, world: World, wrong_by_ms: int = 0) -> None:
+        self.world = world
+        self.wrong_by_ms = wrong_by_ms
+
+    def now_ms(self) -> int:
+        return self.world.now_ms + self.wrong_by_ms
+
+    def monotonic_ms(self) -> int:
+        return self.world.now_ms - START_MS
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        await self.world.sleep_ms(duration_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How long a message takes each way, and how often something befalls a write, in percent."""
+
+    delay_ms_max: int = 0
+    refused_pct: int = 0
+    """Not applied, and the caller knows."""
+    request_lost_pct: int = 0
+    """Not applied, but the caller can't know."""
+    reply_lost_pct: int = 0
+    """Applied, but the caller can't know."""
+    late_pct: int = 0
+    """The caller gives up not knowing, and then it is applied."""
+    resent_pct: int = 0
+    """A second copy arrives later, of what a store may send twice."""
+
+
+class Wire:
+    """What is between an instance and the store. ``befell`` shows that it was not calm."""
+
+    def __init__(self, store: Store, world: World, weather: Weather) -> None:
+        self._store = store
+        self._world = world
+        self._weather = weather
+        self._late: set[asyncio.Task[None]] = set()
+        self.befell: Counter[str] = Counter()
+
+    async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
+        return await self._read(lambda: self._store.get(table, key, consistent=consistent))
+
+    async def batch_get(
+        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+    ) -> list[Item | None]:
+        return await self._read(lambda: self._store.batch_get(places, consistent=consistent))
+
+    async def query(self, query: Query, *, consistent: bool = True) -> Page:
+        return await self._read(lambda: self._store.query(query, consistent=consistent))
+
+    async def put(self, operation: Put) -> None:
+        await self._write(lambda: self._store.put(operation), again=guards_itself(operation))
+
+    async def update(self, operation: Update) -> Item:
+        again = guards_itself(operation)
+        return await self._write(lambda: self._store.update(operation), again=again)
+
+    async def delete(self, operation: Delete) -> Item | None:
+        again = guards_itself(operation)
+        return await self._write(lambda: self._store.delete(operation), again=again)
+
+    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+        """Copies of a transaction carry one token, as an adapter sends them."""
+        fixed, known = tuple(operations), token or uuid.uuid4().hex
+        await self._write(lambda: self._store.transact(fixed, token=known), again=True)
+
+    async def create_tables(self) -> None:
+        await self._store.create_tables()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _read(self, send: Callable[[], Awaitable[_T]]) -> _T:
+        await self._delay()
+        if self._dice() < self._weather.refused_pct:
+            self.befell["refused"] += 1
+            raise StoreUnavailableError("injected")
+        reply = await self._alone(send)
+        await self._delay()
+        return reply
+
+    async def _write(self, send: Callable[[], Awaitable[_T]], *, again: bool) -> _T:
+        fault = self._fault()
+        self.befell[fault] += 1
+        await self._delay()
+        if fault == "refused":
+            raise StoreUnavailableError("injected: refused")
+        if fault in {"request_lost", "late"}:
+            if fault == "late":
+                self._later(send)
+            raise OutcomeUnknownError("injected: no reply")
+        if fault == "resent" and again:
+            self._later(send)
+        try:
+            return await self._alone(send)
+        finally:
+            await self._delay()
+            if fault == "reply_lost":
+                raise OutcomeUnknownError("injected: the reply was lost")
+
+    def _later(self, send: Callable[[], Awaitable[object]]) -> None:
+        async def deliver() -> None:
+            await self._world.sleep_ms(self._world.random.randrange(3_000))
+            with contextlib.suppress(StoreError):  # nobody listens any more
+                await self._alone(send)
+
+        task = asyncio.create_task(deliver())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _alone(self, send: Callable[[], Awaitable[_T]]) -> _T:
+        self._world.busy += 1
+        try:
+            return await send()
+        finally:
+            self._world.busy -= 1
+            self._world.events += 1
+
+    async def _delay(self) -> None:
+        self._world.events += 1
+        if self._weather.delay_ms_max:
+            await self._world.sleep_ms(self._world.random.randint(1, self._weather.delay_ms_max))
+
+    def _fault(self) -> str:
+        dice = self._dice()
+        for name in ("refused", "request_lost", "reply_lost", "late", "resent"):
+            dice -= int(getattr(self._weather, f"{name}_pct"))
+            if dice < 0:
+                return name
+        return "none"
+
+    def _dice(self) -> int:
+        return self._world.random.randrange(100)
+
+
+@contextlib.asynccontextmanager
+async def store_in(world: World) -> AsyncIterator[Store]:
+    """A real store in memory whose clock is the true one."""
+    store = await open_store(SqliteLocation(MEMORY), clock=InstanceClock(world))
+    await store.create_tables()
+    yield store
+    await store.close()
+
+
+def excess(admitted: Iterable[tuple[int, int]], limit: Limit) -> int:
+    """The most that any window admitted beyond what refilled during it, in units.
+
+    ``admitted`` are moments and tokens. Every window that begins and ends with an admission is
+    looked at: with A the sum up to a moment and r the rate, the worst of them is the greatest
+    rise of A - r * t, taken from just before an admission to just after another.
+    """
+    worst, lowest, total = 0, None, 0
+    for moment_ms, tokens in sorted(admitted):
+        before = total - limit.units_per_ms * (moment_ms - START_MS)
+        lowest = before if lowest is None else min(lowest, before)
+        total += tokens * limit.units_per_token
+        worst = max(worst, before + tokens * limit.units_per_token - lowest)
+    return worst

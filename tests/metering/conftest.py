@@ -1,0 +1,151 @@
+"""What the tests of metering share: every store, organisations nobody else uses, and records."""
+
+import dataclasses
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from contract.conftest import ShiftedClock, location, meter, store
+from pricekeeper.clock import Clock
+from pricekeeper.metering import Metering, Usage
+from pricekeeper.pricing import Catalogue, Model, ModelRef, PriceBook, RateCard, normalise_model_id
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Client, Policy, QuotaScope
+from pricekeeper.values import AppId, ModelLabel, OrgId
+
+__all__ = ["location", "meter", "store"]
+
+PREMIUM, STANDARD, ECONOMY = map(ModelLabel, ("premium", "standard", "economy"))
+LABELS = (PREMIUM, STANDARD, ECONOMY)
+APP = AppId("api")
+DAY_MS = 86_400_000
+
+
+def _model(label: ModelLabel, model_id: str, card: RateCard) -> Model:
+    ref = normalise_model_id(model_id)
+    assert isinstance(ref, ModelRef)
+    return Model(
+        label=label,
+        bedrock_model_id=model_id,
+        ref=ref,
+        family="claude",
+        tier=label,
+        description=label,
+        default_pricing=card,
+    )
+
+
+CATALOGUE = Catalogue(
+    {
+        PREMIUM: _model(
+            PREMIUM,
+            "anthropic.claude-3-5-sonnet-20241022-v2:0",
+            RateCard(
+                input=3_000_000,
+                output=15_000_000,
+                cache_read=300_000,
+                cache_write_5m=3_750_000,
+                cache_write_1h=6_000_000,
+            ),
+        ),
+        STANDARD: _model(
+            STANDARD,
+            "anthropic.claude-3-5-haiku-20241022-v1:0",
+            RateCard(input=800_000, output=4_000_000),
+        ),
+        # A price that is no multiple of anything: every token leaves a fraction of a micro-dollar.
+        ECONOMY: _model(ECONOMY, "amazon.nova-micro-v1:0", RateCard(input=35_001, output=140_003)),
+    },
+    "a test",
+)
+
+
+def new_org_id() -> OrgId:
+    return OrgId(str(uuid.uuid4()))
+
+
+def a_policy(app_id: AppId | None = APP, **changes: Any) -> Policy:
+    """An app's policy; of a new organisation unless told."""
+    org_id = changes.pop("org_id", None) or new_org_id()
+    policy = Policy(
+        client=Client(org_id, app_id),
+        org_name="Sample",
+        app_name=app_id,
+        timezone="UTC",
+        quota_scope=QuotaScope.APP,
+        model_ordering=LABELS,
+        quotas=dict.fromkeys(LABELS, 10_000_000),
+        sticky_fallback_enabled=True,
+        agg_shard_count=8,
+        tight_mode_threshold_pct=95,
+        refresh_interval_normal_secs=300,
+        refresh_interval_tight_secs=60,
+        session_limit=5,
+        rate_limits={},
+        org_rate_limits={},
+        inherited_fields=(),
+        created_at_epoch=0,
+        updated_at_epoch=0,
+        token_generation="g",
+        tokens_valid_from_epoch_ms=0,
+    )
+    return dataclasses.replace(policy, **changes)
+
+
+def a_usage(request_id: str | None = None, **changes: Any) -> Usage:
+    """A record of a request that nobody has reported yet, unless told."""
+    fields: dict[str, Any] = {
+        "model_label": PREMIUM,
+        "input_tokens": 1_000,
+        "output_tokens": 500,
+        **changes,
+    }
+    return Usage(request_id=request_id or str(uuid.uuid4()), **fields)
+
+
+COST_USD_PICOS = 1_000 * 3_000_000 + 500 * 15_000_000
+"""What that record costs."""
+
+
+@pytest.fixture
+def table_prefix() -> str:
+    """Tables of each test's own: an aggregator looks at everything that is there."""
+    return f"metering-{uuid.uuid4().hex[:8]}-"
+
+
+@pytest.fixture
+def clock() -> ShiftedClock:
+    """Real time, moved to noon, so that no test meets midnight unless it means to."""
+    clock = ShiftedClock()
+    since_noon_ms = (clock.now_ms() - DAY_MS // 2) % DAY_MS
+    clock.shift_ms = DAY_MS - since_noon_ms
+    return clock
+
+
+MeteringMaker: TypeAlias = Callable[[Store, Clock], Metering]
+
+
+@pytest.fixture
+async def new_metering() -> AsyncIterator[MeteringMaker]:
+    """Instances of the service, closed when the test is over."""
+    made: list[Metering] = []
+
+    def make(store: Store, clock: Clock) -> Metering:
+        made.append(Metering(store, clock, PriceBook(store, clock, CATALOGUE)))
+        return made[-1]
+
+    yield make
+    for metering in made:
+        await metering.close()
+
+
+@pytest.fixture
+def metering(new_metering: MeteringMaker, store: Store, clock: ShiftedClock) -> Metering:
+    return new_metering(store, clock)
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return a_policy()

@@ -1,0 +1,84 @@
+"""A real store whose transactions meet what a test has written down for them, one after another."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from faulty_store import Faults, FaultyStore, Interleaving
+from pricekeeper.errors import OutcomeUnknownError, StoreError
+from pricekeeper.storage import Store, Write
+
+Step: TypeAlias = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Is handed the sending of a transaction, and does with it what it likes."""
+
+
+class ScriptedStore(FaultyStore):
+    """``sent`` are the transactions that were asked for, whatever became of them."""
+
+    def __init__(self, store: Store, *script: Step) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self.script = deque(script)
+        self.sent: list[Sequence[Write]] = []
+        self.in_flight = 0
+        self.in_flight_max = 0
+
+    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+        fixed = tuple(operations)
+        self.sent.append(fixed)
+
+        async def send() -> None:
+            await self._store.transact(fixed, token=token)
+
+        self.in_flight += 1
+        self.in_flight_max = max(self.in_flight, self.in_flight_max)
+        try:
+            await (self.script.popleft()(send) if self.script else send())
+        finally:
+            self.in_flight -= 1
+
+
+def fails(error: StoreError) -> Step:
+    """Not applied; the caller is told so."""
+
+    async def step(_: Callable[[], Awaitable[None]]) -> None:
+        raise error
+
+    return step
+
+
+async def reply_lost(send: Callable[[], Awaitable[None]]) -> None:
+    """Applied, or cancelled; the caller can't tell."""
+    try:
+        await send()
+    finally:
+        raise OutcomeUnknownError("scripted: the reply was lost")
+
+
+async def request_lost(_: Callable[[], Awaitable[None]]) -> None:
+    """Not applied; the caller can't tell."""
+    raise OutcomeUnknownError("scripted: the request was lost")
+
+
+class Late:
+    """Not applied yet; the caller can't tell. It arrives when the test says so."""
+
+    def __init__(self) -> None:
+        self.arrive: Callable[[], Awaitable[None]] | None = None
+
+    async def __call__(self, send: Callable[[], Awaitable[None]]) -> None:
+        self.arrive = send
+        raise OutcomeUnknownError("scripted: no reply")
+
+
+class Held:
+    """Under way until it is let go."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, send: Callable[[], Awaitable[None]]) -> None:
+        self.reached.set()
+        await self.let_go.wait()
+        await send()

@@ -1,0 +1,415 @@
+"""The aggregator: finds everything, misses nothing, never goes back, and says how late it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+import pytest
+
+from contract.conftest import ShiftedClock
+from faulty_store import Faults, FaultyStore, Interleaving
+from metering.conftest import (
+    DAY_MS,
+    LABELS,
+    PREMIUM,
+    STANDARD,
+    MeteringMaker,
+    a_policy,
+    a_usage,
+)
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
+from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering.aggregator import INTERVAL_MS, days_open
+from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.items import (
+    counter_update,
+    day_expires_at_epoch,
+    total_from,
+    total_place,
+    total_put,
+)
+from pricekeeper.storage import Item, Key, Put, Store, Table
+from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
+from pricekeeper.tenants import Policy
+
+HOUR_MS = 3_600_000
+
+
+def day_of(clock: ShiftedClock) -> str:
+    return org_day("UTC", clock.now_ms())
+
+
+async def stored(store: Store, policy: Policy, day: str, label: str = PREMIUM) -> Total:
+    return total_from(await store.get(*total_place(Account(scope_key(policy), label, day))))
+
+
+class ForgedStore(FaultyStore):
+    """A store whose reads and puts of totals a test can get between."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self.after_read: Callable[[], Awaitable[None]] | None = None
+        self.before_put: Callable[[Put], Awaitable[None]] | None = None
+        self.puts: list[Put] = []
+        self.reads = 0
+
+    async def batch_get(
+        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+    ) -> list[Item | None]:
+        assert consistent
+        found = await super().batch_get(places, consistent=consistent)
+        self.reads += 1
+        if self.after_read is not None:
+            await self.after_read()
+        return found
+
+    async def put(self, operation: Put) -> None:
+        self.puts.append(operation)
+        if self.before_put is not None:
+            await self.before_put(operation)
+        await super().put(operation)
+
+
+async def test_a_total_is_the_sum_of_the_shards(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """Of all of them, to the sub-micro-dollar, and readable by whoever knows the schema."""
+    for _ in range(30):
+        recorded = await metering.record(policy, a_usage(input_tokens=1, output_tokens=0))
+    report = await Aggregator(store, clock).run_once()
+    day = recorded.receipt.org_day
+    item = await store.get(*total_place(Account(scope_key(policy), PREMIUM, day)))
+
+    assert (report.accounts, report.written, report.failed) == (1, 1, 0)
+    assert item is not None
+    assert item["PK"] == f"{scope_key(policy)}#LABEL#premium"
+    assert item["SK"] == f"DAY#{day}"
+    assert item["cost_usd_picos"] == 30 * 3_000_000
+    assert item["cost_usd_micros"] == 90
+    assert (item["input_tokens"], item["output_tokens"], item["requests"]) == (30, 0, 30)
+    assert item["expires_at_epoch"] > clock.now_epoch() + 90 * 86_400
+
+
+async def test_an_equal_sum_writes_nothing(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """A quiet scope costs a read and no write."""
+    await metering.record(policy, a_usage())
+    forged = ForgedStore(store)
+    aggregator = Aggregator(forged, clock)
+    reports = [await aggregator.run_once() for _ in range(3)]
+    assert [report.written for report in reports] == [1, 0, 0]
+    assert [report.accounts for report in reports] == [1, 1, 1]
+    assert len(forged.puts) == 1
+
+
+async def test_many_scopes_and_days_are_all_found(
+    metering: Metering, clock: ShiftedClock, store: Store
+) -> None:
+    """More than one read can hold, in zones at both ends of the day."""
+    zones = ("Pacific/Kiritimati", "UTC", "Etc/GMT+12")
+    policies = [a_policy(timezone=zones[n % 3]) for n in range(12)]
+    expected = {}
+    for policy in policies:
+        for hours in (-23, 0):
+            at_ms = clock.now_ms() + hours * HOUR_MS
+            recorded = await metering.record(policy, a_usage(timestamp_ms=at_ms))
+            place = (policy, recorded.receipt.org_day)
+            expected[place] = expected.get(place, 0) + 1
+    report = await Aggregator(store, clock).run_once()
+    assert report.written == len(expected) >= 20
+    for (policy, day), requests in expected.items():
+        assert (await stored(store, policy, day)).requests == requests
+
+
+async def test_a_late_event_for_yesterday_is_caught(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """Long after the aggregator has seen yesterday's total."""
+    aggregator = Aggregator(store, clock)
+    usage = a_usage()
+    day = (await metering.record(policy, usage)).receipt.org_day
+    await aggregator.run_once()
+    event_ms = clock.now_ms()
+    clock.shift_ms += DAY_MS - 60_000
+    await aggregator.run_once()
+    await metering.record(policy, a_usage(timestamp_ms=event_ms))
+    await aggregator.run_once()
+    assert (await stored(store, policy, day)).requests == 2
+
+
+@pytest.mark.parametrize("idle_days", [1, 7, 60])
+async def test_a_week_without_an_aggregator_strands_nothing(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store, idle_days: int
+) -> None:
+    """What was counted after the last complete run is found by the next, whoever does it."""
+    await Aggregator(store, clock).run_once()
+    day = (await metering.record(policy, a_usage())).receipt.org_day
+    clock.shift_ms += idle_days * DAY_MS
+    report = await Aggregator(store, clock).run_once()
+    assert report.written == 1
+    assert (await stored(store, policy, day)).requests == 1
+    # Nor is it visited for ever.
+    clock.shift_ms += 4 * DAY_MS
+    assert (await Aggregator(store, clock).run_once()).days <= 8
+    assert (await Aggregator(store, clock).run_once()).accounts == 0
+
+
+def test_the_days_that_may_change_are_those_of_every_zone() -> None:
+    """Two before, for late events far west, and one after, for the far east."""
+    noon_ms = ManualClock().now_ms() // DAY_MS * DAY_MS + DAY_MS // 2
+    days = list(days_open(noon_ms, noon_ms))
+    for zone in ("Etc/GMT+12", "UTC", "Pacific/Kiritimati"):
+        for offset_ms in (-DAY_MS, 0, 5 * 60_000):
+            assert org_day(zone, noon_ms + offset_ms) in days
+    assert len(days) == 4
+
+
+async def test_two_sums_that_do_not_contain_each_other_settle_on_one_that_contains_both(
+    policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """Each of two aggregators saw what the other did not; the later to write reads again."""
+    account = Account(scope_key(policy), PREMIUM, day_of(clock))
+    expires = day_expires_at_epoch(account.day)
+
+    async def count(shard: int, counters: Counters) -> None:
+        await store.update(counter_update(account, shard, counters, clock.now_epoch(), expires))
+
+    await mark(store, clock, policy)
+    await count(0, Counters(cost_usd_picos=10, requests=1))
+    ours = ForgedStore(store)
+
+    async def meanwhile(_: Put) -> None:
+        """The other one saw another shard, and not ours; then both shards are there."""
+        ours.before_put = None
+        await count(1, Counters(cost_usd_picos=1, requests=3))
+        theirs = Total.of(Counters(cost_usd_picos=1, requests=3), clock.now_ms() - 5_000)
+        await store.put(total_put(account, theirs, expires))
+
+    ours.before_put = meanwhile
+    report = await Aggregator(ours, clock).run_once()
+    assert (report.written, report.failed) == (1, 0)
+    assert (await stored(store, policy, account.day)).counters == Counters(11, requests=4)
+
+
+async def mark(store: Store, clock: ShiftedClock, policy: Policy) -> None:
+    """Let the account be known, as a record would."""
+    from pricekeeper.metering.items import marker_put  # noqa: PLC0415
+
+    day = day_of(clock)
+    await store.put(
+        marker_put(Account(scope_key(policy), PREMIUM, day), 8, day_expires_at_epoch(day))
+    )
+
+
+async def test_a_paused_aggregator_moves_no_total_back(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """It read, slept while another ran, and wakes up to write what it had read."""
+    day = (await metering.record(policy, a_usage())).receipt.org_day
+    paused = ForgedStore(store)
+
+    async def sleep_while_others_work() -> None:
+        paused.after_read = None
+        for _ in range(5):
+            await metering.record(policy, a_usage())
+        await Aggregator(store, clock).run_once()
+        assert (await stored(store, policy, day)).requests == 6
+
+    paused.after_read = sleep_while_others_work
+    report = await Aggregator(paused, clock).run_once()
+    assert report.failed == 0
+    assert (await stored(store, policy, day)).requests == 6
+    assert [put.item["requests"] for put in paused.puts] == [1]
+
+
+async def test_no_attribute_of_a_total_goes_back(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """Nor the moment as of which it is, also if an aggregator's clock is behind."""
+    day = (await metering.record(policy, a_usage())).receipt.org_day
+    await Aggregator(store, clock).run_once()
+    before = await stored(store, policy, day)
+    await metering.record(policy, a_usage())
+    behind = ShiftedClock()
+    behind.shift_ms = clock.shift_ms - 30_000
+    report = await Aggregator(store, behind).run_once()
+    after = await stored(store, policy, day)
+    assert report.failed == 0
+    assert after.requests == 2
+    assert after.as_of_ms >= before.as_of_ms
+
+
+async def test_a_lost_reply_to_a_total_is_looked_into(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """Written or not, the shards are read again, and the total is right in the end."""
+    day = (await metering.record(policy, a_usage())).receipt.org_day
+    forged = ForgedStore(store)
+    for applied in (True, False):
+        await metering.record(policy, a_usage())
+
+        async def lost(operation: Put, applied: bool = applied) -> None:
+            forged.before_put = None
+            if applied:
+                await store.put(operation)
+            raise OutcomeUnknownError("injected")
+
+        forged.before_put = lost
+        assert (await Aggregator(forged, clock).run_once()).failed == 0
+    assert (await stored(store, policy, day)).requests == 3
+
+
+async def test_one_failing_scope_keeps_the_others_from_nothing(
+    metering: Metering, clock: ShiftedClock, store: Store
+) -> None:
+    """It is reported, the run does not count as complete, and the next one catches up."""
+    policies = [a_policy() for _ in range(3)]
+    for policy in policies:
+        day = (await metering.record(policy, a_usage())).receipt.org_day
+    forged = ForgedStore(store)
+
+    async def refuse(operation: Put) -> None:
+        if operation.key.pk.startswith(scope_key(policies[1])):
+            raise StoreUnavailableError("injected")
+
+    forged.before_put = refuse
+    aggregator = Aggregator(forged, clock)
+    report = await aggregator.run_once()
+    assert (report.accounts, report.written, report.failed) == (3, 2, 1)
+    assert report.errors == ("StoreUnavailableError: injected",)
+
+    clock.shift_ms += 5 * DAY_MS
+    forged.before_put = None
+    report = await aggregator.run_once()
+    assert (report.written, report.failed) == (1, 0)
+    for policy in policies:
+        assert (await stored(store, policy, day)).requests == 1
+
+
+async def test_a_run_says_how_late_it_is(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """No change that it found can be older than the last complete run."""
+    aggregator = Aggregator(store, clock)
+    await metering.record(policy, a_usage())
+    first = await aggregator.run_once()
+    assert (first.lag_ms, first.since_last_ms) == (None, None)
+
+    clock.shift_ms += 60_000
+    quiet = await aggregator.run_once()
+    assert quiet.lag_ms == 0
+    assert quiet.since_last_ms is not None
+    assert 60_000 <= quiet.since_last_ms < 70_000
+
+    await metering.record(policy, a_usage())
+    clock.shift_ms += 45_000
+    late = await aggregator.run_once()
+    assert late.lag_ms is not None
+    assert 45_000 <= late.lag_ms < 60_000
+
+
+async def test_totals_and_shards_are_kept_for_the_retention(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """90 days after the day has ended everywhere, then they are gone together."""
+    recorded = await metering.record(policy, a_usage())
+    await Aggregator(store, clock).run_once()
+    day = recorded.receipt.org_day
+    clock.shift_ms += 90 * DAY_MS
+    for live in (True, False):
+        totals = await metering.totals(scope_key(policy), [PREMIUM], day, live=live)
+        assert totals[PREMIUM].requests == 1
+    clock.shift_ms += 3 * DAY_MS
+    for live in (True, False):
+        totals = await metering.totals(scope_key(policy), [PREMIUM], day, live=live)
+        assert totals[PREMIUM].requests == 0
+
+
+class Sleeper(ManualClock):
+    """A clock whose sleeps are remembered and end when the test says so."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self.slept_ms: list[int] = []
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        self.slept_ms.append(duration_ms)
+        await super().sleep_ms(duration_ms)
+
+
+async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """A run that fails altogether is told of, and the next interval tries again."""
+    await metering.record(policy, a_usage())
+    sleeper = Sleeper(clock.now_ms())
+    forged = ForgedStore(store)
+    reports: asyncio.Queue[AggregationReport] = asyncio.Queue()
+    aggregator = Aggregator(forged, sleeper, randomness=Random(1))
+    running = asyncio.create_task(aggregator.run_forever(observe=reports.put_nowait))
+    fail = [False, True, False, False]
+    seen = []
+    for failing in fail:
+        while not sleeper.sleepers:
+            await asyncio.sleep(0)
+        forged.faults = Faults(refused_pct=100) if failing else Faults()
+        forged._turns.running = failing
+        if failing:
+            forged._turns.turn = no_turn  # type: ignore[method-assign]
+        sleeper.advance_ms(sleeper.slept_ms[-1])
+        seen.append(await reports.get())
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert [report.written for report in seen] == [1, 0, 0, 0]
+    assert [report.failed for report in seen] == [0, 1, 0, 0]
+    assert "injected" in seen[1].errors[0]
+    assert seen[2].since_last_ms is not None
+    assert seen[2].since_last_ms > INTERVAL_MS * 3 // 2  # the failed one did not count
+    assert len(set(sleeper.slept_ms)) > 2
+    assert all(0.9 * INTERVAL_MS <= slept <= 1.1 * INTERVAL_MS for slept in sleeper.slept_ms)
+
+
+async def no_turn() -> None:
+    """Let a call through at once."""
+
+
+async def test_one_run_in_an_interval_is_enough_for_any_number_of_instances(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """Whoever comes a moment after another leaves it at one read."""
+    await metering.record(policy, a_usage())
+    first, second = Aggregator(store, clock), Aggregator(store, clock)
+    within_ms = INTERVAL_MS // 2
+    assert not (await first.run_once(unless_run_within_ms=within_ms)).skipped
+    assert (await second.run_once(unless_run_within_ms=within_ms)).skipped
+    clock.shift_ms += within_ms
+    assert not (await second.run_once(unless_run_within_ms=within_ms)).skipped
+    # A run asked for by hand is never left out, nor is one because of a clock that is ahead.
+    assert not (await second.run_once()).skipped
+    clock.shift_ms -= within_ms
+    assert not (await second.run_once(unless_run_within_ms=within_ms)).skipped
+
+
+async def test_accounts_are_found_page_by_page(
+    new_metering: MeteringMaker, clock: ShiftedClock, store: Store
+) -> None:
+    """A day can have more accounts than a page."""
+    day = day_of(clock)
+    expires = day_expires_at_epoch(day)
+    account = Account("ORG#many", STANDARD, day)
+    from pricekeeper.metering.items import marker_put  # noqa: PLC0415
+
+    await asyncio.gather(
+        *(store.put(marker_put(account._replace(label=f"l{n:04}"), 8, expires)) for n in range(1100))
+    )
+    last = account._replace(label="l1099")
+    await store.update(counter_update(last, 7, Counters(requests=1), clock.now_epoch(), expires))
+    report = await Aggregator(store, clock).run_once()
+    assert (report.accounts, report.written) == (1100, 1)
+    assert len(await new_metering(store, clock).labels_used("ORG#many", day)) == 1100
+    assert LABELS
+    assert DAILY_TOTAL
+    assert USAGE_AGG_SHARDED

@@ -1,0 +1,399 @@
+"""Recording usage: counted once, on its own day, at its price, for the right scope."""
+
+import asyncio
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+
+from contract.conftest import ShiftedClock
+from metering.conftest import (
+    APP,
+    COST_USD_PICOS,
+    ECONOMY,
+    LABELS,
+    PREMIUM,
+    STANDARD,
+    MeteringMaker,
+    a_policy,
+    a_usage,
+)
+from pricekeeper.errors import (
+    InvalidValueError,
+    ModelMismatchError,
+    RequestIdReusedError,
+    UnknownModelLabelError,
+    UnpricedUsageError,
+)
+from pricekeeper.metering import (
+    Counters,
+    Metering,
+    Outcome,
+    Recorded,
+    Refused,
+    Total,
+    UsageStatus,
+    org_day,
+    scope_key,
+)
+from pricekeeper.metering.items import receipt_pk
+from pricekeeper.storage import Key, Store
+from pricekeeper.storage.tables import REQUEST_DEDUP
+from pricekeeper.storage.values import item_bytes
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Policy, QuotaScope
+from pricekeeper.values import AppId
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+def today(clock: ShiftedClock, zone: str = "UTC") -> str:
+    return org_day(zone, clock.now_ms())
+
+
+async def live(metering: Metering, policy: Policy, day: str) -> dict[str, Counters]:
+    """What the shards hold now, of those labels that have anything."""
+    totals = await metering.totals(scope_key(policy), LABELS, day, live=True)
+    return {label: total.counters for label, total in totals.items() if total.requests}
+
+
+async def receipt_of(store: Store, policy: Policy, request_id: str) -> dict[str, object] | None:
+    return await store.get(REQUEST_DEDUP, Key(receipt_pk(policy.org_id, request_id)))
+
+
+async def test_a_record_is_counted_at_its_price(
+    metering: Metering, policy: Policy, clock: ShiftedClock
+) -> None:
+    """Cost, tokens of every kind, and the request itself."""
+    usage = a_usage(
+        cache_read_tokens=10, cache_write_5m_tokens=3, cache_write_1h_tokens=4, tags={"a": "b"}
+    )
+    recorded = await metering.record(policy, usage)
+    cost = COST_USD_PICOS + 10 * 300_000 + 3 * 3_750_000 + 4 * 6_000_000
+
+    assert recorded.outcome is Outcome.ACCEPTED
+    assert recorded.request_id == usage.request_id
+    assert recorded.receipt.cost_usd_picos == cost
+    assert recorded.cost_usd_micros == cost // 1_000_000
+    assert recorded.receipt.org_day == today(clock)
+    assert await live(metering, policy, today(clock)) == {
+        PREMIUM: Counters(cost, 1_000, 500, 10, 7, requests=1)
+    }
+
+
+async def test_a_failed_call_counts_what_it_used(
+    metering: Metering, policy: Policy, clock: ShiftedClock
+) -> None:
+    """And is an error too."""
+    await metering.record(policy, a_usage(status=UsageStatus.ERROR, output_tokens=0))
+    await metering.record(policy, a_usage())
+    total = (await live(metering, policy, today(clock)))[PREMIUM]
+    assert (total.requests, total.errors, total.input_tokens) == (2, 1, 2_000)
+
+
+async def test_a_duplicate_gets_the_original_answer(
+    metering: Metering,
+    new_metering: MeteringMaker,
+    store: Store,
+    policy: Policy,
+    clock: ShiftedClock,
+) -> None:
+    """From this instance and any other, a day later too, and counts nothing."""
+    usage = a_usage()
+    first = await metering.record(policy, usage)
+    clock.shift_ms += 23 * HOUR_MS
+    for instance in (metering, new_metering(store, clock)):
+        again = await instance.record(policy, usage)
+        assert again.outcome is Outcome.DUPLICATE
+        assert again.receipt == first.receipt
+    assert (await live(metering, policy, first.receipt.org_day))[PREMIUM].requests == 1
+
+
+async def test_concurrent_copies_of_a_record_count_once(
+    new_metering: MeteringMaker, store: Store, policy: Policy, clock: ShiftedClock
+) -> None:
+    """One of them is accepted, whichever instance it went to; all get the same answer."""
+    instances = [new_metering(store, clock) for _ in range(3)]
+    usage = a_usage()
+    answers = await asyncio.gather(
+        *(instance.record(policy, usage) for instance in instances for _ in range(5))
+    )
+    assert [answer.outcome for answer in answers].count(Outcome.ACCEPTED) == 1
+    assert len({answer.receipt.commit_id for answer in answers}) == 1
+    assert (await live(instances[0], policy, today(clock)))[PREMIUM].requests == 1
+
+
+async def test_a_request_id_with_another_body_is_a_conflict(
+    metering: Metering, policy: Policy, clock: ShiftedClock
+) -> None:
+    """Whatever differs, now or at the same moment; the first stays as it is."""
+    request_id = str(uuid.uuid4())
+    await metering.record(policy, a_usage(request_id))
+    with pytest.raises(RequestIdReusedError) as reused:
+        await metering.record(policy, a_usage(request_id, output_tokens=501))
+    with pytest.raises(RequestIdReusedError):
+        await metering.record(policy, a_usage(request_id, model_label=STANDARD))
+    assert reused.value.request_id == request_id
+    assert list(await live(metering, policy, today(clock))) == [PREMIUM]
+
+    at_once = str(uuid.uuid4())
+    outcomes = await asyncio.gather(
+        metering.record(policy, a_usage(at_once)),
+        metering.record(policy, a_usage(at_once, output_tokens=501)),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [Recorded, RequestIdReusedError]
+    assert (await live(metering, policy, today(clock)))[PREMIUM].requests == 2
+
+
+async def test_a_request_id_belongs_to_the_whole_organisation(
+    metering: Metering, policy: Policy
+) -> None:
+    """Another app of it can't use the id again, nor learn what it cost."""
+    usage = a_usage()
+    await metering.record(policy, usage)
+    with pytest.raises(RequestIdReusedError):
+        await metering.record(a_policy(AppId("other"), org_id=policy.org_id), usage)
+
+
+async def test_organisations_do_not_share_request_ids(metering: Metering) -> None:
+    """What one has reported says nothing to another."""
+    usage = a_usage()
+    for policy in (a_policy(), a_policy()):
+        assert (await metering.record(policy, usage)).outcome is Outcome.ACCEPTED
+
+
+async def test_a_forgotten_timestamp_does_not_make_a_retry_another_body(
+    metering: Metering, policy: Policy, clock: ShiftedClock
+) -> None:
+    """It happened when it was first reported, also if midnight has passed since."""
+    usage = a_usage()
+    first = await metering.record(policy, usage)
+    clock.shift_ms += DAY_MS
+    again = await metering.record(policy, usage)
+    assert again.outcome is Outcome.DUPLICATE
+    assert again.receipt.org_day == first.receipt.org_day
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/Los_Angeles", "Pacific/Kiritimati"])
+async def test_the_day_is_that_of_the_event_in_the_organisations_zone(
+    metering: Metering, clock: ShiftedClock, zone: str
+) -> None:
+    """Not of its arrival, and not of ours."""
+    policy = a_policy(timezone=zone)
+    for hours in (-23, -12, -1, 0):
+        at_ms = clock.now_ms() + hours * HOUR_MS
+        recorded = await metering.record(policy, a_usage(timestamp_ms=at_ms))
+        assert recorded.receipt.org_day == org_day(zone, at_ms)
+
+
+@pytest.mark.parametrize("offset_ms", [-DAY_MS - 10_000, 5 * 60_000 + 10_000])
+async def test_an_event_outside_of_the_window_is_refused(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store, offset_ms: int
+) -> None:
+    """And leaves no receipt, so that it can be reported with the right time."""
+    usage = a_usage(timestamp_ms=clock.now_ms() + offset_ms)
+    with pytest.raises(InvalidValueError, match="timestamp"):
+        await metering.record(policy, usage)
+    assert await receipt_of(store, policy, usage.request_id) is None
+
+
+async def test_what_has_no_price_is_refused_and_not_counted(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """An unknown label, another model, a tier without prices: each by its own error."""
+    refused = {
+        UnknownModelLabelError: a_usage(model_label="unheard-of"),
+        ModelMismatchError: a_usage(bedrock_model_id="amazon.nova-micro-v1:0"),
+        UnpricedUsageError: a_usage(service_tier="flex"),
+    }
+    for error, usage in refused.items():
+        with pytest.raises(error):
+            await metering.record(policy, usage)
+        assert await receipt_of(store, policy, usage.request_id) is None
+    assert await live(metering, policy, today(clock)) == {}
+
+
+async def test_a_label_outside_of_the_ordering_is_counted_all_the_same(
+    metering: Metering, clock: ShiftedClock
+) -> None:
+    """The money is spent; only a label without a price can't be."""
+    policy = a_policy(model_ordering=(STANDARD,))
+    await metering.record(policy, a_usage())
+    assert list(await live(metering, policy, today(clock))) == [PREMIUM]
+    assert await metering.labels_used(scope_key(policy), today(clock)) == {PREMIUM}
+
+
+@pytest.mark.parametrize("scope", QuotaScope)
+async def test_apps_share_a_scope_or_have_their_own(
+    metering: Metering, clock: ShiftedClock, scope: QuotaScope
+) -> None:
+    """As the organisation's quota scope says."""
+    one = a_policy(quota_scope=scope)
+    two = a_policy(AppId("other"), quota_scope=scope, org_id=one.org_id)
+    for policy in (one, two, two):
+        await metering.record(policy, a_usage())
+    expected = {QuotaScope.ORG: (3, 3), QuotaScope.APP: (1, 2)}[scope]
+    counted = [(await live(metering, each, today(clock)))[PREMIUM].requests for each in (one, two)]
+    assert tuple(counted) == expected
+    assert scope_key(one) == f"ORG#{one.org_id}" + (f"#APP#{APP}" if scope == "APP" else "")
+
+
+async def test_the_answer_contains_todays_total(
+    metering: Metering, policy: Policy, new_metering: MeteringMaker, store: Store
+) -> None:
+    """At least what this process has counted, the record itself included."""
+    for number in range(1, 4):
+        recorded = await metering.record(policy, a_usage())
+        assert isinstance(recorded.daily_total, Total)
+        assert recorded.daily_total.requests == number
+        assert recorded.daily_total.cost_usd_picos == number * COST_USD_PICOS
+
+
+async def test_a_batch_is_answered_in_order_and_record_by_record(
+    metering: Metering, policy: Policy, clock: ShiftedClock
+) -> None:
+    """Good ones count; bad ones say why; a repetition inside the batch is a duplicate."""
+    before, twice = a_usage(), a_usage()
+    await metering.record(policy, before)
+    batch = [
+        a_usage(),
+        a_usage(model_label="unheard-of"),
+        twice,
+        a_usage("nonsense"),
+        twice,
+        a_usage(twice.request_id, output_tokens=1),
+        before,
+        a_usage(input_tokens=-1),
+        a_usage(timestamp_ms=0),
+        a_usage(model_label=STANDARD),
+    ]
+    answers = await metering.record_many(policy, batch)
+
+    def told(answer: Recorded | Refused) -> str:
+        return answer.outcome.value if isinstance(answer, Recorded) else answer.code
+
+    assert [told(answer) for answer in answers] == [
+        "accepted",
+        "INVALID_MODEL_LABEL",
+        "accepted",
+        "INVALID_VALUE",
+        "duplicate",
+        "REQUEST_ID_REUSED",
+        "duplicate",
+        "INVALID_VALUE",
+        "INVALID_VALUE",
+        "accepted",
+    ]
+    assert [answer.request_id for answer in answers] == [usage.request_id for usage in batch]
+    refused = answers[7]
+    assert isinstance(refused, Refused)
+    assert "input_tokens" in refused.detail
+    counted = await live(metering, policy, today(clock))
+    assert {label: total.requests for label, total in counted.items()} == {PREMIUM: 3, STANDARD: 1}
+
+
+@pytest.mark.parametrize("size", [0, 101])
+async def test_a_batch_has_one_to_a_hundred_records(
+    metering: Metering, policy: Policy, size: int
+) -> None:
+    """More is a mistake, and so is none."""
+    with pytest.raises(InvalidValueError, match="requests"):
+        await metering.record_many(policy, [a_usage() for _ in range(size)])
+
+
+async def test_a_hundred_records_of_a_hundred_accounts(
+    metering: Metering, clock: ShiftedClock
+) -> None:
+    """More accounts than a transaction has room for take more transactions, no more."""
+    policies = [a_policy() for _ in range(34)]
+    usages = [(policy, a_usage(model_label=label)) for policy in policies for label in LABELS]
+    answers = await asyncio.gather(*(metering.record(*pair) for pair in usages))
+    assert all(answer.outcome is Outcome.ACCEPTED for answer in answers)
+    for policy in policies:
+        assert {
+            label: total.requests
+            for label, total in (await live(metering, policy, today(clock))).items()
+        } == dict.fromkeys(LABELS, 1)
+
+
+async def test_tiny_costs_add_up_exactly(metering: Metering, clock: ShiftedClock) -> None:
+    """Fractions of a micro-dollar are kept: the sum of many is that of one big request."""
+    policy = a_policy()
+    for _ in range(5):
+        await metering.record_many(
+            policy,
+            [a_usage(model_label=ECONOMY, input_tokens=1, output_tokens=1) for _ in range(100)],
+        )
+    small = (await live(metering, policy, today(clock)))[ECONOMY]
+    big = (
+        await metering.record(
+            policy, a_usage(model_label=ECONOMY, input_tokens=500, output_tokens=500)
+        )
+    ).receipt
+    assert small.cost_usd_picos == big.cost_usd_picos == 500 * (35_001 + 140_003)
+
+
+async def test_steady_state_is_one_write_and_no_read(
+    metering: Metering, policy: Policy, meter: StoreMeter
+) -> None:
+    """Once the account is known here, a record is one transaction."""
+    await metering.record(policy, a_usage())
+    meter.clear()
+    for _ in range(5):
+        await metering.record(policy, a_usage())
+    assert meter.calls == {"transact": 5}
+
+
+async def test_concurrent_records_share_a_transaction(
+    metering: Metering, policy: Policy, meter: StoreMeter
+) -> None:
+    """What arrives together, of whichever organisation, is committed together."""
+    await metering.record(policy, a_usage())
+    other = a_policy()
+    await metering.record(other, a_usage())
+    meter.clear()
+    await asyncio.gather(
+        *(metering.record(each, a_usage()) for _ in range(30) for each in (policy, other))
+    )
+    assert meter.calls == {"transact": 1}
+
+
+async def test_the_largest_receipt_is_one_write_unit(metering: Metering, store: Store) -> None:
+    """Under 1 KB with the longest names and the largest numbers there can be."""
+    policy = a_policy(AppId("a" * 64))
+    usage = a_usage(
+        input_tokens=10**9,
+        output_tokens=10**9,
+        cache_read_tokens=10**9,
+        cache_write_5m_tokens=10**9,
+        cache_write_1h_tokens=10**9,
+        calling_region="us-east-1",
+        tags={f"tag{n}": "v" * 256 for n in range(16)},
+    )
+    await metering.record(policy, usage)
+    receipt = await receipt_of(store, policy, usage.request_id)
+    assert receipt is not None
+    longest_label_and_source = 64 + 100
+    assert item_bytes(receipt) + longest_label_and_source < 1024
+
+
+async def test_a_receipt_says_what_was_charged(
+    metering: Metering, store: Store, policy: Policy, clock: ShiftedClock
+) -> None:
+    """Enough to answer a duplicate, and to explain a bill."""
+    usage = a_usage()
+    recorded = await metering.record(policy, usage)
+    item = await receipt_of(store, policy, usage.request_id)
+    assert item is not None
+    assert item["scope_key"] == scope_key(policy)
+    assert item["cost_usd_picos"] == COST_USD_PICOS
+    assert item["pricing_source"] == "config"
+    assert item["service_tier"] == "default"
+    assert (item["input_tokens"], item["output_tokens"]) == (1_000, 500)
+    assert item["shard_id"] == recorded.receipt.shard_id
+    accepted = datetime.fromtimestamp(recorded.receipt.accepted_at_ms / 1000, UTC)
+    expires = item["expires_at_epoch"]
+    assert isinstance(expires, int)
+    assert (datetime.fromtimestamp(expires, UTC) - accepted).total_seconds() >= 48 * 3600 - 1

@@ -1,0 +1,168 @@
+"""Reading totals: what was aggregated in one read, the shards when they are asked for."""
+
+from contract.conftest import ShiftedClock
+from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
+from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering.counters import Account
+from pricekeeper.metering.service import REFRESH_MS
+from pricekeeper.storage import Store
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Policy, QuotaScope
+from pricekeeper.values import AppId
+
+
+def today(clock: ShiftedClock) -> str:
+    return org_day("UTC", clock.now_ms())
+
+
+async def test_totals_are_one_read_and_as_old_as_they_say(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store, meter: StoreMeter
+) -> None:
+    """What came after the aggregation is not in them, and what came before is."""
+    await metering.record(policy, a_usage())
+    before_ms = clock.now_ms()
+    await Aggregator(store, clock).run_once()
+    await metering.record(policy, a_usage())
+    meter.clear()
+    totals = await metering.totals(scope_key(policy), LABELS, today(clock))
+
+    assert meter.calls == {"batch_get": 1}
+    assert list(totals) == list(LABELS)
+    assert [total.requests for total in totals.values()] == [1, 0, 0]
+    assert all(total.as_of_ms >= before_ms for total in totals.values())
+
+
+async def test_live_totals_are_what_the_shards_hold_now(
+    metering: Metering, policy: Policy, clock: ShiftedClock
+) -> None:
+    """Without any aggregation."""
+    for _ in range(5):
+        await metering.record(policy, a_usage())
+    asked_ms = clock.now_ms()
+    totals = await metering.totals(scope_key(policy), LABELS, today(clock), live=True)
+    assert [total.requests for total in totals.values()] == [5, 0, 0]
+    assert all(total.as_of_ms >= asked_ms for total in totals.values())
+
+
+async def test_a_quiet_scope_is_as_fresh_as_the_last_aggregation(
+    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """A run that found nothing new wrote nothing, but it looked."""
+    await metering.record(policy, a_usage())
+    await Aggregator(store, clock).run_once()
+    clock.shift_ms += 600_000
+    later_ms = clock.now_ms()
+    await Aggregator(store, clock).run_once()
+    (total,) = (await metering.totals(scope_key(policy), [PREMIUM], today(clock))).values()
+    assert total.requests == 1
+    assert total.as_of_ms >= later_ms
+
+
+async def test_a_day_without_usage_is_nothing(metering: Metering, policy: Policy) -> None:
+    """Not an error."""
+    for live in (False, True):
+        totals = await metering.totals(scope_key(policy), LABELS, "20200101", live=live)
+        assert [total.requests for total in totals.values()] == [0, 0, 0]
+
+
+async def test_an_organisation_is_the_sum_of_its_apps_and_lists_them(
+    metering: Metering, clock: ShiftedClock, store: Store
+) -> None:
+    """Its own, and nobody else's; also on labels that were not asked for."""
+    one = a_policy(AppId("one"))
+    two = a_policy(AppId("two"), org_id=one.org_id)
+    for policy, label in ((one, PREMIUM), (two, PREMIUM), (two, PREMIUM), (two, STANDARD)):
+        await metering.record(policy, a_usage(model_label=label))
+    await metering.record(a_policy(), a_usage())
+    for live in (True, False):
+        if not live:
+            await Aggregator(store, clock).run_once()
+        found = await metering.org_totals(one.org_id, [PREMIUM], today(clock), live=live)
+        assert {label: total.requests for label, total in found.total.items()} == {
+            PREMIUM: 3,
+            STANDARD: 1,
+        }
+        assert {
+            app: {label: total.requests for label, total in totals.items()}
+            for app, totals in found.apps.items()
+        } == {"one": {PREMIUM: 1}, "two": {PREMIUM: 2, STANDARD: 1}}
+
+
+async def test_a_change_of_the_quota_scope_during_the_day_loses_nothing(
+    metering: Metering, clock: ShiftedClock
+) -> None:
+    """What was counted for the organisation and what for its apps is all its own."""
+    before = a_policy(quota_scope=QuotaScope.ORG)
+    after = a_policy(quota_scope=QuotaScope.APP, org_id=before.org_id)
+    for policy in (before, before, after):
+        await metering.record(policy, a_usage())
+    found = await metering.org_totals(before.org_id, LABELS, today(clock), live=True)
+    assert found.total[PREMIUM].requests == 3
+    assert found.total[STANDARD].requests == 0
+    assert [totals[PREMIUM].requests for totals in found.apps.values()] == [1]
+
+
+async def test_an_organisation_made_anew_with_more_shards_keeps_what_it_had(
+    metering: Metering, clock: ShiftedClock, store: Store
+) -> None:
+    """The sum goes over as many shards as anybody has used today."""
+    few = a_policy(agg_shard_count=8)
+    many = a_policy(agg_shard_count=64, org_id=few.org_id)
+    for _ in range(20):
+        await metering.record(few, a_usage())
+        await metering.record(many, a_usage())
+    await Aggregator(store, clock).run_once()
+    for live in (True, False):
+        totals = await metering.totals(scope_key(few), [PREMIUM], today(clock), live=live)
+        assert totals[PREMIUM].requests == 40
+
+
+async def test_the_answers_total_catches_up_with_the_other_instances(
+    metering: Metering,
+    new_metering: MeteringMaker,
+    policy: Policy,
+    clock: ShiftedClock,
+    store: Store,
+) -> None:
+    """A newer total is read beside the answers now and then, and never for each of them."""
+    other = new_metering(store, clock)
+    await metering.record(policy, a_usage())
+    for _ in range(3):
+        await other.record(policy, a_usage())
+    assert (await metering.record(policy, a_usage())).daily_total.requests == 2  # type: ignore[union-attr]
+    await Aggregator(store, clock).run_once()
+
+    fresh = new_metering(store, clock)  # has nothing to be stale
+    assert (await fresh.record(policy, a_usage())).daily_total.requests == 6  # type: ignore[union-attr]
+
+
+async def test_a_stale_total_is_read_again_beside_the_answer(
+    new_metering: MeteringMaker, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """The record that finds it stale does not wait; those after the read have the newer one."""
+
+    class Later(ShiftedClock):
+        __slots__ = ()
+
+        def monotonic_ms(self) -> int:
+            return super().monotonic_ms() + self.shift_ms
+
+    later = Later()
+    later.shift_ms = clock.shift_ms
+    metering, other = new_metering(store, later), new_metering(store, later)
+    await metering.record(policy, a_usage())
+    for _ in range(3):
+        await other.record(policy, a_usage())
+    await Aggregator(store, later).run_once()
+    later.shift_ms += REFRESH_MS
+    stale = (await metering.record(policy, a_usage())).daily_total
+    await metering.close()  # waits for the read
+    assert stale is not None
+    assert stale.requests in (2, 5)
+    running = metering._running.total(stale_account(policy, later))
+    assert running is not None
+    assert running.requests == 5
+
+
+def stale_account(policy: Policy, clock: ShiftedClock) -> Account:
+    return Account(scope_key(policy), PREMIUM, today(clock))

@@ -1,0 +1,318 @@
+"""Prices from AWS's offer files: what is read, and what is not made up.
+
+The files under ``data`` are small, but have the shape and the traps of the real ones.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from pricekeeper.errors import PriceSourceError
+from pricekeeper.pricing import Model, PriceList, PriceTable, RateCard, Step, Unmatched
+from pricekeeper.pricing.sources import aws_price_list
+from pricekeeper.pricing.sources.aws_price_list import OFFERS, AwsPriceList, offer_urls
+from pricing.conftest import a_model
+
+DATA = Path(__file__).parent / "data"
+FILES = [str(DATA / f"{offer}.json") for offer in OFFERS]
+DAY = date(2026, 11, 15)
+
+
+def named(*names: str, **changes: Any) -> Model:
+    return a_model(price_list_names=frozenset(names), **changes)
+
+
+async def load(*files: str, region: str = "us-east-1") -> PriceList:
+    return await AwsPriceList(files or FILES, region).load()
+
+
+async def test_a_marketplace_model_per_million_tokens() -> None:
+    """All five kinds of tokens and batch, in the region asked for, without the global rate."""
+    prices = await load()
+    opus = named("Claude Opus 5.5", bedrock_model_id="us.anthropic.claude-opus-5-5")
+
+    assert prices.quote(opus, DAY) == PriceTable(
+        default=RateCard(
+            input=4_400_000,
+            output=22_000_000,
+            cache_read=220_000,
+            cache_write_5m=5_500_000,
+            cache_write_1h=8_800_000,
+        ),
+        batch=RateCard(input=2_200_000, output=11_000_000),
+    )
+    assert prices.source == "aws-price-list-us-east-1-2026-09-30"
+
+
+async def test_a_global_profile_gets_the_global_rows_alone() -> None:
+    """The same name, another rate, and no batch price borrowed from the region."""
+    prices = await load()
+    opus = named("Claude Opus 5.5", bedrock_model_id="global.anthropic.claude-opus-5-5")
+
+    assert prices.quote(opus, DAY) == PriceTable(
+        default=RateCard(
+            input=4_000_000,
+            output=20_000_000,
+            cache_read=200_000,
+            cache_write_5m=5_000_000,
+            cache_write_1h=8_000_000,
+        )
+    )
+
+
+async def test_another_region_has_its_own_prices() -> None:
+    """Rows of other regions in the same file are not looked at."""
+    opus = named("Claude Opus 5.5", bedrock_model_id="us.anthropic.claude-opus-5-5")
+
+    quote = (await load(region="us-west-2")).quote(opus, DAY)
+
+    assert quote == PriceTable(default=RateCard(input=9_900_000, output=49_500_000))
+
+
+async def test_a_model_of_aws_itself_per_thousand_tokens() -> None:
+    """Tiers and batch have rows of their own; training and latency-optimised are not among them."""
+    nova = named("NovaPro", bedrock_model_id="amazon.nova-pro-v1:0")
+
+    assert (await load()).quote(nova, DAY) == PriceTable(
+        default=RateCard(input=800_000, output=3_200_000, cache_read=200_000, cache_write_5m=0),
+        priority=RateCard(input=1_400_000, output=5_600_000),
+        flex=RateCard(input=400_000, output=1_600_000),
+        batch=RateCard(input=400_000, output=1_600_000),
+    )
+
+
+async def test_the_unit_is_read_and_not_assumed() -> None:
+    """One file has prices per thousand tokens and per million."""
+    prices = await load()
+    grok = a_model(bedrock_model_id="xai.grok-4.3")
+
+    assert prices.quote(grok, DAY) == PriceTable(
+        default=RateCard(input=1_250_000, output=2_500_000)
+    )
+
+
+async def test_the_older_spelling() -> None:
+    """Long-context prices that are the plain ones say nothing, and need no threshold."""
+    haiku = named("Claude Haiku 4.5", bedrock_model_id="anthropic.claude-haiku-4-5-20251001-v1:0")
+
+    assert (await load()).quote(haiku, DAY) == PriceTable(
+        default=RateCard(
+            input=1_100_000,
+            output=5_500_000,
+            cache_read=110_000,
+            cache_write_5m=1_375_000,
+            cache_write_1h=2_200_000,
+        ),
+        batch=RateCard(input=550_000, output=2_750_000),
+    )
+
+
+async def test_long_context_prices_take_the_files_threshold() -> None:
+    """The list has the prices of the step, the deployment file knows where it is."""
+    plain = RateCard(input=110_000, output=550_000)
+    step = Step(over_input_tokens=100_000, input=1, output=1)
+    haiku = named(
+        "Claude Haiku 5.5",
+        default_pricing=RateCard(input=110_000, output=550_000, long_context=(step,)),
+    )
+    prices = await load()
+
+    quote = prices.quote(haiku, DAY)
+
+    assert isinstance(quote, PriceTable)
+    assert quote.default.long_context == (
+        Step(over_input_tokens=100_000, input=550_000, output=2_750_000, cache_read=55_000),
+    )
+    without = prices.quote(named("Claude Haiku 5.5", default_pricing=plain), DAY)
+    assert isinstance(without, Unmatched)
+    assert "give models.premium.default_pricing one long_context step" in without.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (a_model(bedrock_model_id="us.anthropic.claude-opus-5-5"), "no regional input and output"),
+        (named("Opus 5.5"), "under Opus 5.5, anthropic.claude-3-5-sonnet-20241022-v2:0"),
+        (named("Claude Instant"), "no regional input and output price"),
+        (named("Claude Opus 5.5", "Claude Haiku 4.5"), "several default prices for input tokens"),
+        (named("NovaSonic"), "no regional input and output price under NovaSonic"),
+        (named("OpenAI GPT-6 Astra", bedrock_model_id="global.openai.gpt-6-astra"), "no global"),
+    ],
+)
+async def test_what_is_not_certain_is_unmatched(model: Model, reason: str) -> None:
+    """No name, half a name, half the prices, or two of them: said, and left alone."""
+    quote = (await load()).quote(model, DAY)
+
+    assert isinstance(quote, Unmatched)
+    assert reason in quote.reason
+
+
+async def test_a_price_counts_from_its_date_on() -> None:
+    """The file's prices began in September; before that it has none."""
+    opus = named("Claude Opus 5.5")
+    prices = await load()
+
+    assert isinstance(prices.quote(opus, date(2026, 9, 1)), PriceTable)
+    assert isinstance(prices.quote(opus, date(2026, 8, 31)), Unmatched)
+
+
+async def test_of_several_dates_the_newest_that_has_come_counts(tmp_path: Path) -> None:
+    """A price that is announced for tomorrow is tomorrow's."""
+    offer = json.loads((DATA / "AmazonBedrock.json").read_text())
+    for sku, product in offer["products"].items():
+        if product["attributes"]["usagetype"] == "USE1-NovaPro-input-tokens":
+            (term,) = offer["terms"]["OnDemand"][sku].values()
+            later = json.loads(json.dumps(term)) | {"effectiveDate": "2026-11-16T00:00:00Z"}
+            (dimension,) = later["priceDimensions"].values()
+            dimension["pricePerUnit"]["USD"] = "0.0007"
+            offer["terms"]["OnDemand"][sku][f"{sku}.LATER"] = later
+    file = tmp_path / "offer.json"
+    file.write_text(json.dumps(offer))
+    prices = await load(str(file))
+
+    def price(day: date) -> int | None:
+        quote = prices.quote(named("NovaPro"), day)
+        assert isinstance(quote, PriceTable)
+        return quote.default.input
+
+    assert price(date(2026, 11, 15)) == 800_000
+    assert price(date(2026, 11, 16)) == 700_000
+
+
+async def test_names_that_are_no_models_are_reported() -> None:
+    """So that an operator can see, and copy, what the list calls things."""
+    prices = await load()
+    nova = named("NovaPro")
+
+    unused = prices.unused_names((nova,))
+
+    assert "Claude Opus 5.5" in unused
+    assert "openai.gpt-oss-120b" in unused
+    assert "NovaSonic-speech" in unused
+    assert "NovaPro" not in unused
+
+
+def broken(change: Any) -> bytes:
+    offer = json.loads((DATA / "AmazonBedrockService.json").read_text())
+    change(offer)
+    return json.dumps(offer).encode()
+
+
+def _dimension(offer: dict[str, Any]) -> dict[str, Any]:
+    sku = next(iter(offer["terms"]["OnDemand"]))
+    (term,) = offer["terms"]["OnDemand"][sku].values()
+    (dimension,) = term["priceDimensions"].values()
+    assert isinstance(dimension, dict)
+    return dimension
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not an offer file"),
+        (b"[]", "is not an offer file"),
+        (b"\xff", "is not an offer file"),
+        (b"{}", "is not an offer file.*publicationDate"),
+        (
+            broken(lambda o: _dimension(o)["pricePerUnit"].update(USD="free")),
+            "can't be read: 'free'",
+        ),
+        (broken(lambda o: _dimension(o)["pricePerUnit"].update(USD="-1")), "'-1' is negative"),
+        (broken(lambda o: _dimension(o)["pricePerUnit"].update(USD=3)), "is not an offer file"),
+    ],
+)
+async def test_a_file_that_is_no_offer(tmp_path: Path, content: bytes, message: str) -> None:
+    """A typed error that names it."""
+    file = tmp_path / "offer.json"
+    file.write_bytes(content)
+
+    with pytest.raises(PriceSourceError, match=message):
+        await load(str(file))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda dimension: dimension.update(unit="1B tokens"),
+        lambda dimension: dimension.update(pricePerUnit={"CNY": "0.02"}),
+    ],
+)
+async def test_an_unknown_unit_or_currency_prices_nothing(tmp_path: Path, change: Any) -> None:
+    """A scale that is guessed is a thousandfold error."""
+    file = tmp_path / "offer.json"
+    file.write_bytes(broken(lambda offer: change(_dimension(offer))))
+
+    quote = (await load(str(file))).quote(named("Claude4Sonnet"), DAY)
+
+    assert isinstance(quote, Unmatched)
+
+
+async def test_a_file_that_is_not_there() -> None:
+    """Or can't be read."""
+    with pytest.raises(PriceSourceError, match=r"nowhere\.json: can't be read: No such file"):
+        await load("nowhere.json")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TestServer]:
+    """A price list server on this machine."""
+
+    async def offer(request: web.Request) -> web.Response:
+        file = DATA / request.match_info["file"]
+        return web.Response(body=file.read_bytes()) if file.is_file() else web.Response(status=404)
+
+    async def never(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/offers/{file}", offer)
+    app.router.add_get("/never", never)
+    running = TestServer(app, shutdown_timeout=0)
+    async with running:
+        yield running
+
+
+async def test_a_file_is_downloaded(server: TestServer) -> None:
+    """A URL does as well as a path."""
+    url = str(server.make_url("/offers/AmazonBedrock.json"))
+
+    prices = await load(url)
+
+    assert isinstance(prices.quote(named("NovaPro"), DAY), PriceTable)
+
+
+async def test_a_download_that_fails_says_which(server: TestServer) -> None:
+    """Not found, or nobody there."""
+    with pytest.raises(PriceSourceError, match="/offers/nothing: can't be downloaded: 404"):
+        await load(str(server.make_url("/offers/nothing")))
+    gone = str(server.make_url("/offers/AmazonBedrock.json"))
+    await server.close()
+    with pytest.raises(PriceSourceError, match="can't be downloaded"):
+        await load(gone)
+
+
+async def test_a_download_has_an_end(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In time and in size."""
+    monkeypatch.setattr(aws_price_list, "DOWNLOAD_SECS_MAX", 0.05)
+    with pytest.raises(PriceSourceError, match="can't be downloaded: timeout"):
+        await load(str(server.make_url("/never")))
+    monkeypatch.undo()
+    monkeypatch.setattr(aws_price_list, "FILE_BYTES_MAX", 1000)
+    with pytest.raises(PriceSourceError, match="is larger than 1000 bytes"):
+        await load(str(server.make_url("/offers/AmazonBedrock.json")))
+    with pytest.raises(PriceSourceError, match="is larger than 1000 bytes"):
+        await load(FILES[0])
+
+
+def test_where_aws_publishes_them() -> None:
+    """Three offers for each region, without credentials."""
+    assert [url.split("/")[6] for url in offer_urls("eu-west-1")] == list(OFFERS)
+    assert all(url.endswith("/current/eu-west-1/index.json") for url in offer_urls("eu-west-1"))

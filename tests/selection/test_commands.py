@@ -1,0 +1,66 @@
+"""An operator's commands when the wire is bad, or when there are two operators."""
+
+import asyncio
+
+import pytest
+
+from faulty_store import Faults, Interleaving
+from pricekeeper.errors import ContendedError, OutcomeUnknownError
+from pricekeeper.tenants import Client
+from selection.conftest import FailingStore, NeverFirst, World
+from selection.policies import ECONOMY, PREMIUM, STANDARD, policy
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_setting_an_override_again_after_a_lost_reply_is_harmless(
+    world: World, app: Client, applied: bool
+) -> None:
+    """The operator is told that nobody knows, and the second command settles it."""
+    mine = policy(client=app)
+    here = world.instance(FailingStore(world.store, OutcomeUnknownError("lost"), applied=applied))
+    assert (await here.select(mine)).label == PREMIUM
+
+    with pytest.raises(OutcomeUnknownError):
+        await here.set_override(mine, ECONOMY)
+    assert (await here.select(mine)).label == (ECONOMY if applied else PREMIUM)
+
+    await here.set_override(mine, ECONOMY)
+    assert (await here.select(mine)).label == ECONOMY
+
+
+async def test_clearing_again_after_a_lost_reply_is_harmless(world: World, app: Client) -> None:
+    """There is nothing left to clear, and that is what was wanted."""
+    mine = policy(client=app)
+    await world.instance().set_override(mine, ECONOMY)
+    here = world.instance(FailingStore(world.store, OutcomeUnknownError("lost"), applied=True))
+
+    with pytest.raises(OutcomeUnknownError):
+        await here.clear_override(mine)
+
+    assert not await here.clear_override(mine)
+    assert (await here.select(mine)).label == PREMIUM
+
+
+async def test_of_two_operators_the_later_wins_and_neither_fails(world: World, app: Client) -> None:
+    """Their commands are put in some order, which everybody sees alike."""
+    mine = policy(client=app)
+    labels = (PREMIUM, STANDARD, ECONOMY)
+    operators = [world.instance() for _ in labels]
+
+    await asyncio.gather(
+        *(one.set_override(mine, label) for one, label in zip(operators, labels, strict=True))
+    )
+
+    assert (await world.sticky_item(mine))["override_version"] == 3
+    assert len({(await one.select(mine)).label for one in operators}) == 1
+
+
+async def test_a_command_that_never_gets_its_turn_is_given_up(world: World, app: Client) -> None:
+    """After a bounded number of attempts, and as something that may work later."""
+    here = world.instance(NeverFirst(world.store, Interleaving(0), Faults()))
+
+    with pytest.raises(ContendedError):
+        await here.set_override(policy(client=app), ECONOMY)
+    await world.instance().set_override(policy(client=app), ECONOMY)
+    with pytest.raises(ContendedError):
+        await here.clear_override(policy(client=app))

@@ -1,0 +1,237 @@
+"""What selection costs, counted in store calls, and how long an answer is used again."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from faulty_store import Faults, FaultyStore, Interleaving
+from pricekeeper.errors import StoreUnavailableError
+from pricekeeper.selection import Decision, Reason
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.storage import Store, open_store
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Client, QuotaScope
+from selection.conftest import GatedStore, SettableClock, World
+from selection.policies import ECONOMY, PREMIUM, QUOTAS, STANDARD, policy
+
+
+@pytest.mark.parametrize("scope", list(QuotaScope))
+async def test_a_cold_answer_is_one_batch_and_one_price(
+    world: World, meter: StoreMeter, app: Client, scope: QuotaScope
+) -> None:
+    """Overrides, fallback and totals come in one call; the model's price of the day in one."""
+    mine = policy(client=app, scope=scope)
+    meter.clear()
+
+    await world.instance().select(mine)
+
+    assert meter.calls == {"batch_get": 1, "get": 1}
+
+
+async def test_a_warm_answer_costs_nothing(world: World, meter: StoreMeter, app: Client) -> None:
+    """Not one call, for as many requests as come."""
+    mine = policy(client=app)
+    instance = world.instance()
+    first = await instance.select(mine)
+    meter.clear()
+
+    assert {id(await instance.select(mine)) for _ in range(100)} == {id(first)}
+
+    assert not meter.calls
+    assert instance.meter.warm == 100
+
+
+async def test_a_flip_adds_one_write(world: World, meter: StoreMeter, app: Client) -> None:
+    """And whoever meets it later adds none."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000})
+    meter.clear()
+
+    await world.instance().select(mine)
+    assert meter.calls == {"batch_get": 1, "update": 1, "get": 1}
+
+    meter.clear()
+    await world.instance().select(mine)
+    assert meter.calls == {"batch_get": 1, "get": 1}
+
+
+async def test_a_lost_flip_adds_one_write_and_no_read(
+    world: World, meter: StoreMeter, app: Client
+) -> None:
+    """The failed condition brings the item along."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000})
+    gate = GatedStore(world.store)
+    losing = asyncio.create_task(world.instance(gate).select(mine))
+    await gate.reached.wait()
+    await world.instance().select(mine)
+    meter.clear()
+    gate.opened.set()
+
+    assert (await losing).choice.reason is Reason.STICKY_FALLBACK
+    assert meter.calls == {"update": 1, "get": 1}
+
+
+async def test_an_exhausted_scope_is_warm_too(world: World, meter: StoreMeter, app: Client) -> None:
+    """Clients that hammer on a spent quota do not hammer on the store."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000, STANDARD: 500, ECONOMY: 200})
+    instance = world.instance()
+    meter.clear()
+
+    for _ in range(10):
+        assert (await instance.assess(mine)).label is None
+
+    assert meter.calls == {"batch_get": 1}
+
+
+async def test_force_check_reads_everything_again(
+    world: World, meter: StoreMeter, app: Client
+) -> None:
+    """A query for the shards in use, the shards if there are any, and the fallback."""
+    mine = policy(client=app)
+    instance = world.instance()
+    await instance.select(mine)
+    meter.clear()
+
+    await instance.select(mine, force_check=True)
+
+    assert meter.calls == {"query": 1, "batch_get": 1}
+
+
+@pytest.mark.parametrize(("spent", "staleness_ms"), [(0, 5_000), (950, 1_000)])
+async def test_an_answer_is_used_for_a_stated_time(
+    world: World, clock: SettableClock, app: Client, spent: int, staleness_ms: int
+) -> None:
+    """Five seconds normally, one when the quota is tight."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: spent})
+    instance = world.instance()
+    first = await instance.select(mine)
+
+    clock.advance_ms(staleness_ms - 1)
+    assert await instance.select(mine) is first
+    clock.advance_ms(1)
+    assert await instance.select(mine) is not first
+
+
+async def test_an_answer_does_not_outlive_its_day_or_its_policy(
+    world: World, clock: SettableClock, app: Client
+) -> None:
+    """Also if the wall clock is set, forward or back."""
+    mine = policy(client=app)
+    instance = world.instance()
+    first = await instance.select(mine)
+
+    assert await instance.select(policy(client=app)) is first
+    changed = replace(mine, quotas={**QUOTAS, PREMIUM: 0})
+    assert (await instance.select(changed)).label == STANDARD
+    for jump_ms, day in ((12 * 3_600_000, "20300116"), (-24 * 3_600_000, "20300114")):
+        clock.jump_ms(jump_ms)
+        assert (await instance.select(mine)).org_day == day
+        clock.jump_ms(-jump_ms)
+
+
+async def test_who_waits_for_the_same_answer_shares_one_read(
+    world: World, meter: StoreMeter, app: Client
+) -> None:
+    """Also when the caller who was first goes away."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000})
+    gate = GatedStore(world.store)
+    instance = world.instance(gate)
+    meter.clear()
+    callers = [asyncio.create_task(instance.select(mine)) for _ in range(10)]
+    await gate.reached.wait()
+    callers[0].cancel()
+    gate.opened.set()
+
+    decisions = await asyncio.gather(*callers, return_exceptions=True)
+
+    assert isinstance(decisions[0], asyncio.CancelledError)
+    assert {id(decision) for decision in decisions[1:]} == {id(decisions[1])}
+    assert meter.calls == {"batch_get": 1, "update": 1, "get": 1}
+
+
+async def test_an_override_is_not_missed_by_a_decision_under_way(world: World, app: Client) -> None:
+    """One that had read before the command is neither joined nor remembered."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000})
+    gate = GatedStore(world.store)
+    instance = world.instance(gate)
+    before = asyncio.create_task(instance.select(mine))
+    await gate.reached.wait()
+
+    await instance.set_override(mine, ECONOMY)
+
+    assert (await instance.select(mine)).label == ECONOMY
+    gate.opened.set()
+    assert (await before).label == STANDARD
+    assert (await instance.select(mine)).label == ECONOMY
+
+
+async def test_a_decision_that_began_earlier_does_not_replace_a_later_one(
+    world: World, clock: SettableClock, app: Client
+) -> None:
+    """A slow read can't undo what a forced check has found meanwhile."""
+    mine = policy(client=app, sticky=False)
+    await world.spend(mine, {PREMIUM: 1})
+    instance = world.instance()
+    decision: Decision = await instance.select(mine)
+    reading = instance._cache.reading()
+    clock.advance_ms(1)
+    later = await instance.select(mine, force_check=True)
+
+    assert not instance._cache.keep(decision, reading)
+    assert await instance.select(mine) is later
+
+
+async def test_what_is_remembered_is_bounded(
+    world: World, meter: StoreMeter, app: Client, other_app: Client
+) -> None:
+    """The client that was asked about least recently is forgotten first."""
+    one, other, third = (policy(client=each) for each in (app, other_app, app.org))
+    instance = world.instance(entries_max=2)
+    for mine in (one, other, one, third):
+        await instance.select(mine)
+    meter.clear()
+
+    await instance.select(one)
+    assert not meter.calls
+    await instance.select(other)
+    assert meter.calls["batch_get"] == 1
+
+
+async def test_without_the_spends_there_is_no_recommendation(
+    store: Store, world: World, app: Client
+) -> None:
+    """Reading fails closed, and nothing of the failure is remembered."""
+    turns = Interleaving(0)
+    instance = world.instance(FaultyStore(store, turns, Faults(refused_pct=100)))
+    mine = policy(client=app)
+
+    (outcome,) = await turns.run(instance.select(mine))
+
+    assert isinstance(outcome, StoreUnavailableError)
+    assert (await instance.select(mine)).label == PREMIUM
+
+
+async def test_a_decision_costs_one_read_unit_per_item(
+    dynoxide: str, table_prefix: str, clock: SettableClock, app: Client
+) -> None:
+    """Two items of state, one total per label, one price; a flip costs one write unit."""
+    meter = StoreMeter()
+    location = DynamoDbLocation("us-east-1", table_prefix, dynoxide)
+    store = await open_store(location, clock=clock, meter=meter)
+    await store.create_tables()
+    world, mine = World(store, clock), policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000})
+    meter.clear()
+
+    assert (await world.instance().select(mine)).label == STANDARD
+
+    assert meter.read_half_units == {"StickyState": 4, "DailyTotal": 6, "PricingCache": 2}
+    assert meter.write_half_units == {"StickyState": 2}
+    await world.close()
+    await store.close()

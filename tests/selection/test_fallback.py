@@ -1,0 +1,372 @@
+"""The decision itself: which label, why, and what has to be recorded for it to hold."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pricekeeper.selection.fallback import (
+    Choice,
+    Flip,
+    Override,
+    QuotaStatus,
+    Reason,
+    Standing,
+    StickyState,
+    choose,
+    quota_pct_hundredths,
+    quota_status,
+)
+from pricekeeper.tenants import Client, Policy
+from pricekeeper.values import ModelLabel
+from selection.policies import (
+    CHAIN,
+    ECONOMY,
+    LABELS,
+    ORG,
+    PREMIUM,
+    QUOTAS,
+    STANDARD,
+    TURBO,
+    policy,
+)
+
+ON_STANDARD = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}))
+ON_ECONOMY = StickyState(ECONOMY, 2, STANDARD, 0, frozenset({PREMIUM, STANDARD}))
+
+
+def by_hand(label: ModelLabel) -> Override:
+    return Override(Client(ORG), label, 0)
+
+
+def standings(choice: Choice) -> list[Standing]:
+    return [use.standing for use in choice.quotas]
+
+
+def held(flip: Flip) -> StickyState:
+    """Give the record that a flip leaves behind."""
+    return StickyState(flip.label, flip.index, flip.previous_label, 0, flip.given_up)
+
+
+# -- the line ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spend", "quota", "tight_pct", "status"),
+    [
+        (0, 1_000, 95, QuotaStatus.NORMAL),
+        (949, 1_000, 95, QuotaStatus.NORMAL),
+        (950, 1_000, 95, QuotaStatus.TIGHT),
+        (999, 1_000, 95, QuotaStatus.TIGHT),
+        (1_000, 1_000, 95, QuotaStatus.EXCEEDED),
+        (1_001, 1_000, 95, QuotaStatus.EXCEEDED),
+        (999, 1_000, 100, QuotaStatus.NORMAL),
+        (1, 3, 50, QuotaStatus.NORMAL),
+        (2, 3, 50, QuotaStatus.TIGHT),
+        (0, 1, 95, QuotaStatus.NORMAL),
+        (0, 0, 95, QuotaStatus.EXCEEDED),
+        (10**15 - 1, 10**15, 100, QuotaStatus.NORMAL),
+    ],
+)
+def test_a_quota_is_gone_when_all_of_it_is_spent(
+    spend: int, quota: int, tight_pct: int, status: QuotaStatus
+) -> None:
+    """The last micro-dollar exceeds it; the threshold itself is already tight."""
+    assert quota_status(spend, quota, tight_pct) is status
+
+
+@pytest.mark.parametrize(
+    ("spend", "quota", "hundredths"),
+    [(0, 7, 0), (1, 3, 33_33), (999_999, 1_000_000, 99_99), (7, 7, 100_00), (9, 4, 225_00)],
+)
+def test_percentages_are_rounded_down(spend: int, quota: int, hundredths: int) -> None:
+    """So that 100 % is said of a spent quota and of no other."""
+    assert quota_pct_hundredths(spend, quota) == hundredths
+
+
+def test_a_quota_of_zero_is_spent_from_the_start() -> None:
+    """There is nothing to divide by, and nothing to spend."""
+    assert quota_pct_hundredths(0, 0) == 100_00
+
+
+# -- following the totals ------------------------------------------------------------------
+
+
+def test_the_first_label_is_chosen_while_it_has_quota() -> None:
+    """Nothing is recorded on a normal day."""
+    choice = choose(policy(), CHAIN, {PREMIUM: 10})
+
+    assert (choice.label, choice.reason, choice.flip) == (PREMIUM, Reason.NORMAL, None)
+    assert not choice.sticky_fallback_active
+    assert standings(choice) == [Standing.CHOSEN, Standing.NOT_NEEDED, Standing.NOT_NEEDED]
+
+
+def test_a_decision_shows_every_quota_it_looked_at() -> None:
+    """Also of labels that were not needed, with what was spent of each."""
+    choice = choose(policy(), CHAIN, {PREMIUM: 950, ECONOMY: 300})
+
+    assert [
+        (use.label, use.spend_usd_micros, use.quota_usd_micros, use.quota_pct_hundredths)
+        for use in choice.quotas
+    ] == [(PREMIUM, 950, 1_000, 95_00), (STANDARD, 0, 500, 0), (ECONOMY, 300, 200, 150_00)]
+    assert [use.status for use in choice.quotas] == ["TIGHT", "NORMAL", "EXCEEDED"]
+    assert choice.mode is QuotaStatus.TIGHT
+
+
+def test_an_exceeded_label_hands_over_to_the_next_and_asks_for_a_record() -> None:
+    """The record names the label, its position, and what was given up for it."""
+    choice = choose(policy(), CHAIN, {PREMIUM: 1_000})
+
+    assert (choice.label, choice.reason) == (STANDARD, Reason.QUOTA_EXCEEDED)
+    assert standings(choice) == [Standing.EXCEEDED, Standing.CHOSEN, Standing.NOT_NEEDED]
+    assert choice.flip == Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}))
+    assert choice.recorded().sticky_fallback_active
+    assert choice.recorded().flip is None
+
+
+def test_several_exceeded_labels_are_one_step() -> None:
+    """Nobody waits on a label that is exhausted as well."""
+    choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 600})
+
+    assert choice.flip == Flip(ECONOMY, 2, PREMIUM, frozenset({PREMIUM, STANDARD}))
+
+
+def test_when_all_are_exhausted_there_is_no_label() -> None:
+    """Nothing is recorded then: raising the last quota is enough to go on."""
+    choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500, ECONOMY: 200})
+
+    assert (choice.label, choice.chosen, choice.flip) == (None, None, None)
+    assert choice.reason is Reason.QUOTA_EXCEEDED
+    assert choice.mode is QuotaStatus.TIGHT
+    assert standings(choice) == [Standing.EXCEEDED] * 3
+
+
+# -- the sticky state ----------------------------------------------------------------------
+
+
+def test_a_label_that_was_given_up_stays_so_though_its_quota_was_raised() -> None:
+    """Until midnight; an override is the operator's way out."""
+    raised = policy(quotas={**QUOTAS, PREMIUM: 10**9})
+
+    choice = choose(raised, CHAIN, {PREMIUM: 1_000}, ON_STANDARD)
+
+    assert (choice.label, choice.reason) == (STANDARD, Reason.STICKY_FALLBACK)
+    assert choice.sticky_fallback_active
+    assert choice.flip is None
+
+
+def test_a_label_that_was_given_up_stays_so_for_a_reader_of_older_totals() -> None:
+    """The record knows more than a total that is a minute old."""
+    choice = choose(policy(), CHAIN, {}, ON_STANDARD)
+
+    assert (choice.label, choice.reason) == (STANDARD, Reason.STICKY_FALLBACK)
+
+
+def test_when_the_sticky_label_is_exceeded_the_chain_moves_on() -> None:
+    """The record's label is no promise: its own quota counts too."""
+    choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500}, ON_STANDARD)
+
+    assert (choice.label, choice.reason) == (ECONOMY, Reason.QUOTA_EXCEEDED)
+    assert choice.flip == Flip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
+
+
+def test_the_end_of_the_chain_can_be_raised() -> None:
+    """The last label is exhausted but was never given up, so its quota still counts."""
+    spends = {PREMIUM: 1_000, STANDARD: 500, ECONOMY: 200}
+
+    assert choose(policy(), CHAIN, spends, ON_ECONOMY).label is None
+    raised = policy(quotas={**QUOTAS, ECONOMY: 201})
+    assert choose(raised, CHAIN, spends, ON_ECONOMY).label == ECONOMY
+
+
+def test_without_sticky_fallback_the_totals_alone_decide() -> None:
+    """A record from before it was switched off counts for nothing, and none is asked for."""
+    free = policy(sticky=False)
+
+    exceeded = choose(free, CHAIN, {PREMIUM: 1_000}, ON_ECONOMY)
+    assert (exceeded.label, exceeded.reason) == (STANDARD, Reason.QUOTA_EXCEEDED)
+    assert not exceeded.sticky_fallback_active
+    assert exceeded.flip is None
+    assert choose(free, CHAIN, {}, ON_ECONOMY).label == PREMIUM
+
+
+def test_a_record_of_the_schema_alone_gives_up_what_comes_before_its_label() -> None:
+    """Whoever wrote it knew positions only."""
+    plain = replace(ON_ECONOMY, given_up=None)
+
+    choice = choose(policy(), CHAIN, {}, plain)
+    assert (choice.label, choice.reason) == (ECONOMY, Reason.STICKY_FALLBACK)
+    assert plain.given_up_in((TURBO, PREMIUM)) == {STANDARD}
+    assert plain.given_up_in((STANDARD, ECONOMY, PREMIUM)) == {STANDARD}
+
+
+# -- quota zero, and labels without a model ------------------------------------------------
+
+
+def test_a_quota_of_zero_passes_a_label_over_without_giving_it_up() -> None:
+    """It is how an organisation says "not this model", and it may change its mind."""
+    without = policy(quotas={**QUOTAS, PREMIUM: 0})
+
+    choice = choose(without, CHAIN, {})
+
+    assert (choice.label, choice.reason, choice.flip) == (STANDARD, Reason.NORMAL, None)
+    assert standings(choice)[0] is Standing.DISABLED
+    moved_on = choose(without, CHAIN, {STANDARD: 500})
+    assert moved_on.flip == Flip(ECONOMY, 2, STANDARD, frozenset({STANDARD}))
+
+
+def test_a_label_without_a_model_is_passed_over() -> None:
+    """The deployment may have lost a model that an organisation still orders."""
+    choice = choose(policy(), {STANDARD, ECONOMY}, {})
+
+    assert (choice.label, choice.reason, choice.flip) == (STANDARD, Reason.NORMAL, None)
+    assert standings(choice)[0] is Standing.UNDEFINED
+
+
+def test_nothing_but_zero_quotas_is_exhausted() -> None:
+    """There is no label to recommend, whatever the reason."""
+    nothing = policy(quotas=dict.fromkeys(CHAIN, 0))
+
+    choice = choose(nothing, CHAIN, {})
+
+    assert (choice.label, choice.reason) == (None, Reason.QUOTA_EXCEEDED)
+
+
+# -- an order that changed during the day, or differs between apps of one scope ----------------
+
+
+def test_a_sticky_label_that_left_the_order_leaves_what_was_given_up() -> None:
+    """The chain goes on with what is left, and never back to an exhausted label."""
+    choice = choose(policy(ordering=(PREMIUM, ECONOMY)), CHAIN, {PREMIUM: 1_000}, ON_STANDARD)
+
+    assert (choice.label, choice.reason, choice.flip) == (ECONOMY, Reason.STICKY_FALLBACK, None)
+
+
+def test_a_label_that_is_new_at_the_front_is_used() -> None:
+    """It was never given up; who put it there today meant today."""
+    newer = policy(ordering=(TURBO, *CHAIN))
+
+    choice = choose(newer, LABELS, {PREMIUM: 1_000}, ON_STANDARD)
+
+    assert (choice.label, choice.reason) == (TURBO, Reason.NORMAL)
+    assert choice.sticky_fallback_active
+
+
+def test_a_turned_order_does_not_lead_back() -> None:
+    """Economy comes first now and is given up, so standard and premium are looked at."""
+    turned = policy(ordering=(ECONOMY, STANDARD, PREMIUM))
+    given_up = StickyState(PREMIUM, 2, ECONOMY, 0, frozenset({ECONOMY}))
+
+    choice = choose(turned, CHAIN, {STANDARD: 500}, given_up)
+
+    assert choice.label == PREMIUM
+    assert choice.flip == Flip(PREMIUM, 3, PREMIUM, frozenset({ECONOMY, STANDARD}))
+
+
+def test_apps_with_different_orders_count_on_from_each_other() -> None:
+    """One record serves both: the index of a flip is always above the one recorded."""
+    shorter = policy(ordering=(STANDARD, ECONOMY))
+
+    choice = choose(shorter, CHAIN, {STANDARD: 500}, ON_STANDARD)
+
+    assert choice.flip == Flip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
+
+
+# -- the override --------------------------------------------------------------------------
+
+
+def test_an_override_may_go_back_and_beyond_a_quota() -> None:
+    """The operator decides; the mode warns that the quota is gone."""
+    choice = choose(policy(), CHAIN, {PREMIUM: 2_000}, ON_STANDARD, [by_hand(PREMIUM)])
+
+    assert (choice.label, choice.reason) == (PREMIUM, Reason.MANUAL_OVERRIDE)
+    assert choice.override == by_hand(PREMIUM)
+    assert choice.mode is QuotaStatus.TIGHT
+    assert choice.sticky_fallback_active
+    assert standings(choice) == [Standing.CHOSEN, Standing.NOT_NEEDED, Standing.NOT_NEEDED]
+
+
+def test_an_override_leaves_the_record_alone() -> None:
+    """The automatic decision rests meanwhile, and resumes where it was."""
+    spends = {PREMIUM: 1_000, STANDARD: 500}
+
+    assert choose(policy(), CHAIN, spends, ON_STANDARD, [by_hand(ECONOMY)]).flip is None
+    assert choose(policy(), CHAIN, spends, ON_STANDARD).label == ECONOMY
+
+
+def test_an_override_saves_an_exhausted_scope() -> None:
+    """That is what it is for."""
+    spends = {PREMIUM: 1_000, STANDARD: 500, ECONOMY: 200}
+
+    assert choose(policy(), CHAIN, spends, None, [by_hand(STANDARD)]).label == STANDARD
+
+
+def test_the_first_override_that_can_be_followed_counts() -> None:
+    """An app's own comes before its organisation's; one outside the order binds nobody."""
+    both = [by_hand(ECONOMY), by_hand(STANDARD)]
+
+    assert choose(policy(), CHAIN, {}, None, both).label == ECONOMY
+    assert choose(policy(ordering=(PREMIUM, STANDARD)), CHAIN, {}, None, both).label == STANDARD
+    assert choose(policy(ordering=(PREMIUM,)), CHAIN, {}, None, both).label == PREMIUM
+    assert choose(policy(), {PREMIUM}, {}, None, both).label == PREMIUM
+
+
+# -- whatever happens ----------------------------------------------------------------------
+
+orderings = st.lists(st.sampled_from(LABELS), min_size=1, unique=True)
+spends_of = st.dictionaries(st.sampled_from(LABELS), st.integers(0, 30), max_size=4)
+quotas_of = st.fixed_dictionaries({label: st.integers(0, 20) for label in LABELS})
+policies = st.builds(
+    lambda ordering, quotas, sticky: policy(ordering=ordering, quotas=quotas, sticky=sticky),
+    orderings,
+    quotas_of,
+    st.booleans(),
+)
+sticky_policies = policies.map(lambda any_: replace(any_, sticky_fallback_enabled=True))
+
+
+@given(policies, spends_of)
+def test_a_chosen_label_has_quota_and_an_unchosen_scope_has_none(
+    anyone: Policy, spends: dict[ModelLabel, int]
+) -> None:
+    """Without a record, the choice is the first of the order with anything left."""
+    choice = choose(anyone, LABELS, spends)
+
+    left = [label for label in anyone.model_ordering if spends.get(label, 0) < anyone.quotas[label]]
+    assert choice.label == (left[0] if left else None)
+    assert [use.label for use in choice.quotas] == list(anyone.model_ordering)
+
+
+@given(st.lists(st.tuples(sticky_policies, spends_of), min_size=1, max_size=8))
+def test_no_history_leads_back_to_a_label_that_was_given_up(
+    history: list[tuple[Policy, dict[ModelLabel, int]]],
+) -> None:
+    """Orders, quotas and totals may change in any way: what is given up is never chosen again."""
+    state: StickyState | None = None
+    for now, spends in history:
+        choice = choose(now, LABELS, spends, state)
+        given_up = state.given_up_in(now.model_ordering) if state else frozenset()
+        assert choice.label not in given_up
+        if choice.flip is None:
+            continue
+        assert state is None or choice.flip.index > state.active_index
+        assert choice.flip.index >= now.model_ordering.index(choice.flip.label)
+        assert choice.flip.given_up > given_up
+        state = held(choice.flip)
+        settled = choose(now, LABELS, spends, state)
+        assert (settled.label, settled.flip) == (choice.label, None)
+        assert settled.reason is Reason.STICKY_FALLBACK
+
+
+@given(st.lists(spends_of, min_size=1, max_size=8), quotas_of)
+def test_with_one_order_the_record_is_the_position(
+    growing: list[dict[ModelLabel, int]], quotas: dict[ModelLabel, int]
+) -> None:
+    """What the schema document means by the index is what is recorded."""
+    state: StickyState | None = None
+    for spends in growing:
+        flip = choose(policy(ordering=LABELS, quotas=quotas), LABELS, spends, state).flip
+        if flip is not None:
+            assert flip.index == LABELS.index(flip.label)
+            state = held(flip)

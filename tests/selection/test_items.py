@@ -1,0 +1,102 @@
+"""Items of StickyState: where they are, what is in them, and writes that can't be applied twice."""
+
+import pytest
+
+from pricekeeper.errors import ConditionFailedError
+from pricekeeper.selection import items
+from pricekeeper.selection.fallback import Flip, Override, StickyState
+from pricekeeper.storage import Store
+from pricekeeper.storage.guards import guards_itself
+from pricekeeper.storage.tables import STICKY_STATE
+from pricekeeper.tenants import Client, QuotaScope
+from selection.policies import APP, ECONOMY, ORG, PREMIUM, STANDARD, policy
+
+DAY = "20300115"
+NOW_MS = 1_894_708_800_999
+ENDS_MS = 1_894_752_000_000
+TO_STANDARD = Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}))
+TO_ECONOMY = Flip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
+
+
+def test_a_fallback_is_in_the_item_of_its_scope_and_an_override_in_its_clients() -> None:
+    """For an app under APP scope, and for an organisation, the two are one item."""
+    app, org = Client(ORG, APP), Client(ORG)
+
+    assert items.sticky_key(f"ORG#{ORG}", DAY).pk == f"ORG#{ORG}"
+    assert items.sticky_key(f"ORG#{ORG}", DAY).sk == "DAY#20300115"
+    assert items.override_key(app, DAY).pk == f"ORG#{ORG}#APP#api"
+    for mine in (policy(client=app), policy(client=org), policy(client=org, scope=QuotaScope.ORG)):
+        assert items.sticky_key(mine.scope_key, DAY) == items.override_key(mine.client, DAY)
+
+
+def test_every_write_makes_its_own_condition_false() -> None:
+    """So a store may send it again when a reply was lost."""
+    key = items.override_key(Client(ORG), DAY)
+
+    assert guards_itself(items.flip_update(key, TO_STANDARD, NOW_MS, ENDS_MS))
+    assert guards_itself(items.override_update(key, STANDARD, 0, NOW_MS, ENDS_MS))
+    assert guards_itself(items.override_update(key, STANDARD, 7, NOW_MS, ENDS_MS))
+    assert guards_itself(items.clear_update(key, 7))
+
+
+async def test_what_is_written_is_what_is_read(store: Store, app: Client) -> None:
+    """A fallback and an override in one item, each by itself."""
+    key = items.override_key(app, DAY)
+    await store.update(items.override_update(key, ECONOMY, 0, NOW_MS, ENDS_MS))
+    item = await store.update(items.flip_update(key, TO_STANDARD, NOW_MS, ENDS_MS))
+
+    assert items.sticky_state(item) == StickyState(
+        STANDARD, 1, PREMIUM, NOW_MS // 1000, frozenset({PREMIUM})
+    )
+    assert items.override(app, item) == Override(app, ECONOMY, NOW_MS // 1000)
+    assert items.override_version(item) == 1
+    assert item["expires_at_epoch"] == ENDS_MS // 1000 + 3600
+
+
+async def test_an_item_may_hold_one_without_the_other(store: Store, app: Client) -> None:
+    """Or neither, after an override was cleared."""
+    key = items.override_key(app, DAY)
+    assert items.sticky_state(None) is None
+    assert items.override(app, None) is None
+
+    item = await store.update(items.override_update(key, ECONOMY, 0, NOW_MS, ENDS_MS))
+    assert items.sticky_state(item) is None
+    item = await store.update(items.clear_update(key, 1))
+    assert (items.sticky_state(item), items.override(app, item)) == (None, None)
+
+
+async def test_a_flip_is_refused_unless_it_goes_further(store: Store, app: Client) -> None:
+    """And the refusal brings along what is there."""
+    key = items.sticky_key(policy(client=app).scope_key, DAY)
+    item = await store.update(items.flip_update(key, TO_ECONOMY, NOW_MS, ENDS_MS))
+
+    for flip in (TO_STANDARD, TO_ECONOMY):
+        with pytest.raises(ConditionFailedError) as caught:
+            await store.update(items.flip_update(key, flip, NOW_MS, ENDS_MS))
+        assert caught.value.item == item
+
+
+async def test_a_flip_adds_to_what_was_given_up(store: Store, app: Client) -> None:
+    """Whatever the writer knew of it."""
+    key = items.sticky_key(policy(client=app).scope_key, DAY)
+    await store.update(items.flip_update(key, TO_STANDARD, NOW_MS, ENDS_MS))
+    unaware = Flip(ECONOMY, 2, STANDARD, frozenset({STANDARD}))
+
+    item = await store.update(items.flip_update(key, unaware, NOW_MS, ENDS_MS))
+
+    assert item["given_up_model_labels"] == {PREMIUM, STANDARD}
+
+
+async def test_a_command_that_arrives_late_is_refused(store: Store, app: Client) -> None:
+    """The last command an operator gave is the one that counts."""
+    key = items.override_key(app, DAY)
+    late = items.override_update(key, ECONOMY, 0, NOW_MS, ENDS_MS)
+    await store.update(items.override_update(key, PREMIUM, 0, NOW_MS, ENDS_MS))
+    with pytest.raises(ConditionFailedError):
+        await store.update(late)
+    await store.update(items.clear_update(key, 1))
+
+    for stale in (late, items.override_update(key, ECONOMY, 1, NOW_MS, ENDS_MS)):
+        with pytest.raises(ConditionFailedError):
+            await store.update(stale)
+    assert items.override(app, await store.get(STICKY_STATE, key)) is None

@@ -1,0 +1,245 @@
+"""Unreliable stores: what was acknowledged holds, what is unknown is said to be unknown."""
+
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import (
+    ContendedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from pricekeeper.storage import Key, Store
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import Client, Saved, Tenants
+from pricekeeper.values import OrgId
+from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
+
+REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
+REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
+SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
+ALL_LOST = Faults(reply_lost_pct=100)
+FAULTS = ("refused", "request_lost", "reply_lost", "late", "resent")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def sound(store: Store, clock: ManualClock) -> Tenants:
+    return Tenants(store, clock, LABELS)
+
+
+async def under(
+    faults: Faults, store: Store, clock: ManualClock, work: str, *arguments: Any
+) -> Any:
+    """What a call of `Tenants` comes to with such a store: its result or its error."""
+    turns = Interleaving(1)
+    tenants = Tenants(FaultyStore(store, turns, faults), clock, LABELS)
+    call: Coroutine[Any, Any, Any] = getattr(tenants, work)(*arguments)
+    return (await turns.run(call))[0]
+
+
+class TestOneLostReply:
+    async def test_a_creation_is_recognised(
+        self, store: Store, clock: ManualClock, org_id: OrgId
+    ) -> None:
+        """The winner keeps what came with it, although it never heard back."""
+        saved = await under(REPLY_LOST, store, clock, "put_org", org_id, org_body())
+        assert isinstance(saved, Saved)
+        assert saved.created
+        saved = await under(REPLY_LOST, store, clock, "put_app", org_id, APP, app_body())
+        assert isinstance(saved, Saved)
+        assert saved.created
+
+    async def test_a_creation_that_never_arrived_is_unknown_and_can_be_repeated(
+        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
+    ) -> None:
+        """It may still be under way, so nobody says that it failed."""
+        told = await under(REQUEST_LOST, store, clock, "put_org", org_id, org_body())
+        assert isinstance(told, OutcomeUnknownError)
+        assert (await sound.put_org(org_id, org_body())).created
+
+    async def test_nobody_is_told_that_nothing_happened_when_it_did(
+        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
+    ) -> None:
+        """Even if looking again fails: unavailable would mean not applied."""
+        put = await under(ALL_LOST, store, clock, "put_org", org_id, org_body())
+        assert isinstance(put, StoreUnavailableError)  # it did not get further than reading
+        first_read_works = Faults(reply_lost_pct=100)
+        turns = Interleaving(1)
+        shaky = FaultyStore(store, turns, Faults())
+        tenants = Tenants(shaky, clock, LABELS)
+        real_get = shaky.get
+
+        async def get_then_fail(*arguments: Any, **options: Any) -> Any:
+            found = await real_get(*arguments, **options)
+            shaky.faults = first_read_works
+            return found
+
+        shaky.get = get_then_fail  # type: ignore[method-assign]
+        (put,) = await turns.run(tenants.put_org(org_id, org_body()))
+        assert isinstance(put, OutcomeUnknownError)
+        assert (await sound.get(Client(org_id))).org_name == "Sample"
+
+    async def test_an_update_is_unknown_and_can_be_repeated(
+        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
+    ) -> None:
+        """It replaces; the same again is the same."""
+        await sound.put_org(org_id, org_body())
+        body = org_body(session_limit=7)
+        told = await under(REPLY_LOST, store, clock, "put_org", org_id, body)
+        assert isinstance(told, OutcomeUnknownError)
+        assert (await sound.put_org(org_id, body)).policy.session_limit == 7
+
+    async def test_an_update_that_was_sent_twice_is_recognised_by_its_effect(
+        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
+    ) -> None:
+        """The second copy is refused and shows what the first one did."""
+        await sound.put_org(org_id, org_body())
+        saved = await under(SENT_TWICE, store, clock, "put_org", org_id, org_body(session_limit=7))
+        assert isinstance(saved, Saved)
+        assert saved.policy.session_limit == 7
+        ended = await under(SENT_TWICE, store, clock, "end_tokens_issued_before_now", org_id)
+        assert ended is None
+
+    async def test_a_deletion_is_recognised(
+        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
+    ) -> None:
+        """What is not there any more has been deleted."""
+        await sound.put_org(org_id, org_body())
+        await sound.put_app(org_id, APP, app_body())
+        assert await under(REPLY_LOST, store, clock, "delete_app", org_id, APP) is None
+        assert await under(REPLY_LOST, store, clock, "delete_org", org_id) is None
+        with pytest.raises(NotFoundError):
+            await sound.get(Client(org_id))
+
+    async def test_a_deletion_that_never_arrived_is_unknown(
+        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
+    ) -> None:
+        """The organisation is still there, but perhaps not for long."""
+        await sound.put_org(org_id, org_body())
+        await sound.put_app(org_id, APP, app_body())
+        told = await under(REQUEST_LOST, store, clock, "delete_app", org_id, APP)
+        assert isinstance(told, OutcomeUnknownError)
+        told = await under(REQUEST_LOST, store, clock, "delete_org", org_id)
+        assert isinstance(told, OutcomeUnknownError)
+
+
+async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
+    store: Store, clock: ManualClock, seeds: range
+) -> None:
+    """One writer, every fault, many seeds: after an acknowledged change, that change holds.
+
+    Also through the writer's own cache, while others keep filling it.
+    """
+    befell: Counter[str] = Counter()
+    faults = Faults(
+        refused_pct=5, request_lost_pct=5, reply_lost_pct=10, late_pct=15, resent_pct=10
+    )
+    for seed in seeds:
+        org_id, turns = new_org_id(), Interleaving(seed)
+        shaky = FaultyStore(store, turns, faults)
+        tenants = Tenants(shaky, InterleavedClock(clock, turns, clock.advance_ms), LABELS)
+        sound = Tenants(store, clock, LABELS)
+        await sound.put_org(org_id, org_body())
+
+        async def write(
+            tenants: Tenants = tenants, sound: Tenants = sound, org_id: OrgId = org_id
+        ) -> None:
+            for limit in range(1, 13):
+                try:
+                    saved = await tenants.put_org(org_id, org_body(session_limit=limit))
+                except (OutcomeUnknownError, StoreUnavailableError):
+                    continue
+                assert saved.policy.session_limit == limit
+                assert (await sound.get(Client(org_id))).session_limit == limit
+                cached = tenants._cache.get(Client(org_id))
+                assert cached is None or cached.session_limit == limit
+
+        async def read(tenants: Tenants = tenants, org_id: OrgId = org_id) -> None:
+            for _ in range(12):
+                try:
+                    await tenants.policy(org_id)
+                except StoreUnavailableError:
+                    continue
+
+        outcomes = await turns.run(write(), read(), read())
+        assert outcomes == [None, None, None], seed
+        befell += shaky.befell
+    assert len(seeds) < 100 or set(befell) == {
+        "refused",
+        "request_lost",
+        "reply_lost",
+        "late",
+        "resent",
+    }
+
+
+async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
+    store: Store, clock: ManualClock, seeds: range
+) -> None:
+    """Several instances create, delete, crash and repeat themselves; then all is delivered."""
+    befell: Counter[str] = Counter()
+    faults = Faults(
+        refused_pct=3,
+        request_lost_pct=3,
+        reply_lost_pct=8,
+        late_pct=8,
+        resent_pct=5,
+        crashed_pct=4,
+    )
+    for seed in seeds:
+        org_id, turns = new_org_id(), Interleaving(seed)
+        shaky = FaultyStore(store, turns, faults)
+
+        async def act(shaky: FaultyStore = shaky, org_id: OrgId = org_id, seed: int = seed) -> None:
+            tenants = Tenants(shaky, clock, LABELS)
+            for _ in range(5):
+                choice = shaky._turns.random.randrange(4)
+                try:
+                    if choice == 0:
+                        await tenants.delete_org(org_id)
+                    elif choice == 1:
+                        await tenants.put_app(org_id, APP, app_body())
+                    else:
+                        await tenants.put_org(org_id, org_body(session_limit=choice))
+                except (
+                    OutcomeUnknownError,
+                    StoreUnavailableError,
+                    NotFoundError,
+                    ContendedError,
+                    Crashed,  # and a new process goes on
+                ):
+                    tenants = Tenants(shaky, clock, LABELS)
+
+        outcomes = await turns.run(act(), act(), act())
+        assert outcomes == [None, None, None], seed
+        await shaky.deliver()
+        befell += shaky.befell
+
+        org = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
+        entry = await store.get(CONFIG, Key("ORGS", org_id))
+        assert (org is None) == (entry is None), seed
+        sound = Tenants(store, clock, LABELS)
+        app = await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api"))
+        counts = org is not None and app is not None
+        counts = counts and app["org_incarnation"] == org["incarnation"]  # type: ignore[index]
+        try:
+            await sound.get(Client(org_id, APP))
+        except NotFoundError:
+            assert not counts, seed
+        else:
+            assert counts, seed
+        if org is not None:  # and everything can go on from here
+            await sound.put_app(org_id, APP, app_body())
+            await sound.delete_org(org_id)
+        assert await store.get(CONFIG, Key("ORGS", org_id)) is None
+    assert len(seeds) < 100 or min(befell[name] for name in (*FAULTS, "crashed")) > 20, befell
