@@ -25,6 +25,7 @@ ISSUER: Final = "PRICEKEEPER_ISSUER"
 AUDIENCE: Final = "PRICEKEEPER_AUDIENCE"
 PRICE_SOURCE: Final = "PRICEKEEPER_PRICE_SOURCE"
 LOG_LEVEL: Final = "PRICEKEEPER_LOG_LEVEL"
+DRAIN: Final = "PRICEKEEPER_DRAIN_SECS"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 _KNOWN: Final = frozenset(
     {
@@ -38,6 +39,7 @@ _KNOWN: Final = frozenset(
         AUDIENCE,
         PRICE_SOURCE,
         LOG_LEVEL,
+        DRAIN,
     }
 )
 KEY_LENGTH_MIN: Final = 16
@@ -108,6 +110,8 @@ SETTINGS: Final = (
     Setting(AUDIENCE, "pricekeeper", "the aud of the tokens"),
     Setting(PRICE_SOURCE, "", "genai-prices, or the path or URL of an AWS price list; daily"),
     Setting(LOG_LEVEL, "info", "debug, info, warning or error"),
+    Setting(DRAIN, "1", "seconds between /readyz saying no and the end of serving"),
+    Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 
 
@@ -126,6 +130,7 @@ class Settings:
     audience: str = "pricekeeper"
     price_source: str | None = None
     log_level: str = "info"
+    drain_secs: int = 1
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -155,6 +160,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         audience=given.get(AUDIENCE) or "pricekeeper",
         price_source=given.get(PRICE_SOURCE) or None,
         log_level=level,
+        drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
     )
 
 

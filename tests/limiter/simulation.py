@@ -19,8 +19,11 @@ from typing import Any, TypeVar
 
 from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from pricekeeper.limiter import Limit
+from pricekeeper.limiter.items import CONSUMED
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import (
+    Add,
+    Check,
     Delete,
     Item,
     Key,
@@ -34,6 +37,7 @@ from pricekeeper.storage import (
     open_store,
 )
 from pricekeeper.storage.guards import guards_itself
+from pricekeeper.storage.tables import RATE_BUCKETS
 
 _T = TypeVar("_T")
 
@@ -42,12 +46,23 @@ QUIET_TURNS = 12
 """Turns of the event loop without any event after which everybody waits for time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A write that the store carried out, at that true time."""
+
+    at_ms: int
+    operation: Write
+    told: bool
+    """Whether its sender got to know."""
+
+
 class World:
-    """True time, and everybody who waits for it."""
+    """True time, everybody who waits for it, and what really happened."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.now_ms = START_MS
+        self.applied: list[Applied] = []
         self.events = 0
         self.busy = 0
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -145,20 +160,18 @@ class Wire:
         return await self._read(lambda: self._store.query(query, consistent=consistent))
 
     async def put(self, operation: Put) -> None:
-        await self._write(lambda: self._store.put(operation), again=guards_itself(operation))
+        await self._write(lambda: self._store.put(operation), operation)
 
     async def update(self, operation: Update) -> Item:
-        again = guards_itself(operation)
-        return await self._write(lambda: self._store.update(operation), again=again)
+        return await self._write(lambda: self._store.update(operation), operation)
 
     async def delete(self, operation: Delete) -> Item | None:
-        again = guards_itself(operation)
-        return await self._write(lambda: self._store.delete(operation), again=again)
+        return await self._write(lambda: self._store.delete(operation), operation)
 
     async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
         """Copies of a transaction carry one token, as an adapter sends them."""
         fixed, known = tuple(operations), token or uuid.uuid4().hex
-        await self._write(lambda: self._store.transact(fixed, token=known), again=True)
+        await self._write(lambda: self._store.transact(fixed, token=known), *fixed)
 
     async def create_tables(self) -> None:
         await self._store.create_tables()
@@ -175,7 +188,7 @@ class Wire:
         await self._delay()
         return reply
 
-    async def _write(self, send: Callable[[], Awaitable[_T]], *, again: bool) -> _T:
+    async def _write(self, send: Callable[[], Awaitable[_T]], *operations: Write) -> _T:
         fault = self._fault()
         self.befell[fault] += 1
         await self._delay()
@@ -183,22 +196,28 @@ class Wire:
             raise StoreUnavailableError("injected: refused")
         if fault in {"request_lost", "late"}:
             if fault == "late":
-                self._later(send)
+                self._later(send, operations)
             raise OutcomeUnknownError("injected: no reply")
-        if fault == "resent" and again:
-            self._later(send)
+        if fault == "resent" and _may_be_resent(operations):
+            self._later(send, ())
         try:
-            return await self._alone(send)
+            result = await self._alone(send)
+            self._note(operations, told=fault != "reply_lost")
         finally:
             await self._delay()
             if fault == "reply_lost":
                 raise OutcomeUnknownError("injected: the reply was lost")
+        return result
 
-    def _later(self, send: Callable[[], Awaitable[object]]) -> None:
+    def _note(self, operations: Sequence[Write], *, told: bool) -> None:
+        self._world.applied.extend(Applied(self._world.now_ms, one, told) for one in operations)
+
+    def _later(self, send: Callable[[], Awaitable[object]], operations: Sequence[Write]) -> None:
         async def deliver() -> None:
             await self._world.sleep_ms(self._world.random.randrange(3_000))
             with contextlib.suppress(StoreError):  # nobody listens any more
                 await self._alone(send)
+                self._note(operations, told=False)
 
         task = asyncio.create_task(deliver())
         self._late.add(task)
@@ -238,17 +257,44 @@ async def store_in(world: World) -> AsyncIterator[Store]:
     await store.close()
 
 
-def excess(admitted: Iterable[tuple[int, int]], limit: Limit) -> int:
-    """The most that any window admitted beyond what refilled during it, in units.
+def excess(flow: Iterable[tuple[int, int]], limit: Limit) -> int:
+    """The most that any window let through beyond what refilled during it, in units.
 
-    ``admitted`` are moments and tokens. Every window that begins and ends with an admission is
-    looked at: with A the sum up to a moment and r the rate, the worst of them is the greatest
-    rise of A - r * t, taken from just before an admission to just after another.
+    ``flow`` are moments and tokens, below zero where tokens were given back; at the same moment
+    their order counts. Every window that begins and ends with one of them is looked at: with A
+    the sum so far and r the rate, the worst of them is the greatest rise of A - r * t, from
+    just before one to just after another.
     """
     worst, lowest, total = 0, None, 0
-    for moment_ms, tokens in sorted(admitted):
-        before = total - limit.units_per_ms * (moment_ms - START_MS)
-        lowest = before if lowest is None else min(lowest, before)
+    for moment_ms, tokens in sorted(flow, key=lambda one: one[0]):
+        refilled = limit.units_per_ms * (moment_ms - START_MS)
+        lowest = total - refilled if lowest is None else min(lowest, total - refilled)
         total += tokens * limit.units_per_token
-        worst = max(worst, before + tokens * limit.units_per_token - lowest)
+        worst = max(worst, total - refilled - lowest)
     return worst
+
+
+def net_flow(world: World, entity: str, limit: Limit) -> list[tuple[int, int]]:
+    """What was taken by those who got to know of it, and all that was given back."""
+    attribute = CONSUMED + limit.name
+    flow = []
+    for one in world.applied:
+        operation = one.operation
+        if operation.table != RATE_BUCKETS or operation.key.pk != entity:
+            continue
+        if isinstance(operation, Put):
+            taken, adjusts = operation.item[attribute], False
+        else:
+            assert isinstance(operation, Update)
+            adds = [a for a in operation.actions if isinstance(a, Add) and a.attribute == attribute]
+            taken = sum(int(add.value) for add in adds)  # type: ignore[call-overload]
+            adjusts = "rf" not in str(operation.condition)
+        if taken < 0 or (taken > 0 and one.told and not adjusts):
+            flow.append((one.at_ms, taken))
+    return flow
+
+
+def _may_be_resent(operations: Sequence[Write]) -> bool:
+    """A transaction has its token; a single write has to guard itself."""
+    only = operations[0]
+    return len(operations) > 1 or (not isinstance(only, Check) and guards_itself(only))

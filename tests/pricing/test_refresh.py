@@ -93,14 +93,16 @@ async def test_a_second_refresh_writes_nothing(
 
 
 async def test_a_change_is_written_for_today_and_on(
-    store: Store, time: ManualClock, model: Model, day: date
+    store: Store, time: ManualClock, model: Model, day: date, meter: StoreMeter
 ) -> None:
-    """Yesterday was charged by the old price, so it keeps it."""
+    """Yesterday was charged by the old price, so it keeps it, and no write is tried."""
     await run(store, time, Quotes({"premium": quoted(input=2_900_000)}), model)
     time.advance_ms(1000)
+    meter.clear()
 
     report = await run(store, time, Quotes({"premium": quoted(input=2_000_000)}), model)
 
+    assert dict(meter.calls) == {"batch_get": 1, "put": 2}
     assert await inputs(store, model, day) == [2_900_000, 2_000_000, 2_000_000, None]
     assert [update.day for update in report.updated] == [day, day + timedelta(days=1)]
     assert {update.changes for update in report.updated} == {

@@ -8,14 +8,13 @@ import sys
 from typing import Annotated, Final
 
 import typer
-import uvicorn
 from rich.console import Console
 from rich.markup import escape
 
 from pricekeeper.bootstrap import open_services
+from pricekeeper.cli import serving
 from pricekeeper.errors import PriceKeeperError
-from pricekeeper.http import make_app
-from pricekeeper.settings import STORE, read_settings
+from pricekeeper.settings import CONFIG, STORE, read_settings
 
 EXIT_FAILED: Final = 1
 
@@ -26,6 +25,9 @@ app.add_typer(tables, name="tables")
 StoreOption = Annotated[
     str | None, typer.Option("--store", help=f"Where the data lives; default ${STORE}.")
 ]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", help=f"The deployment file; default ${CONFIG}.")
+]
 
 
 @app.callback()
@@ -35,19 +37,31 @@ def pricekeeper() -> None:
 
 @app.command()
 def serve(
+    *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on.")] = 8080,
+    port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8080,
     store: StoreOption = None,
+    config: ConfigOption = None,
+    workers: Annotated[int, typer.Option(help="How many processes.", min=1, max=64)] = 1,
+    demo: Annotated[bool, typer.Option(help="Bring a demo organisation and a key for it.")] = False,
 ) -> None:
     """Run the service.
 
-    [dim]Example: pricekeeper serve --port 8080 --store sqlite:///data/pricekeeper.db[/dim]
+    [dim]Examples:[/dim]
+
+    [dim]pricekeeper serve --demo[/dim]
+
+    [dim]pricekeeper serve --host 0.0.0.0 --workers 2 --store dynamodb://eu-central-1[/dim]
     """
-    settings = read_settings(_environment(store))
-    Console().print(
-        f"listening on http://{host}:{port}; try [bold]curl http://{host}:{port}/readyz"
+    serving.serve(
+        host=host,
+        port=port,
+        store=store,
+        config=config,
+        workers=workers,
+        demo=demo,
+        console=Console(),
     )
-    uvicorn.run(make_app(settings), host=host, port=port, log_level="warning")
 
 
 @tables.command("create")
@@ -71,7 +85,9 @@ def main() -> None:
     try:
         app()
     except PriceKeeperError as error:
-        Console(stderr=True).print(f"[red]{error.code}[/red] {escape(str(error))}")
+        Console(stderr=True).print(
+            f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False
+        )
         sys.exit(EXIT_FAILED)
 
 

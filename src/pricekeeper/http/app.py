@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -12,6 +13,7 @@ from starlette.routing import Route, Router
 
 from pricekeeper.bootstrap import Services, Supervisor, open_services
 from pricekeeper.http import aggregates, health, identity, provisioning, runtime
+from pricekeeper.http.draining import readiness_ends_first
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.observing import Observer
@@ -19,7 +21,8 @@ from pricekeeper.http.openapi import openapi
 from pricekeeper.http.operation import Operation
 from pricekeeper.http.serving import Dispatch, Endpoint, Shell, no_such_path
 from pricekeeper.limiter import Limiter
-from pricekeeper.settings import Settings
+from pricekeeper.settings import Settings, read_settings
+from pricekeeper.telemetry.logs import configure_logging
 
 # The busiest first: routes are tried in this order.
 OPERATIONS: Final = (
@@ -31,27 +34,33 @@ OPERATIONS: Final = (
 )
 
 
-def make_app(settings: Settings, *, draining: asyncio.Event | None = None) -> Shell:
-    """An application that opens its services when it starts and drains them when it stops.
-
-    ``draining`` is set by whoever stops the server, before it stops: readiness ends first.
-    """
+def make_app(settings: Settings) -> Shell:
+    """An application that opens its services when it starts and drains them when it stops."""
     document = msgspec.json.encode(openapi(OPERATIONS))
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
+        draining = asyncio.Event()
         async with open_services(settings) as services, _background(services) as observer:
             limiter = Limiter(services.store, clock=services.clock)
-            yield {
-                "services": services,
-                "api_limits": ApiLimits(limiter, settings.api_limits_per_minute),
-                "metrics": observer.metrics,
-                "openapi": document,
-                "draining": draining or asyncio.Event(),
-            }
+            with readiness_ends_first(draining, settings.drain_secs):
+                yield {
+                    "services": services,
+                    "api_limits": ApiLimits(limiter, settings.api_limits_per_minute),
+                    "metrics": observer.metrics,
+                    "openapi": document,
+                    "draining": draining,
+                }
             await limiter.close()
 
     return Shell(Router(_routes(OPERATIONS), default=no_such_path, lifespan=lifespan))
+
+
+def app_from_environment() -> Shell:
+    """The application as the environment configures it: what each worker process starts from."""
+    settings = read_settings(os.environ)
+    configure_logging(settings.log_level)
+    return make_app(settings)
 
 
 @asynccontextmanager

@@ -16,9 +16,9 @@ from pricekeeper.pricing.cost import (
 from pricekeeper.pricing.deployment import load_catalogue, parse_catalogue
 from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, RateScope, normalise_model_id
 from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, Rates, Step, Variant
+from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, Unmatched
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.pricing.service import PriceBook
-from pricekeeper.pricing.sources import PriceList, PriceSource, Quote, Unmatched
 
 __all__ = [
     "PICOS_PER_MICRO",

@@ -60,9 +60,6 @@ class Variant(StrEnum):
     BATCH = "batch"
 
 
-SPECIAL_VARIANTS: Final = tuple(variant for variant in Variant if variant is not Variant.DEFAULT)
-
-
 class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What each kind of token costs, in micro-dollars per million of them."""
 

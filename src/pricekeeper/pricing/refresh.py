@@ -27,6 +27,7 @@ from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, Unpric
 from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.items import StatedPrices, price_item, price_key, stated_prices
 from pricekeeper.pricing.prices import PriceTable, flattened
+from pricekeeper.pricing.quotes import PriceList, PriceSource, Unmatched
 from pricekeeper.pricing.reports import (
     Change,
     CheckReport,
@@ -37,7 +38,6 @@ from pricekeeper.pricing.reports import (
     UnmatchedModel,
     changes_between,
 )
-from pricekeeper.pricing.sources import PriceList, PriceSource, Unmatched
 from pricekeeper.storage import ITEM_ABSENT, Condition, Put, Store, attr
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.values import ModelLabel
@@ -193,7 +193,7 @@ class _Job:
         """Once per change, although it is written for several days."""
         logged: set[tuple[Change, ...]] = {()}
         for update in updates:
-            if update.changes:
+            if update.changes not in logged:
                 logged.add(update.changes)
                 _log.info(
                     "price_changed",

@@ -19,9 +19,9 @@ from pricekeeper.clock import Clock
 from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.items import price_key, stated_prices
 from pricekeeper.pricing.prices import Prices
+from pricekeeper.pricing.quotes import PriceSource
 from pricekeeper.pricing.refresh import check, refresh
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
-from pricekeeper.pricing.sources import PriceSource
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.values import ModelLabel

@@ -1,54 +1,9 @@
 """Where prices can come from, besides the deployment file.
 
-A source is loaded once per refresh, which is when it may do I/O, and then asked about each
-model and day, which is pure. It answers with what it knows and never with what is likely: a
-model that it can't match for certain is `Unmatched`, with the reason.
+Importing this is cheap: what only a refresh needs is imported when a source is loaded.
 """
 
-from __future__ import annotations
+from pricekeeper.pricing.sources.aws_price_list import AwsPriceList, offer_urls
+from pricekeeper.pricing.sources.genai import GenaiPrices
 
-from datetime import date
-from typing import Protocol, TypeAlias
-
-import msgspec
-
-from pricekeeper.pricing.catalogue import Model
-from pricekeeper.pricing.prices import PriceTable
-
-
-class Unmatched(msgspec.Struct, frozen=True):
-    """The source has no certain price for a model; ``reason`` says why, and what would help."""
-
-    reason: str
-
-
-Quote: TypeAlias = PriceTable | Unmatched
-"""What a source states about a model; in a table, ``None`` is what it does not state."""
-
-
-class PriceList(Protocol):
-    """What a source said when it was asked."""
-
-    @property
-    def source(self) -> str:
-        """The source and its version, as it is written beside each price."""
-        ...
-
-    def quote(self, model: Model, day: date) -> Quote:
-        """The prices of that model on that day."""
-        ...
-
-    def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
-        """Models of the source that none of these is, by the source's own names."""
-        ...
-
-
-class PriceSource(Protocol):
-    """Something that can be asked for prices."""
-
-    async def load(self) -> PriceList:
-        """Ask it; raises `PriceSourceError` if it can't be read or understood."""
-        ...
-
-
-__all__ = ["PriceList", "PriceSource", "Quote", "Unmatched"]
+__all__ = ["AwsPriceList", "GenaiPrices", "offer_urls"]

@@ -21,7 +21,7 @@ import msgspec
 from pricekeeper.errors import PriceSourceError
 from pricekeeper.pricing.catalogue import Model
 from pricekeeper.pricing.prices import PriceTable, RateCard, Step, Variant, usd_price
-from pricekeeper.pricing.sources import PriceList, Quote, Unmatched
+from pricekeeper.pricing.quotes import PriceList, Quote, Unmatched
 from pricekeeper.pricing.sources.aws_meters import Meter, read_usage_type
 
 SOURCE: Final = "aws-price-list"

@@ -29,7 +29,7 @@ from pricekeeper.pricing.prices import (
     Step,
     usd_price,
 )
-from pricekeeper.pricing.sources import PriceList, Quote, Unmatched
+from pricekeeper.pricing.quotes import PriceList, Quote, Unmatched
 
 SOURCE: Final = "genai-prices"
 

@@ -1,0 +1,106 @@
+"""``pricekeeper serve``: the service, in one process or several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from rich.console import Console
+from uvicorn.supervisors import Multiprocess
+
+from pricekeeper.bootstrap import open_services
+from pricekeeper.cli.demo_org import DEMO_KEY, prepare_demo
+from pricekeeper.errors import SettingsError
+from pricekeeper.http.metrics import MULTIPROCESS
+from pricekeeper.settings import (
+    CONFIG,
+    MEMORY,
+    PROVISIONING_KEY,
+    STORE,
+    Settings,
+    SqliteLocation,
+    read_settings,
+)
+
+GRACEFUL_SECS: Final = 30
+_APP: Final = "pricekeeper.http.app:app_from_environment"
+_PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
+
+
+def serve(
+    *,
+    host: str,
+    port: int,
+    store: str | None,
+    config: str | None,
+    workers: int,
+    demo: bool,
+    console: Console,
+) -> None:
+    """Check everything that can be checked before the first request, then serve until stopped."""
+    # Workers are processes of their own and start from the environment, so it carries it all.
+    for name, value in ((STORE, store), (CONFIG, config)):
+        if value is not None:
+            os.environ[name] = value
+    if demo:
+        os.environ.setdefault(PROVISIONING_KEY, DEMO_KEY)
+    settings = read_settings(os.environ)
+    if settings.provisioning_key is None:
+        raise SettingsError(
+            PROVISIONING_KEY, "is required: choose 16 characters or more, or try serve --demo"
+        )
+    if workers > 1 and settings.store == SqliteLocation(MEMORY):
+        raise SettingsError(
+            STORE, "a database in memory has one process; use a file, or --workers 1"
+        )
+    url = f"http://{host}:{port}"
+    asyncio.run(_prepare(settings, url, demo=demo, console=console))
+    console.print(
+        f"serving on [bold]{url}[/bold] ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
+    )
+    console.print(f"the API, readable: [bold]{url}/docs[/bold]", soft_wrap=True)
+    _run(host, port, workers)
+
+
+async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
+    """Open everything once, so that a mistake is told here and not by every worker."""
+    async with open_services(settings) as services:
+        if demo:
+            await prepare_demo(services, url, console)
+
+
+def _run(host: str, port: int, workers: int) -> None:
+    metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
+    if metrics_folder is not None:
+        os.environ[MULTIPROCESS] = metrics_folder
+    config = uvicorn.Config(
+        _APP,
+        factory=True,
+        host=host,
+        port=port,
+        workers=workers,
+        loop="uvloop",
+        http=_PROTOCOL,
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACEFUL_SECS,
+    )
+    try:
+        if workers > 1:
+            Multiprocess(config, sockets=[config.bind_socket()]).run()
+        else:
+            uvicorn.Server(config).run()
+    except KeyboardInterrupt:
+        return  # the server has shut down properly; this is how it says so
+    finally:
+        if metrics_folder is not None:
+            shutil.rmtree(Path(metrics_folder), ignore_errors=True)

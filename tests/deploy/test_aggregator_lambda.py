@@ -1,0 +1,268 @@
+"""The aggregator as a Lambda function: warm between events, honest about what it left behind."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cfnlint.decode import decode_str
+
+from deploy.conftest import DEPLOY
+from deploy.policies import Permission, Policy, permissions
+from fault_proxy import Canned, FaultProxy
+from pricekeeper.cli import aggregator_lambda
+from pricekeeper.cli.aggregator_lambda import WarmAggregator, handler
+from pricekeeper.clock import SystemClock
+from pricekeeper.errors import SettingsError, StoreUnavailableError
+from pricekeeper.metering import AggregationReport, Counters, org_day
+from pricekeeper.metering.counters import Account
+from pricekeeper.metering.items import (
+    counter_update,
+    day_expires_at_epoch,
+    marker_put,
+    total_from,
+    total_place,
+)
+from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
+from pricekeeper.storage import Store, open_store
+
+SHARDS = 8
+TEMPLATE = DEPLOY / "aggregator.template.yaml"
+TWO_EVENTS = """
+import json
+from pricekeeper.cli.aggregator_lambda import handler
+print(json.dumps([handler({"any": "event"}, None), handler({}, None)]))
+"""
+
+
+class Invoker:
+    """Lambda, as far as it matters: one thread, one call at a time, silence in between."""
+
+    def __init__(self, warm: WarmAggregator, thread: ThreadPoolExecutor) -> None:
+        self.warm = warm
+        self._thread = thread
+
+    async def __call__(self) -> AggregationReport:
+        return await self._in_thread(self.warm.run_once)
+
+    async def handle(self) -> dict[str, Any]:
+        return await self._in_thread(lambda: handler({}, None))
+
+    async def _in_thread(self, call: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+@pytest.fixture
+def location(proxy: FaultProxy, prefix: str) -> DynamoDbLocation:
+    return DynamoDbLocation("us-east-1", prefix, proxy.endpoint)
+
+
+@pytest.fixture
+async def store(location: DynamoDbLocation) -> AsyncIterator[Store]:
+    """The tables, which are there before the function is."""
+    store = await open_store(location, clock=SystemClock())
+    await store.create_tables()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def invoke(
+    location: DynamoDbLocation,
+    store: Store,
+    tmp_path: Path,
+    thread: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Invoker]:
+    """A function that has not been called yet."""
+    warm = WarmAggregator(Settings(store=location, data_dir=tmp_path / "data"))
+    monkeypatch.setattr(aggregator_lambda, "warm_aggregator", lambda: warm)
+    yield Invoker(warm, thread)
+    await asyncio.get_running_loop().run_in_executor(thread, warm.close)
+
+
+async def count_a_request(store: Store) -> Account:
+    """Put on the shards what a usage record puts there."""
+    now_ms = SystemClock().now_ms()
+    account = Account(f"ORG#{uuid.uuid4()}", "premium", org_day("UTC", now_ms))
+    expires = day_expires_at_epoch(account.day)
+    await store.put(marker_put(account, SHARDS, expires))
+    for shard in range(SHARDS):
+        used = Counters(cost_usd_picos=10**shard, requests=1)
+        await store.update(counter_update(account, shard, used, now_ms // 1000, expires))
+    return account
+
+
+async def total_of(store: Store, account: Account) -> Counters:
+    return total_from(await store.get(*total_place(account))).counters
+
+
+EIGHT_SHARDS = Counters(cost_usd_picos=11_111_111, requests=SHARDS)
+
+
+def test_the_handler_aggregates_once_per_event(tmp_path: Path) -> None:
+    """In a process of its own, with settings from the environment; the answers are JSON."""
+    location = SqliteLocation(str(tmp_path / "store.db"))
+    account = asyncio.run(prepared(location))
+
+    done = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", TWO_EVENTS],
+        env={
+            **os.environ,
+            "PRICEKEEPER_STORE": f"sqlite:///{location.path}",
+            "PRICEKEEPER_DATA_DIR": str(tmp_path / "data"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout)
+    assert (first["accounts"], first["written"], first["failed"]) == (1, 1, 0)
+    assert (second["accounts"], second["written"], second["failed"]) == (1, 0, 0)
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["aggregation"] * 2
+    assert asyncio.run(read_total(location, account)) == EIGHT_SHARDS
+
+
+async def prepared(location: StoreLocation) -> Account:
+    store = await open_store(location, clock=SystemClock())
+    await store.create_tables()
+    account = await count_a_request(store)
+    await store.close()
+    return account
+
+
+async def read_total(location: StoreLocation, account: Account) -> Counters:
+    store = await open_store(location, clock=SystemClock())
+    total = await total_of(store, account)
+    await store.close()
+    return total
+
+
+async def test_services_are_opened_by_the_first_event_alone(
+    invoke: Invoker, store: Store, proxy: FaultProxy
+) -> None:
+    """The second event finds everything open, and sees what came in between."""
+    await invoke()
+    account = await count_a_request(store)
+    proxy.seen.clear()
+
+    report = await invoke()
+
+    assert report.written == 1
+    assert await total_of(store, account) == EIGHT_SHARDS
+    assert proxy.attempts("DescribeTable") == 0
+
+
+async def test_connections_that_died_while_frozen_do_not_matter(
+    invoke: Invoker, store: Store, proxy: FaultProxy
+) -> None:
+    """The next event meets dead connections, and aggregates all the same."""
+    await invoke()
+    await proxy.down()
+    await proxy.up()
+    account = await count_a_request(store)
+
+    report = await invoke()
+
+    assert (report.written, report.failed) == (1, 0)
+    assert await total_of(store, account) == EIGHT_SHARDS
+
+
+def test_what_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+    """One event that fails at opening does not spoil the process for the next."""
+    in_the_way = tmp_path / "data"
+    in_the_way.write_text("no folder")
+    location = SqliteLocation(str(tmp_path / "store.db"))
+    warm = WarmAggregator(Settings(store=location, data_dir=in_the_way))
+    with pytest.raises(SettingsError):
+        warm.run_once()
+    in_the_way.unlink()
+
+    assert warm.run_once().failed == 0
+
+    warm.close()
+
+
+async def test_accounts_left_behind_are_an_error_of_the_invocation(
+    invoke: Invoker, store: Store, proxy: FaultProxy
+) -> None:
+    """Nobody reads what a scheduled function returns, but everybody can alarm on its errors."""
+    account = await count_a_request(store)
+    proxy.next("PutItem", Canned({"__type": "com.amazon.coral.service#AccessDeniedException"}))
+
+    with pytest.raises(StoreUnavailableError, match=r"1 of 1 totals .* AccessDeniedException"):
+        await invoke.handle()
+
+    report = await invoke.handle()
+    assert (report["written"], report["failed"]) == (1, 0)
+    assert await total_of(store, account) == EIGHT_SHARDS
+
+
+async def test_the_functions_role_grants_exactly_what_it_needs(
+    invoke: Invoker, store: Store, proxy: FaultProxy, prefix: str
+) -> None:
+    """Every request of two runs is allowed, and every grant of a DynamoDB action is used."""
+    policy = role_policy(prefix)
+    await count_a_request(store)
+    proxy.seen.clear()
+
+    await invoke()
+    await invoke()
+
+    needed = permissions(proxy.seen)
+    assert [permission for permission in needed if not policy.allows(permission)] == []
+    assert policy.unused(needed) == set()
+    assert not policy.allows(Permission("dynamodb:GetItem", f"{prefix}Config"))
+
+
+def test_the_template_names_the_handler() -> None:
+    """Lambda imports what the template says."""
+    function = template()["Resources"]["Function"]["Properties"]
+    module, _, name = function["Handler"].rpartition(".")
+
+    assert (module, name) == (handler.__module__, handler.__name__)
+
+
+def template() -> dict[str, Any]:
+    """The template, its short forms written out."""
+    document, problems = decode_str(TEMPLATE.read_text(encoding="utf-8"))
+    assert problems == []
+    return document  # type: ignore[no-any-return]
+
+
+def role_policy(prefix: str) -> Policy:
+    """The role's permissions for DynamoDB, as they are in a stack with that prefix."""
+    (policy,) = template()["Resources"]["Role"]["Properties"]["Policies"]
+    statements = [
+        {**statement, "Resource": filled_in(statement["Resource"]["Fn::Sub"], prefix)}
+        for statement in policy["PolicyDocument"]["Statement"]
+        if statement["Sid"] != "WriteLogs"
+    ]
+    return Policy({"Statement": statements})
+
+
+def filled_in(text: str, prefix: str) -> str:
+    for name, value in {
+        "TablePrefix": prefix,
+        "AWS::Partition": "aws",
+        "AWS::Region": "eu-central-1",
+        "AWS::AccountId": "123456789012",
+    }.items():
+        text = text.replace(f"${{{name}}}", value)
+    return text

@@ -1,0 +1,158 @@
+"""The bookkeeping that metering is held against: who reported what, priced and dated by hand.
+
+Everything that was ever reported counts once in the end, because whoever got no answer reports
+it again, as a client would. So there is one right result, and `check` compares it to the last
+pico-dollar. `Watcher` looks at the totals all the time and notes whatever goes back.
+
+Nothing here uses metering's own arithmetic: prices are multiplied and days are looked up here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from metering.conftest import ECONOMY, PREMIUM, STANDARD
+from pricekeeper.metering import Recorded, Usage, scope_key
+from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
+from pricekeeper.metering.items import (
+    counter_places,
+    counters_from,
+    markers_query,
+    receipt_pk,
+    total_place,
+)
+from pricekeeper.storage import Item, Key, Store
+from pricekeeper.storage.tables import REQUEST_DEDUP
+from pricekeeper.tenants import Policy
+
+PRICES = {
+    PREMIUM: (3_000_000, 15_000_000, 300_000),
+    STANDARD: (800_000, 4_000_000, None),
+    ECONOMY: (35_001, 140_003, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """One record, and whose it is."""
+
+    policy: Policy
+    usage: Usage
+    happened_at_ms: int
+
+    @property
+    def id(self) -> str:
+        return receipt_pk(self.policy.org_id, self.usage.request_id)
+
+    @property
+    def cost_usd_picos(self) -> int:
+        per_input, per_output, per_read = PRICES[self.usage.model_label]  # type: ignore[index]
+        return (
+            self.usage.input_tokens * per_input
+            + self.usage.output_tokens * per_output
+            + self.usage.cache_read_tokens * (per_read or 0)
+        )
+
+    @property
+    def account(self) -> Account:
+        moment = datetime.fromtimestamp(self.happened_at_ms / 1000, UTC)
+        day = f"{moment.astimezone(ZoneInfo(self.policy.timezone)):%Y%m%d}"
+        return Account(scope_key(self.policy), self.usage.model_label, day)
+
+    @property
+    def counters(self) -> Counters:
+        return Counters(
+            self.cost_usd_picos,
+            self.usage.input_tokens,
+            self.usage.output_tokens,
+            self.usage.cache_read_tokens,
+            requests=1,
+        )
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was reported, and what was answered."""
+
+    reported: dict[str, Reported] = field(default_factory=dict)
+    answers: dict[str, list[Recorded]] = field(default_factory=lambda: defaultdict(list))
+
+    def report(self, record: Reported) -> None:
+        self.reported[record.id] = record
+
+    def answer(self, record: Reported, answer: Recorded) -> None:
+        self.answers[record.id].append(answer)
+
+    @property
+    def unanswered(self) -> list[Reported]:
+        return [record for key, record in self.reported.items() if key not in self.answers]
+
+    def expected(self) -> dict[Account, Counters]:
+        sums: dict[Account, Counters] = {}
+        for record in self.reported.values():
+            sums[record.account] = sums.get(record.account, Counters()) + record.counters
+        return sums
+
+    async def check(self, store: Store) -> None:
+        """Everything reported counts once, on its day, to the pico-dollar, and nothing else does."""
+        expected = self.expected()
+        assert await found_totals(store, {account.day for account in expected}) == expected
+        assert self.unanswered == []
+        for key, answers in self.answers.items():
+            record = self.reported[key]
+            assert len({answer.receipt for answer in answers}) == 1, "one receipt for all answers"
+            receipt = answers[0].receipt
+            assert receipt.cost_usd_picos == record.cost_usd_picos
+            assert receipt.org_day == record.account.day
+            assert await store.get(REQUEST_DEDUP, Key(key)) is not None
+
+
+async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Counters]:
+    """Every total that is there and not empty; its shards must hold the same."""
+    found: dict[Account, Counters] = {}
+    for day in days:
+        after = ""
+        while True:
+            page = await store.query(markers_query(day, after=after))
+            for marker in page.items:
+                account = Account(marker["scope_key"], marker["label"], day)
+                total, *shards = await store.batch_get(
+                    [total_place(account), *counter_places(account, marker["shard_count"])]
+                )
+                counted = counters_from([total])
+                assert counted == counters_from(shards), f"{account}: total and shards differ"
+                if counted.requests:
+                    found[account] = counted
+            after = page.after
+            if not after:
+                break
+    return found
+
+
+class Watcher:
+    """Looks at the totals again and again; ``broken`` says what has gone back or is too much."""
+
+    def __init__(self, store: Store, audit: Audit) -> None:
+        self._store = store
+        self._audit = audit
+        self._last: dict[Account, Item] = {}
+        self.broken: list[str] = []
+
+    async def look(self, accounts: Iterable[Account]) -> None:
+        known = list(accounts)
+        found = await self._store.batch_get([total_place(account) for account in known])
+        for account, item in zip(known, found, strict=True):
+            before = self._last.get(account)
+            if item is None:
+                if before is not None:
+                    self.broken.append(f"{account} is gone")
+                continue
+            if before is not None:
+                self.broken += [
+                    f"{account} {name} went from {before[name]} to {item[name]}"
+                    for name in (*COUNTER_NAMES, "cost_usd_micros", "updated_at_epoch", "as_of_ms")
+                    if item[name] < before[name]
+                ]
+            self._last[account] = item

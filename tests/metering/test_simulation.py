@@ -1,0 +1,194 @@
+"""Everything at once, in an order that a seed decides: instances, aggregators, faults, midnight.
+
+Several instances count for apps in three zones, around the midnight of each. Their wire loses
+requests and replies, delivers late, and their processes die. Clients repeat a third of their
+records, and report again whatever was not answered. Two aggregators run in between, stopped at
+any read or write. However it goes, the totals are those of the distinct records.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from metering.audit import Audit, Reported, Watcher
+from metering.conftest import LABELS, PREMIUM, a_policy
+from metering.variants import BROKEN, SOUND, Variant
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from pricekeeper.metering import Metering, Usage, day_start_ms
+from pricekeeper.settings import MEMORY, SqliteLocation
+from pricekeeper.storage import Store, open_store
+
+SEEDS = range(40)
+INSTANCES = 3
+CLIENTS = 10
+RECORDS = 9
+RUNS = 12
+ZONES = ("Pacific/Kiritimati", "UTC", "America/Sao_Paulo")
+HOUR_MS = 3_600_000
+FAULTS = Faults(
+    refused_pct=3, request_lost_pct=4, reply_lost_pct=5, late_pct=4, resent_pct=4, crashed_pct=2
+)
+_NO_ANSWER = (OutcomeUnknownError, StoreUnavailableError, Crashed, asyncio.CancelledError)
+
+
+class World:
+    """One deployment, its clients, and their books."""
+
+    def __init__(self, store: Store, clock: ManualClock, seed: int, variant: Variant) -> None:
+        self.random = Random(seed)
+        self.clock = clock
+        self.turns = Interleaving(seed, lambda random: clock.advance_ms(random.randrange(1_500)))
+        self.real = store
+        self.wire = FaultyStore(store, self.turns, FAULTS)
+        self.calm = FaultyStore(store, self.turns, Faults())
+        self.variant = variant
+        self.audit = Audit()
+        self.watcher = Watcher(self.calm, self.audit)
+        self.policies = [a_policy(timezone=self.random.choice(ZONES)) for _ in range(3)]
+        self.instances = [self.instance() for _ in range(INSTANCES)]
+        self.crashes = 0
+
+    def service_clock(self) -> InterleavedClock:
+        return InterleavedClock(self.clock, self.turns, self.clock.advance_ms)
+
+    def instance(self) -> Metering:
+        return self.variant.metering(self.wire, self.service_clock())
+
+    def new_record(self) -> Reported:
+        """Of any app, any time from yesterday on, mostly around the midnight that is near."""
+        random = self.random
+        now_ms = self.clock.now_ms()
+        ago_ms = random.choice((0, 30_000, 600_000, 2 * HOUR_MS, 23 * HOUR_MS))
+        policy = random.choice(self.policies)
+        label = random.choice(LABELS)
+        usage = Usage(
+            request_id=f"{random.getrandbits(128):032x}",
+            model_label=label,
+            input_tokens=random.randrange(3_000),
+            output_tokens=random.randrange(1_000),
+            cache_read_tokens=random.randrange(100) if label == PREMIUM else 0,
+            timestamp_ms=now_ms - ago_ms + random.randrange(60_000),
+        )
+        hexa = usage.request_id
+        spelled = f"{hexa[:8]}-{hexa[8:12]}-{hexa[12:16]}-{hexa[16:20]}-{hexa[20:]}"
+        return Reported(policy, _with_id(usage, spelled), usage.timestamp_ms or now_ms)
+
+    async def client(self) -> None:
+        """Report, now and then again, and go on whatever happens."""
+        for _ in range(RECORDS):
+            known = list(self.audit.reported.values())
+            if known and self.random.random() < 0.3:
+                record = self.random.choice(known)
+            else:
+                record = self.new_record()
+                self.audit.report(record)
+            await self.send(record)
+
+    async def send(self, record: Reported) -> None:
+        number = self.random.randrange(INSTANCES)
+        instance = self.instances[number]
+        try:
+            answer = await instance.record(record.policy, record.usage)
+        except Crashed:
+            self.crashes += 1
+            if self.instances[number] is instance:
+                self.instances[number] = self.instance()
+        except _NO_ANSWER:
+            pass
+        else:
+            self.audit.answer(record, answer)
+
+    async def aggregate(self) -> None:
+        """Run, die, run again."""
+        for _ in range(RUNS):
+            try:
+                await self.variant.aggregator(self.wire, self.service_clock()).run_once()
+            except (StoreError, Crashed):
+                continue
+
+    async def watch(self) -> None:
+        for _ in range(4 * RUNS):
+            await self.watcher.look(self.audit.expected())
+            await self.turns.turn()
+
+    async def settle(self) -> None:
+        """Let everything arrive; report what was not answered; sum up once more."""
+        await self.wire.deliver()
+        survivor = self.variant.metering(self.calm, self.clock)
+        for record in self.audit.unanswered:
+            self.audit.answer(record, await survivor.record(record.policy, record.usage))
+        await survivor.close()
+        await self.wire.deliver()
+        await self.variant.aggregator(self.calm, self.clock).run_once()
+        await self.watcher.look(self.audit.expected())
+
+
+def _with_id(usage: Usage, request_id: str) -> Usage:
+    import msgspec  # noqa: PLC0415
+
+    return msgspec.structs.replace(usage, request_id=request_id)
+
+
+async def simulate(seed: int, variant: Variant) -> World:
+    """One history, from ten minutes before a midnight on; raises what it finds wrong."""
+    zone = ZONES[seed % len(ZONES)]
+    clock = ManualClock(day_start_ms(zone, "20181104") - 10 * 60_000)
+    store = await open_store(SqliteLocation(MEMORY), clock=clock)
+    try:
+        await store.create_tables()
+        world = World(store, clock, seed, variant)
+        await world.turns.run(
+            *(world.client() for _ in range(CLIENTS)),
+            world.aggregate(),
+            world.aggregate(),
+            world.watch(),
+        )
+        await world.settle()
+        assert world.watcher.broken == []
+        await world.audit.check(store)
+    finally:
+        await store.close()
+    return world
+
+
+async def test_the_totals_are_those_of_the_distinct_records() -> None:
+    """Whatever is lost, repeated, late or dead; and no total ever goes back."""
+    befell: Counter[str] = Counter()
+    records = answers = crashes = days = 0
+    for seed in SEEDS:
+        world = await simulate(seed, SOUND)
+        befell += world.wire.befell
+        crashes += world.crashes
+        records += len(world.audit.reported)
+        answers += sum(map(len, world.audit.answers.values()))
+        days += len({record.account.day for record in world.audit.reported.values()})
+    assert befell.keys() >= {"refused", "request_lost", "reply_lost", "late", "crashed"}
+    assert crashes > 10
+    assert answers > records  # duplicates were answered too
+    assert days >= 2 * len(SEEDS)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_the_same_checks_catch_a_broken_variant(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in one of the first seeds at the latest."""
+    variant = BROKEN[name](monkeypatch)
+    for seed in SEEDS:
+        try:
+            await simulate(seed, variant)
+        except AssertionError:
+            return
+    pytest.fail(f"nobody noticed: {name}")
+
+
+@pytest.fixture(autouse=True)
+async def quiet() -> AsyncIterator[None]:
+    """A simulated process that dies leaves tasks behind; asyncio need not tell."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    yield

@@ -1,0 +1,410 @@
+"""What a token is worth, how soon that is known everywhere, and what it costs to know."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from faulty_store import Faults, FaultyStore, Interleaving
+from pricekeeper.errors import InvalidTokenError, StoreUnavailableError
+from pricekeeper.sessions import Lifetimes
+from pricekeeper.storage import Item, Key, Store, Table
+from pricekeeper.storage.tables import REVOKED_TOKENS
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Client
+from pricekeeper.tokens import Keys
+from pricekeeper.tokens.keyfile import KeyFile
+from pricekeeper.tokens.validation import STANDING_AGE_MS_MAX, TOUCHED_MAX, Validator
+from pricekeeper.values import AppId
+from tenants.conftest import org_body
+from tokens.conftest import AUDIENCE, ISSUER, LIMIT, Instance, Member, MovableClock
+
+
+async def works(at: Instance, token: str) -> bool:
+    try:
+        await at.identity.validate(token)
+    except InvalidTokenError:
+        return False
+    return True
+
+
+async def test_a_warm_token_costs_no_store_call(
+    here: Instance, org: Member, meter: StoreMeter
+) -> None:
+    """The first look is one reading of the token's standing and one of its client."""
+    grant = await org.login(here)
+    meter.clear()
+    principal = await here.identity.validate(grant.access_token)
+    assert meter.calls == {"batch_get": 1}  # of its client nothing: the login has just read it
+    meter.clear()
+    for _ in range(100):
+        assert await here.identity.validate(grant.access_token) == principal
+    assert meter.calls == {}
+
+
+async def test_a_cold_instance_needs_two_readings(
+    here: Instance, there: Instance, org: Member, meter: StoreMeter
+) -> None:
+    """One of the token's standing and one of its client."""
+    grant = await org.login(here)
+    meter.clear()
+    await there.identity.validate(grant.access_token)
+    assert meter.calls == {"batch_get": 2}
+
+
+async def test_the_standing_is_asked_again_after_half_a_minute(
+    here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
+) -> None:
+    """A token without a blemish goes on."""
+    grant = await org.login(here)
+    await here.identity.validate(grant.access_token)
+    meter.clear()
+    clock.pass_ms(STANDING_AGE_MS_MAX)
+    assert await works(here, grant.access_token)
+    assert meter.calls == {"batch_get": 2}
+
+
+async def revoke_access(at: Instance, member: Member, token: str, _: str) -> None:
+    await at.identity.revoke(member.id, token)
+
+
+async def revoke_refresh(at: Instance, member: Member, _: str, refresh_token: str) -> None:
+    await at.identity.revoke(member.id, refresh_token)
+
+
+async def end_session(at: Instance, member: Member, token: str, _: str) -> None:
+    principal = await at.identity.validate(token)
+    await at.identity.end_session(member.id, principal.session_id)
+
+
+async def end_all_sessions(at: Instance, member: Member, _: str, __: str) -> None:
+    await at.identity.end_all_sessions(member.id)
+
+
+async def evict(at: Instance, member: Member, _: str, __: str) -> None:
+    for _step in range(LIMIT):
+        await member.login(at)
+
+
+async def lower_limit(at: Instance, member: Member, _: str, __: str) -> None:
+    """Lower it to one session, and log in."""
+    await at.tenants.put_org(member.client.org_id, org_body(session_limit=1))
+    await member.login(at)
+
+
+async def revoke_secrets(at: Instance, member: Member, _: str, __: str) -> None:
+    await at.credentials.revoke_now(member.client)
+
+
+async def delete(at: Instance, member: Member, _: str, __: str) -> None:
+    await at.tenants.delete_org(member.client.org_id)
+
+
+ENDINGS: dict[str, Callable[[Instance, Member, str, str], Awaitable[None]]] = {
+    ending.__name__: ending
+    for ending in (
+        revoke_access,
+        revoke_refresh,
+        end_session,
+        end_all_sessions,
+        evict,
+        lower_limit,
+        revoke_secrets,
+        delete,
+    )
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_what_ends_here_ends_here_at_once_and_everywhere_in_half_a_minute(
+    here: Instance, there: Instance, org: Member, clock: MovableClock, ending: str
+) -> None:
+    """Promise 5, for everything that can end a token."""
+    grant = await org.login(here)
+    for instance in (here, there):
+        assert await works(instance, grant.access_token)
+    await ENDINGS[ending](here, org, grant.access_token, grant.refresh_token)
+    assert not await works(here, grant.access_token)
+    clock.pass_ms(STANDING_AGE_MS_MAX)
+    assert not await works(there, grant.access_token)
+    if ending != "revoke_access":
+        with pytest.raises(InvalidTokenError):
+            await there.identity.refresh(grant.refresh_token)
+
+
+async def test_a_reused_refresh_token_takes_the_access_tokens_with_it(
+    here: Instance, org: Member, clock: MovableClock
+) -> None:
+    """The session is over, at once."""
+    first = await org.login(here)
+    second = await here.identity.refresh(first.refresh_token)
+    assert await works(here, first.access_token)
+    assert await works(here, second.access_token)
+    clock.pass_ms(Lifetimes().grace_ms)
+    with pytest.raises(InvalidTokenError):
+        await here.identity.refresh(first.refresh_token)
+    assert not await works(here, first.access_token)
+    assert not await works(here, second.access_token)
+
+
+async def test_an_app_falls_with_its_organisation(
+    here: Instance, there: Instance, org: Member, clock: MovableClock
+) -> None:
+    """And does not come back when the organisation is created anew."""
+    app = await here.register(Client(org.client.org_id, AppId("api")))
+    grant = await app.login(here)
+    assert await works(here, grant.access_token)
+    assert await works(there, grant.access_token)
+    await here.tenants.delete_org(org.client.org_id)
+    assert not await works(here, grant.access_token)
+    await here.register(org.client)
+    await here.register(app.client)
+    clock.pass_ms(STANDING_AGE_MS_MAX)
+    for instance in (here, there):
+        assert not await works(instance, grant.access_token)
+        with pytest.raises(InvalidTokenError):
+            await instance.identity.refresh(grant.refresh_token)
+
+
+async def test_ending_everything_leaves_what_comes_after(
+    here: Instance, there: Instance, org: Member, meter: StoreMeter
+) -> None:
+    """One write; a login right after it works at once, also where the old state is remembered."""
+    before = await org.login(there)
+    assert await works(there, before.access_token)
+    meter.clear()
+    await here.identity.end_all_sessions(org.id)
+    assert meter.calls == {"update": 1}
+    after = await org.login(here)
+    assert await works(here, after.access_token)
+    assert await works(there, after.access_token)
+    assert not await works(there, before.access_token)
+    assert not await works(here, before.access_token)
+
+
+async def test_revoking_an_access_token_leaves_its_session(here: Instance, org: Member) -> None:
+    """Another token of the same session goes on."""
+    first = await org.login(here)
+    second = await here.identity.refresh(first.refresh_token)
+    await here.identity.revoke(org.id, first.access_token)
+    assert not await works(here, first.access_token)
+    assert await works(here, second.access_token)
+
+
+async def test_a_revocation_is_kept_until_the_token_would_have_expired(
+    here: Instance, org: Member, clock: MovableClock
+) -> None:
+    """Under its id, with the token's own expiry; revoking twice is once."""
+    grant = await org.login(here)
+    principal = await here.identity.validate(grant.access_token)
+    await here.identity.revoke(org.id, grant.access_token)
+    await here.identity.revoke(org.id, grant.access_token)
+    item = await here.store.get(REVOKED_TOKENS, Key(principal.token_id))
+    assert item is not None
+    assert item["client_id"] == org.id
+    assert item["token_type"] == "access"
+    assert item["expires_at_epoch"] == item["original_expiry_epoch"] == principal.expires_at_epoch
+    clock.pass_ms(3_600_000)
+    assert await here.store.get(REVOKED_TOKENS, Key(principal.token_id)) is None
+    assert not await works(here, grant.access_token)
+
+
+async def test_a_fallen_token_costs_nothing_more(
+    here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
+) -> None:
+    """It never rises again, so nobody asks."""
+    grant = await org.login(here)
+    await here.identity.revoke(org.id, grant.access_token)
+    assert not await works(here, grant.access_token)
+    meter.clear()
+    for _ in range(3):
+        clock.pass_ms(STANDING_AGE_MS_MAX)
+        assert not await works(here, grant.access_token)
+    assert meter.calls == {}
+
+
+async def test_a_token_ends_with_its_hour(
+    here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
+) -> None:
+    """Also when it is remembered; and without asking anybody."""
+    grant = await org.login(here)
+    assert await works(here, grant.access_token)
+    clock.pass_ms(3_590_000)
+    assert await works(here, grant.access_token)
+    clock.pass_ms(11_000)
+    meter.clear()
+    assert not await works(here, grant.access_token)
+    assert meter.calls == {}
+
+
+class _Unreadable(FaultyStore):
+    """A store that can't be read."""
+
+    down = True
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+
+    async def batch_get(
+        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+    ) -> list[Item | None]:
+        if self.down:
+            raise StoreUnavailableError("injected")
+        return await super().batch_get(places, consistent=consistent)
+
+
+async def test_a_store_that_can_not_be_read_is_never_a_yes(
+    here: Instance, org: Member, clock: MovableClock
+) -> None:
+    """Nor a no: the caller is told that nobody knows. What was heard a moment ago still counts."""
+    grant = await org.login(here)
+    wire = _Unreadable(here.store)
+    identity = here.make_identity(wire)
+    with pytest.raises(StoreUnavailableError):
+        await identity.validate(grant.access_token)
+    wire.down = False
+    await identity.validate(grant.access_token)
+    wire.down = True
+    await identity.validate(grant.access_token)
+    clock.pass_ms(STANDING_AGE_MS_MAX)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            await identity.validate(grant.access_token)
+    wire.down = False
+    await identity.validate(grant.access_token)
+
+
+async def test_an_answer_from_before_a_revocation_is_not_believed_after_it(
+    here: Instance, org: Member
+) -> None:
+    """The reading was under way when the token was revoked: it is asked again."""
+    grant = await org.login(here)
+
+    class Overtaken(FaultyStore):
+        revoked = False
+
+        async def batch_get(self, *arguments: object, **options: object) -> list[Item | None]:
+            answer = await super().batch_get(*arguments, **options)  # type: ignore[arg-type]
+            if not self.revoked:
+                self.revoked = True
+                await identity.revoke(org.id, grant.refresh_token)
+            return answer
+
+    identity = here.make_identity(Overtaken(here.store, Interleaving(0), Faults()))
+    await identity.validate(grant.access_token)  # it was asked before, and may hear the old answer
+    with pytest.raises(InvalidTokenError):
+        await identity.validate(grant.access_token)
+
+
+async def test_a_slow_old_answer_does_not_replace_a_newer_one(
+    here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
+) -> None:
+    """Two ask at once, and the one who asked first hears last."""
+    grant = await org.login(here)
+    slow, answered = asyncio.Event(), asyncio.Event()
+
+    class Slow(FaultyStore):
+        calls = 0
+
+        async def batch_get(self, *arguments: object, **options: object) -> list[Item | None]:
+            answer = await super().batch_get(*arguments, **options)  # type: ignore[arg-type]
+            self.calls += 1
+            if self.calls == 1:
+                slow.set()
+                await answered.wait()
+            return answer
+
+    identity = here.make_identity(Slow(here.store, Interleaving(0), Faults()))
+    first = asyncio.create_task(identity.validate(grant.access_token))
+    await slow.wait()
+    clock.pass_ms(STANDING_AGE_MS_MAX - 1_000)
+    await identity.validate(grant.access_token)
+    answered.set()
+    await first
+    clock.pass_ms(2_000)
+    meter.clear()
+    await identity.validate(grant.access_token)
+    assert meter.calls["batch_get"] <= 1  # of its client at most: the standing is 2 s old
+
+
+def validator(at: Instance, verified_max: int) -> Validator:
+    return Validator(
+        at.store,
+        clock=at.clock,
+        keys=at.keys,
+        tenants=at.tenants,
+        issuer=ISSUER,
+        audience=AUDIENCE,
+        verified_max=verified_max,
+    )
+
+
+async def test_only_so_many_tokens_are_remembered(
+    here: Instance, org: Member, meter: StoreMeter
+) -> None:
+    """Those used last; the others are verified again."""
+    grant = await org.login(here)
+    tokens = [grant.access_token]
+    for _ in range(3):
+        grant = await here.identity.refresh(grant.refresh_token)
+        tokens.append(grant.access_token)
+    bounded = validator(here, verified_max=2)
+    for token in tokens[:2]:
+        await bounded.validate(token)
+    await bounded.validate(tokens[0])
+    await bounded.validate(tokens[2])
+    assert len(bounded._verified) == 2
+    meter.clear()
+    await bounded.validate(tokens[0])
+    assert meter.calls == {}
+    await bounded.validate(tokens[1])
+    assert meter.calls == {"batch_get": 1}
+
+
+async def test_an_invalid_token_is_not_remembered(here: Instance, org: Member) -> None:
+    """Nobody can push good tokens out with bad ones."""
+    grant = await org.login(here)
+    bounded = validator(here, verified_max=1)
+    await bounded.validate(grant.access_token)
+    for n in range(10):
+        with pytest.raises(InvalidTokenError):
+            await bounded.validate(f"{grant.access_token[:-8]}AAAAAA{n:02}")
+    assert len(bounded._verified) == 1
+
+
+async def test_more_endings_than_can_be_remembered_make_everything_be_asked_again(
+    here: Instance, org: Member, meter: StoreMeter
+) -> None:
+    """Forgetting must not let a token live on."""
+    grant = await org.login(here)
+    bounded = validator(here, verified_max=10)
+    principal = await bounded.validate(grant.access_token)
+    bounded.touch(principal.token_id)
+    for n in range(TOUCHED_MAX):
+        bounded.touch(f"another {n}")
+    assert len(bounded._touched) <= TOUCHED_MAX
+    meter.clear()
+    await bounded.validate(grant.access_token)
+    assert meter.calls == {"batch_get": 1}
+
+
+async def test_tokens_of_a_dropped_key_stop_also_where_they_are_remembered(
+    here: Instance, org: Member, clock: MovableClock, tmp_path: Path
+) -> None:
+    """A verified signature is worth no more than its key."""
+    path = tmp_path / "keys.json"
+    keys = Keys.in_file(path, clock)
+    here.keys = keys
+    here.sessions._keys = keys
+    identity = here.make_identity(here.store)
+    grant = await identity.issue(org.id, org.secret)
+    await identity.validate(grant.access_token)
+    KeyFile(path).rotate(clock.now_ms() // 1000, drop_old=True)
+    clock.pass_ms(1_000)
+    with pytest.raises(InvalidTokenError):
+        await identity.validate(grant.access_token)
+    with pytest.raises(InvalidTokenError):
+        await identity.refresh(grant.refresh_token)
+    again = await identity.issue(org.id, org.secret)
+    await identity.validate(again.access_token)
