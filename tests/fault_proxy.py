@@ -148,7 +148,7 @@ class FaultProxy:
     async def up(self) -> None:
         """Listen, on the same port as before."""
         self._listener = socket.create_server(("127.0.0.1", self._port), backlog=256)
-        self._listener.setblocking(False)  # noqa: FBT003  # the standard library's own signature
+        self._listener.setblocking(False)
         self._port = self._listener.getsockname()[1]
         asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 

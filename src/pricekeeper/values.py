@@ -7,7 +7,6 @@ one: that is the whole defence against a tenant writing into another tenant's ke
 from __future__ import annotations
 
 import re
-import uuid
 from typing import NewType
 
 from pricekeeper.errors import InvalidValueError
@@ -16,17 +15,15 @@ OrgId = NewType("OrgId", str)
 AppId = NewType("AppId", str)
 ModelLabel = NewType("ModelLabel", str)
 
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def parse_org_id(text: str, field: str = "org_id") -> OrgId:
     """An organisation is named by a UUID in its canonical, lower-case form."""
-    try:
-        canonical = str(uuid.UUID(text))
-    except (ValueError, AttributeError, TypeError):
-        canonical = ""
-    if not canonical or canonical != text.lower():
+    canonical = text.lower() if isinstance(text, str) else ""
+    if not _UUID.fullmatch(canonical):
         raise InvalidValueError(
             field, "must be a UUID such as 550e8400-e29b-41d4-a716-446655440000"
         )

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deploy.stacks import ACCOUNT, REGION
 from fault_proxy import Seen
 
 
@@ -44,7 +45,7 @@ class Policy:
         return granted - needed
 
     def _grants(self, permission: Permission) -> Iterator[tuple[str, str]]:
-        arn = f"arn:aws:dynamodb:eu-central-1:123456789012:table/{permission.table}"
+        arn = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{permission.table}"
         for statement in self.statements:
             if permission.action in statement["Action"] and fnmatchcase(arn, statement["Resource"]):
                 yield statement["Sid"], permission.action

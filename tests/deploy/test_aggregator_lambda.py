@@ -6,16 +6,16 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from cfnlint.decode import decode_str
 
 from deploy.conftest import DEPLOY
 from deploy.policies import Permission, Policy, permissions
+from deploy.stacks import filled_in, read_template
 from fault_proxy import Canned, FaultProxy
 from pricekeeper.cli import aggregator_lambda
 from pricekeeper.cli.aggregator_lambda import WarmAggregator, handler
@@ -32,6 +32,8 @@ from pricekeeper.metering.items import (
 )
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
+
+_Result = TypeVar("_Result")
 
 SHARDS = 8
 TEMPLATE = DEPLOY / "aggregator.template.yaml"
@@ -55,7 +57,7 @@ class Invoker:
     async def handle(self) -> dict[str, Any]:
         return await self._in_thread(lambda: handler({}, None))
 
-    async def _in_thread(self, call: Any) -> Any:
+    async def _in_thread(self, call: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
@@ -71,8 +73,9 @@ def location(proxy: FaultProxy, prefix: str) -> DynamoDbLocation:
 
 
 @pytest.fixture
-async def store(location: DynamoDbLocation) -> AsyncIterator[Store]:
-    """The tables, which are there before the function is."""
+async def store(dynamodb_local: str, prefix: str) -> AsyncIterator[Store]:
+    """The tables, which are there before the function is; the proxy sees nothing of this one."""
+    location = DynamoDbLocation("us-east-1", prefix, dynamodb_local)
     store = await open_store(location, clock=SystemClock())
     await store.create_tables()
     yield store
@@ -220,7 +223,6 @@ async def test_the_functions_role_grants_exactly_what_it_needs(
     """Every request of two runs is allowed, and every grant of a DynamoDB action is used."""
     policy = role_policy(prefix)
     await count_a_request(store)
-    proxy.seen.clear()
 
     await invoke()
     await invoke()
@@ -233,36 +235,18 @@ async def test_the_functions_role_grants_exactly_what_it_needs(
 
 def test_the_template_names_the_handler() -> None:
     """Lambda imports what the template says."""
-    function = template()["Resources"]["Function"]["Properties"]
+    function = read_template(TEMPLATE)["Resources"]["Function"]["Properties"]
     module, _, name = function["Handler"].rpartition(".")
 
     assert (module, name) == (handler.__module__, handler.__name__)
 
 
-def template() -> dict[str, Any]:
-    """The template, its short forms written out."""
-    document, problems = decode_str(TEMPLATE.read_text(encoding="utf-8"))
-    assert problems == []
-    return document  # type: ignore[no-any-return]
-
-
 def role_policy(prefix: str) -> Policy:
     """The role's permissions for DynamoDB, as they are in a stack with that prefix."""
-    (policy,) = template()["Resources"]["Role"]["Properties"]["Policies"]
+    (policy,) = read_template(TEMPLATE)["Resources"]["Role"]["Properties"]["Policies"]
     statements = [
         {**statement, "Resource": filled_in(statement["Resource"]["Fn::Sub"], prefix)}
         for statement in policy["PolicyDocument"]["Statement"]
         if statement["Sid"] != "WriteLogs"
     ]
     return Policy({"Statement": statements})
-
-
-def filled_in(text: str, prefix: str) -> str:
-    for name, value in {
-        "TablePrefix": prefix,
-        "AWS::Partition": "aws",
-        "AWS::Region": "eu-central-1",
-        "AWS::AccountId": "123456789012",
-    }.items():
-        text = text.replace(f"${{{name}}}", value)
-    return text

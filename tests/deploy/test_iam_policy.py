@@ -83,10 +83,8 @@ async def test_the_service_needs_exactly_its_policy(proxy: FaultProxy, prefix: s
     assert policy.unused(needed) == set()
 
 
-async def test_creating_tables_needs_exactly_its_own_policy(
-    proxy: FaultProxy, prefix: str
-) -> None:
-    """`tables create` gets by with a policy that reads no item, and that the service never needs."""
+async def test_creating_tables_needs_exactly_its_own_policy(proxy: FaultProxy, prefix: str) -> None:
+    """`tables create` gets by with a policy that reads no item; the service never needs it."""
     policy = Policy.read(TABLES_CREATE)
 
     store = await open_store(

@@ -4,26 +4,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudformation
 import pytest
-import yaml
 from botocore.session import Session
 from cfnlint.api import lint
 
+import cloudformation
 from deploy.conftest import DEPLOY
+from deploy.stacks import REGION, filled_in, read_template
 from fault_proxy import FaultProxy
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import PREFIX_DEFAULT, DynamoDbLocation, parse_store_location
 from pricekeeper.storage import open_store
 from pricekeeper.storage.tables import ALL_TABLES
 
-REGION = "us-east-1"
-
 
 @pytest.fixture(scope="module")
 def template() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load(cloudformation.TEMPLATE.read_text(encoding="utf-8"))
-    return document
+    return read_template(cloudformation.TEMPLATE)
 
 
 @pytest.fixture
@@ -64,7 +61,7 @@ def test_cfn_lint_finds_nothing(path: Path) -> None:
 
 
 def test_every_table_is_kept_encrypted_and_restorable(template: dict[str, Any]) -> None:
-    """Deleting the stack, or a slip, deletes no table; any second of the last weeks can come back."""
+    """Deleting the stack, or a slip, deletes no table; any second of the last weeks is there."""
     assert len(template["Resources"]) == len(ALL_TABLES)
     for resource in template["Resources"].values():
         properties = resource["Properties"]
@@ -117,11 +114,6 @@ def test_the_prefix_is_the_settings_own(template: dict[str, Any]) -> None:
     url = filled_in(template["Outputs"]["Store"]["Value"]["Fn::Sub"], "team-a_1.")
 
     assert parse_store_location(url) == DynamoDbLocation(REGION, "team-a_1.")
-
-
-def filled_in(text: str, prefix: str) -> str:
-    """What ``Fn::Sub`` makes of the text."""
-    return text.replace("${TablePrefix}", prefix).replace("${AWS::Region}", REGION)
 
 
 def make_table(client: Any, properties: dict[str, Any], prefix: str) -> None:

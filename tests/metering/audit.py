@@ -106,7 +106,8 @@ class Audit:
             receipt = answers[0].receipt
             assert receipt.cost_usd_picos == record.cost_usd_picos
             assert receipt.org_day == record.account.day
-            assert await store.get(REQUEST_DEDUP, Key(key)) is not None
+        receipts = await store.batch_get([(REQUEST_DEDUP, Key(key)) for key in self.answers])
+        assert None not in receipts
 
 
 async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Counters]:

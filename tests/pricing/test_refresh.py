@@ -372,7 +372,8 @@ async def test_a_lost_reply_is_settled_by_looking(
     store: Store, time: ManualClock, model: Model
 ) -> None:
     """What is there is ours, so it was written; if it is not there, nobody claims it was."""
-    source = Quotes({"premium": quoted(input=2_900_000)})
+    step = Step(over_input_tokens=200_000, input=6_000_000, output=22_500_000)
+    source = Quotes({"premium": quoted(input=2_900_000, long_context=(step,))})
 
     with pytest.raises(OutcomeUnknownError):
         await run(LostReplies(store, applied=False), time, source, model)

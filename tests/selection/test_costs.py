@@ -154,6 +154,21 @@ async def test_who_waits_for_the_same_answer_shares_one_read(
     assert meter.calls == {"batch_get": 1, "update": 1, "get": 1}
 
 
+async def test_who_waits_under_another_policy_does_not_share(world: World, app: Client) -> None:
+    """What was changed meanwhile counts for those who know of it."""
+    old = policy(client=app)
+    new = replace(old, quotas={**QUOTAS, STANDARD: 0})
+    await world.spend(old, {PREMIUM: 1_000})
+    gate = GatedStore(world.store)
+    instance = world.instance(gate)
+    before = asyncio.create_task(instance.select(old))
+    await gate.reached.wait()
+
+    assert (await instance.select(new)).label == ECONOMY
+    gate.opened.set()
+    assert (await before).label == STANDARD
+
+
 async def test_an_override_is_not_missed_by_a_decision_under_way(world: World, app: Client) -> None:
     """One that had read before the command is neither joined nor remembered."""
     mine = policy(client=app)

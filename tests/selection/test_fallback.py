@@ -243,6 +243,14 @@ def test_a_sticky_label_that_left_the_order_leaves_what_was_given_up() -> None:
     assert (choice.label, choice.reason, choice.flip) == (ECONOMY, Reason.STICKY_FALLBACK, None)
 
 
+def test_what_the_order_does_not_name_is_no_fallback_for_it() -> None:
+    """Another app, or this one before its order was changed, gave that label up."""
+    choice = choose(policy(ordering=(STANDARD, ECONOMY)), CHAIN, {}, ON_STANDARD)
+
+    assert (choice.label, choice.reason) == (STANDARD, Reason.NORMAL)
+    assert not choice.sticky_fallback_active
+
+
 def test_a_label_that_is_new_at_the_front_is_used() -> None:
     """It was never given up; who put it there today meant today."""
     newer = policy(ordering=(TURBO, *CHAIN))

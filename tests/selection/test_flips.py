@@ -136,7 +136,7 @@ async def test_the_chain_runs_down_and_starts_anew_at_local_midnight(
 
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_lost_reply_is_harmless(world: World, app: Client, applied: bool) -> None:
-    """The item is looked at again: the flip is there, or is made then. It is never made twice."""
+    """The flip is sent again: it is made then, or found to be there. It is never made twice."""
     mine = policy(client=app)
     await world.spend(mine, {PREMIUM: 1_000})
     failing = FailingStore(world.store, OutcomeUnknownError("lost"), applied=applied)
@@ -148,9 +148,10 @@ async def test_a_lost_reply_is_harmless(world: World, app: Client, applied: bool
     assert decision.choice.sticky_fallback_active
     assert (await world.sticky_item(mine))["active_model_index"] == 1
     assert (instance.meter.flips_unknown, instance.meter.flips) == (1, 0 if applied else 1)
+    assert instance.meter.flips_lost == (1 if applied else 0)
 
 
-async def test_a_reply_that_brings_the_item_along_needs_no_second_look(
+async def test_a_lost_reply_that_brings_the_item_along_needs_no_second_flip(
     world: World, app: Client
 ) -> None:
     """A store that sent the flip again met the flip itself."""

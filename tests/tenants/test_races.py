@@ -109,6 +109,30 @@ async def test_deleting_never_takes_an_app_of_the_next_life(
     assert await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#old")) is None
 
 
+async def test_an_app_is_not_created_under_an_organisation_that_has_just_gone(
+    store: Store, clock: ShiftedClock, org_id: OrgId
+) -> None:
+    """It would count for nothing, so nobody may be told that it was created."""
+    tenants = Tenants(store, clock, LABELS)
+
+    class InBetween:
+        """A store whose organisation is deleted just after it was read."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        async def batch_get(self, places: object) -> object:
+            found = await store.batch_get(places)  # type: ignore[arg-type]
+            if found[0] is not None:
+                await tenants.delete_org(org_id)
+            return found
+
+    await tenants.put_org(org_id, org_body())
+    with pytest.raises(NotFoundError):
+        await Tenants(InBetween(), clock, LABELS).put_app(org_id, APP, app_body())  # type: ignore[arg-type]
+    assert await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api")) is None
+
+
 async def test_racing_ends_of_tokens_all_succeed(
     store: Store, clock: ShiftedClock, org_id: OrgId
 ) -> None:

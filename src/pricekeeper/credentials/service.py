@@ -107,8 +107,8 @@ class Credentials:
     async def authenticate(self, client_id: str, secret: str) -> Authenticated:
         """The client that this is the secret of: one read, whether it exists or not.
 
-        Every refusal is the same `InvalidClientError`. What can't be a client's name or a
-        secret is refused before anything is read.
+        Every refusal is the same `InvalidClientError`, after the same work. What can't be a
+        client's name or a secret is refused before anything is read.
         """
         try:
             client = parse_client_id(client_id)
@@ -126,7 +126,7 @@ class Credentials:
             raise InvalidClientError
         if self._peppers.is_outdated(stored):
             await self._hash_anew(client, slot, stored, secret)
-        return Authenticated(client, record.policy)
+        return Authenticated(client, self._tenants.policy_of(record))
 
     def enrolment(self, client: Client) -> tuple[Enrolment, Retrieval]:
         """What makes a client that is being created come with a retrieval token."""

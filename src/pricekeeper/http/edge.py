@@ -16,7 +16,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from pricekeeper.errors import PriceKeeperError
 
@@ -57,14 +57,17 @@ async def read_body(request: Request[Any]) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_BYTES_MAX:
+    body = b""
+    while True:  # ends with the body, or with the bound on it
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        body = body + part if body else part
+        if len(body) > BODY_BYTES_MAX:
             raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        if not message.get("more_body", False):
+            return body
 
 
 async def read_json(request: Request[Any], wire: type[_Wire]) -> _Wire:

@@ -18,6 +18,8 @@ MINUTE_MS: Final = 60_000
 BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so that a crash loses no more than that."""
 
+BLOCK_MAX: Final = 1_000
+
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
@@ -42,7 +44,7 @@ class ApiLimits:
             {LIMIT: 1},
             limits=limits,
             on_unavailable="allow",
-            prefetch=max(1, count // BLOCKS_PER_MINUTE),
+            prefetch=max(1, min(BLOCK_MAX, count // BLOCKS_PER_MINUTE)),
         )
         if isinstance(outcome, Denial):
             raise RateLimitExceededError(outcome.violations)

@@ -2,21 +2,19 @@
 
 A bucket keeps a *stored* balance per limit, as of one shared moment ``refilled_at_ms``, and
 nothing is ever refilled ahead of time. What a limit holds at a later moment, its *effective*
-balance, is ``min(stored + elapsed * rate, capacity)``. Two things follow that a write has to
-respect, and `plan` is where they are respected:
+balance, is ``min(stored + elapsed * rate, capacity)``.
 
-- Taking tokens without moving ``refilled_at_ms`` is right only while nothing would have
-  overflowed by then: on a bucket that has been full for an hour, the stored balance could be
-  taken twice, once as stored and once as refilled. So a `Retry` insists that stored balance
-  and refill together still fit into the capacity.
-- Moving ``refilled_at_ms`` settles the refill of every limit, so a `Normal` computes all of
-  them from the one reading of the clock that it also stamps, and what it left out because
-  the capacity was reached it insists was really beyond it.
+While nothing has overflowed, that is a sum, and tokens can be taken by adding to the stored
+balance alone: a `Retry`, of which any number may happen side by side. Once a limit has reached its
+capacity, what refilled beyond that has to be cut off, or it could be taken later: on a
+bucket that was full for an hour, the stored balance would be there twice, as stored and as
+refilled. Then ``refilled_at_ms`` moves, and with it the refill of every limit is settled,
+computed from the one reading of the clock that is also stamped: a `Normal`.
 
-The bound (promise 3): think of the moment a limit would be full again. Each grant moves it
-up by what was taken, from no earlier than the reader's now (nothing overflowed) to no later
-than that now plus the time a whole capacity takes. Over any window of length t, with clocks at most
-``skew`` wrong either way, that leaves room for ``capacity + rate * (t + 2 * skew)``.
+The bound (promise 3): think of the moment at which a limit would be full again. Each grant
+moves it up by what was taken, from no earlier than the reader's now (what overflowed was cut
+off) to no later than that now plus what a whole capacity takes to refill. Over any window of length t, with
+clocks at most ``skew`` wrong either way, that has room for ``capacity + rate * (t + 2 * skew)``.
 """
 
 from __future__ import annotations
@@ -29,8 +27,10 @@ import msgspec
 from pricekeeper.errors import Violation, longest_wait_ms
 from pricekeeper.limiter.limits import Limit
 
-IDLE_SECS: Final = 25 * 3600
+IDLE_SECS: Final = 36 * 3600
 """How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
+UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
+"""For how long a bucket is taken from without its refill being settled, and its expiry put off."""
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -67,12 +67,14 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Take from the stored balances as they are, of a bucket refilled at ``floor_ms`` or later.
+    """Take from the stored balances, of a bucket refilled between ``floor_ms`` and ``ceiling_ms``.
 
-    Right at ``as_of_ms`` for balances up to the capacity less the refill between the two.
+    Right at ``as_of_ms``, for balances that together with the refill since the ceiling are
+    enough, and with the refill since the floor have not overflowed.
     """
 
     floor_ms: int
+    ceiling_ms: int
     as_of_ms: int
 
 
@@ -135,7 +137,7 @@ def plan(bucket: Bucket | None, draw: Draw, *, began_ms: int, now_ms: int) -> Pl
         return _plan_create(draw, now_ms)
     refilled_ms = bucket.refilled_at_ms
     if began_ms <= refilled_ms <= now_ms and _covered(bucket, draw, refilled_ms):
-        return Retry(floor_ms=refilled_ms, as_of_ms=refilled_ms)
+        return probe(bucket, refilled_ms)
     if _covered(bucket, draw, now_ms):
         return probe(bucket, now_ms)
     normal = _plan_normal(bucket, draw, now_ms)
@@ -154,17 +156,20 @@ def guess(draw: Draw, now_ms: int) -> Retry:
         (limit.capacity_units - tokens * limit.units_per_token) // (2 * limit.units_per_ms)
         for limit, tokens in ((draw.limits[name], tokens) for name, tokens in draw.tokens.items())
     ]
-    return Retry(floor_ms=now_ms - max(0, min(halves)), as_of_ms=now_ms)
+    floor_ms = now_ms - max(0, min(halves))
+    return Retry(floor_ms=floor_ms, ceiling_ms=now_ms, as_of_ms=now_ms)
 
 
-def probe(bucket: Bucket, now_ms: int) -> Retry:
-    """A `Retry` that supposes the bucket to be no older than when it was last seen."""
-    return Retry(floor_ms=min(bucket.refilled_at_ms, now_ms), as_of_ms=now_ms)
+def probe(bucket: Bucket, as_of_ms: int) -> Retry:
+    """A `Retry` that supposes the bucket to be refilled when we saw it was."""
+    return Retry(bucket.refilled_at_ms, bucket.refilled_at_ms, as_of_ms)
 
 
-def stored_max(limit: Limit, retry: Retry) -> int:
-    """The most that may be stored without anything having overflowed by the retry's moment."""
-    return limit.capacity_units - (retry.as_of_ms - retry.floor_ms) * limit.units_per_ms
+def stored_range(limit: Limit, tokens: int, retry: Retry) -> tuple[int, int]:
+    """The least that must be stored to be enough, and the most that has not overflowed."""
+    refill_min = max(0, retry.as_of_ms - retry.ceiling_ms) * limit.units_per_ms
+    refill_max = max(0, retry.as_of_ms - retry.floor_ms) * limit.units_per_ms
+    return tokens * limit.units_per_token - refill_min, limit.capacity_units - refill_max
 
 
 def expected(
@@ -250,14 +255,15 @@ def _plan_create(draw: Draw, now_ms: int) -> Create | Denial:
 
 
 def _covered(bucket: Bucket, draw: Draw, as_of_ms: int) -> bool:
-    """Whether stored balances suffice as they are, and nothing has overflowed by then."""
+    """Whether stored balance and refill suffice by then, and nothing has overflowed."""
+    if as_of_ms - bucket.refilled_at_ms > UNSETTLED_MS_MAX:
+        return False
     if not _up_to_date(bucket, draw.limits):
         return False
-    elapsed_ms = max(0, as_of_ms - bucket.refilled_at_ms)
+    retry = probe(bucket, as_of_ms)
     for name, tokens in draw.tokens.items():
-        limit, units = draw.limits[name], bucket.holdings[name].units
-        room = limit.capacity_units - elapsed_ms * limit.units_per_ms
-        if not tokens * limit.units_per_token <= units <= room:
+        least, most = stored_range(draw.limits[name], tokens, retry)
+        if not least <= bucket.holdings[name].units <= most:
             return False
     return True
 
@@ -313,7 +319,7 @@ def _violations(normal: Normal, draw: Draw, now_ms: int) -> tuple[Violation, ...
 
 
 def _expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:
-    """When the bucket is surely full again, however much is taken from it as stored; and idle."""
+    """When the bucket is surely full, if it is emptied until its refill is settled; and idle."""
     longest_ms = max(
         (
             held.limit.filling_ms(held.limit.capacity_units - min(0, held.units))

@@ -81,7 +81,10 @@ async def take(till: Till, draw: Draw) -> Taken | Denial:
         told = True
         till.remember(draw, bucket)
         if takes:
-            return Taken(_as_of_ms(step, now_ms), (bucket,))
+            as_of_ms = _as_of_ms(step, now_ms)
+            if bucket is not None:  # a guess may have met a bucket that was refilled since
+                as_of_ms = max(as_of_ms, min(bucket.refilled_at_ms, till.clock.now_ms()))
+            return Taken(as_of_ms, (bucket,))
     raise till.contended(draw)
 
 

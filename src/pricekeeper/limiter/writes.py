@@ -4,9 +4,9 @@
 path         what it adds                             on condition that
 ============ ======================================== =====================================
 `create`     the whole item                           there is none
-`normal`     refill less consumption, and moves `rf`  `rf` is as expected, and see below
-`retry`      consumption only                         it is stored, and nothing overflowed
-`adjust`     what a lease used more or less           the terms are the same, nothing else
+`normal`     refill less consumption, and moves `rf`  `rf` is as expected, and see there
+`retry`      consumption only                         it is there, and nothing has overflowed
+`adjust`     what a lease used more or less           it counts in the same unit, that is all
 ============ ======================================== =====================================
 
 Balances move by ``ADD`` alone wherever the unit stays the same, so that no write undoes
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pricekeeper.limiter.bucket import Change, Create, Draw, Normal, Retry, stored_max
+from pricekeeper.limiter.bucket import Change, Create, Draw, Normal, Retry, stored_range
 from pricekeeper.limiter.items import (
     CONSUMED,
     REFILLED,
@@ -71,23 +71,21 @@ def normal(draw: Draw, plan: Normal) -> Update:
 
 
 def retry(draw: Draw, plan: Retry) -> Update:
-    """Add consumption only, if every limit has it stored and has not overflowed since.
+    """Add consumption only, if every limit holds as much and has not overflowed.
 
-    The expiry stays: it was set for a bucket that is emptied, and a bucket that has not
-    overflowed is younger than that.
+    ``rf`` does not move, so writes like this one never get into each other's way. Neither does
+    the expiry: it was put off for longer than a bucket may go without a `normal`.
     """
+    refilled = attr(REFILLED)
+    known = plan.floor_ms == plan.ceiling_ms
     actions: list[Action] = []
-    conditions = [attr(REFILLED).ge(plan.floor_ms)]
+    conditions = [refilled.eq(plan.floor_ms) if known else refilled.ge(plan.floor_ms)]
     for name, tokens in draw.tokens.items():
-        limit = draw.limits[name]
+        limit, stored = draw.limits[name], attr(STORED + name)
+        least, most = stored_range(limit, tokens, plan)
+        conditions += (attr(TERMS + name).eq(limit.terms), stored.ge(least), stored.le(most))
         units = tokens * limit.units_per_token
         actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
-        stored = attr(STORED + name)
-        conditions += (
-            attr(TERMS + name).eq(limit.terms),
-            stored.ge(units),
-            stored.le(stored_max(limit, plan)),
-        )
     key = bucket_key(draw.entity, draw.resource)
     return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
 

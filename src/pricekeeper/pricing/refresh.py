@@ -185,7 +185,8 @@ class _Job:
         except ConditionFailedError:
             return False
         except OutcomeUnknownError:
-            if await self._store.get(PRICING_CACHE, price_key(model, day)) != item:
+            there = await self._store.get(PRICING_CACHE, price_key(model, day))
+            if there is None or there.get("version") != stated.version:
                 raise
         return True
 

@@ -101,7 +101,7 @@ class StickyState:
             return self.given_up
         known = self.active_label in ordering
         before = ordering[: ordering.index(self.active_label)] if known else ()
-        return frozenset((*before, self.previous_label)) - {self.active_label}
+        return frozenset((*before, self.previous_label))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def choose(
         bars = [None] * len(ordering)
     standings = _standings(bars, position)
     flip = None
-    if position is not None and override is None and policy.sticky_fallback_enabled:
+    if position is not None and policy.sticky_fallback_enabled:
         flip = _flip(ordering, standings, position, given_up, state)
     return Choice(
         label=None if position is None else ordering[position],

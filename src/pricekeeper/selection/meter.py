@@ -23,7 +23,7 @@ class SelectionMeter:
     """Flips that another instance made first."""
 
     flips_unknown: int = 0
-    """Flips whose reply was lost; the state was looked at again."""
+    """Flips whose reply was lost; they were sent again."""
 
     flips_failed: int = 0
     """Flips that the store could not take. The decision held all the same."""

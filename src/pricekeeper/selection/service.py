@@ -10,7 +10,7 @@ exceeded recommends another one whether or not the fallback can be recorded; the
 everybody else, and a raised quota, from going back. So:
 
 - the condition fails: another instance was first; the item that comes back is adopted;
-- the reply is lost: the item is looked at again, and the flip repeated if it is not there;
+- the reply is lost: the flip is sent again, which makes it or, if it was made, fails as above;
 - the store can't take it: the decision holds, and the next one tries again.
 
 **Reading fails closed.** Without the spends there is no recommendation: the store's error is
@@ -20,8 +20,7 @@ raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -240,29 +239,23 @@ class Selection:
             if choice.flip is None:
                 return choice
             try:
-                recorded, sticky = await self._record(key, choice.flip, moment)
+                await self._flip(key, choice.flip, moment)
+            except ConditionFailedError as lost:
+                self.meter.flips_lost += 1
+                sticky = items.sticky_state(lost.item)
+            except OutcomeUnknownError as unknown:
+                self.meter.flips_unknown += 1
+                sticky = items.sticky_state(unknown.item) or sticky
             except StoreUnavailableError as error:
                 self.meter.flips_failed += 1
                 _log.warning("sticky_flip_failed", scope=key.pk, error=error.code)
                 return choice
-            if recorded:
+            else:
                 return choice.recorded()
         return choice
 
-    async def _record(
-        self, key: Key, flip: Flip, moment: _Moment
-    ) -> tuple[bool, StickyState | None]:
-        """Whether the flip was made here, and the state that is recorded now."""
-        update = items.flip_update(key, flip, moment.now_ms, moment.ends_at_ms)
-        try:
-            item: Mapping[str, Any] | None = await self._store.update(update)
-        except ConditionFailedError as lost:
-            self.meter.flips_lost += 1
-            return False, items.sticky_state(lost.item)
-        except OutcomeUnknownError as unknown:
-            self.meter.flips_unknown += 1
-            item = unknown.item or await self._store.get(STICKY_STATE, key)
-            return False, items.sticky_state(item)
+    async def _flip(self, key: Key, flip: Flip, moment: _Moment) -> None:
+        await self._store.update(items.flip_update(key, flip, moment.now_ms, moment.ends_at_ms))
         self.meter.flips += 1
         _log.info(
             "sticky_flip",
@@ -272,7 +265,6 @@ class Selection:
             to_label=flip.label,
             given_up=sorted(flip.given_up),
         )
-        return True, items.sticky_state(item)
 
 
 def _clients(policy: Policy) -> list[Client]:

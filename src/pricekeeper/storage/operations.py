@@ -23,6 +23,7 @@ from pricekeeper.storage.values import (
     Item,
     Value,
     item_bytes,
+    item_bytes_at_most,
     text_bytes,
 )
 
@@ -41,14 +42,14 @@ class Put(msgspec.Struct, frozen=True, tag=True):
     table: Table
     item: Item
     condition: Condition | None = None
+    key: Key = Key("")
+    """Where the item goes; taken from the item itself."""
 
-    @property
-    def key(self) -> Key:
-        return self.table.key_of(self.item)
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "key", self.table.key_of(self.item))
 
     def check(self) -> None:
         """Raise if the store's rules refuse this, whatever it holds."""
-        self.table.key_of(self.item)
         _check_expiry(self.table, self.item)
         check_item_size(self.item)
 
@@ -182,6 +183,8 @@ def fingerprint(operations: Sequence[Write]) -> bytes:
 
 def check_item_size(item: Mapping[str, Value]) -> None:
     """Raise if the item is larger than any store of ours may hold."""
+    if item_bytes_at_most(item) <= ITEM_BYTES_MAX:
+        return
     size = item_bytes(item)
     if size > ITEM_BYTES_MAX:
         raise InvalidOperationError(f"an item of {size} bytes: the most is {ITEM_BYTES_MAX}")

@@ -30,6 +30,7 @@ NUMBER_BOUND: Final = 10**38
 NESTING_MAX: Final = 31
 
 _CONTAINER_BYTES: Final = 3
+_NUMBER_BYTES_MAX: Final = 21
 
 
 def text_bytes(text: str) -> int:
@@ -92,6 +93,21 @@ def check_value(value: Value) -> None:
 def item_bytes(item: Mapping[str, Value]) -> int:
     """The size of a whole item: names and values."""
     return sum(name_bytes(name) + value_bytes(value) for name, value in item.items())
+
+
+def item_bytes_at_most(item: Mapping[str, Value]) -> int:
+    """As `item_bytes`, quicker and never less; raises for the same items."""
+    size = 0
+    for name, value in item.items():
+        kind = type(value)
+        if kind is str and value.isascii():  # type: ignore[union-attr]
+            size += len(value)  # type: ignore[arg-type]
+        elif kind is int and -NUMBER_BOUND < value < NUMBER_BOUND:  # type: ignore[operator]
+            size += _NUMBER_BYTES_MAX
+        else:
+            size += value_bytes(value)
+        size += name_bytes(name)
+    return size
 
 
 def same(left: Value, right: Value) -> bool:

@@ -11,7 +11,7 @@ and a read that was under way meanwhile may have missed it, so its answer is not
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, TypeAlias
 
 from pricekeeper.clock import Clock
 from pricekeeper.tenants.client import Client
@@ -19,6 +19,9 @@ from pricekeeper.tenants.policy import Policy
 
 POLICY_AGE_MS_MAX: Final = 30_000
 POLICIES_MAX: Final = 10_000
+
+Reading: TypeAlias = tuple[int, int]
+"""The moment a read began: what had changed by then, and until when its answer is good."""
 
 
 class PolicyCache:
@@ -42,11 +45,11 @@ class PolicyCache:
         self._entries.move_to_end(client)
         return policy
 
-    def reading(self) -> tuple[int, int]:
+    def reading(self) -> Reading:
         """Call this before a read, and hand the result to `keep` with what was read."""
         return self._changes, self._clock.monotonic_ms() + POLICY_AGE_MS_MAX
 
-    def keep(self, policy: Policy, reading: tuple[int, int]) -> None:
+    def keep(self, policy: Policy, reading: Reading) -> None:
         """Remember what was read, unless something changed while it was being read."""
         changes, good_until_ms = reading
         if changes != self._changes:

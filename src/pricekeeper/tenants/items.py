@@ -161,15 +161,11 @@ def is_app_of(app: Item, org: Item) -> bool:
     return bool(app.get(ORG_INCARNATION, "") == org.get(INCARNATION, ""))
 
 
-def policy_of(client: Client, org: Item | None, app: Item | None) -> Policy | None:
-    """What these items say about the client; ``None`` if it does not exist."""
-    if org is None:
-        return None
+def policy_of(client: Client, org: Item, own: Item) -> Policy:
+    """What holds for the client, by its organisation's item and its own."""
     if client.app_id is None:
         return org_policy(client, org_settings(org), life_of(org))
-    if app is None or not is_app_of(app, org):
-        return None
-    return app_policy(client, org_settings(org), life_of(org), app_settings(app), life_of(app))
+    return app_policy(client, org_settings(org), life_of(org), app_settings(own), life_of(own))
 
 
 def org_settings(item: Item) -> OrgSettings:

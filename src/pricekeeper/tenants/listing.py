@@ -43,13 +43,12 @@ async def list_orgs(store: Store, after: OrgId | None, limit: int) -> OrgPage:
     )
     clients = [Client(OrgId(entry["SK"])) for entry in page.items]
     found = await store.batch_get([(CONFIG, items.config_key(client)) for client in clients])
-    policies = (
-        items.policy_of(client, org, None) for client, org in zip(clients, found, strict=True)
+    policies = tuple(
+        items.policy_of(client, org, org)
+        for client, org in zip(clients, found, strict=True)
+        if org is not None
     )
-    return OrgPage(
-        tuple(policy for policy in policies if policy is not None),
-        OrgId(page.after) if page.after else None,
-    )
+    return OrgPage(policies, OrgId(page.after) if page.after else None)
 
 
 async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int) -> AppPage:
@@ -60,11 +59,12 @@ async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int
         raise NotFoundError(client.client_id)
     behind = "" if after is None else items.app_sort_key(after)
     page = await store.query(items.apps_query(client, behind, _checked(limit)))
-    policies = (items.policy_of(items.app_of(org_id, app["SK"]), org, app) for app in page.items)
-    return AppPage(
-        tuple(policy for policy in policies if policy is not None),
-        items.app_of(org_id, page.after).app_id if page.after else None,
+    policies = tuple(
+        items.policy_of(items.app_of(org_id, app["SK"]), org, app)
+        for app in page.items
+        if items.is_app_of(app, org)
     )
+    return AppPage(policies, items.app_of(org_id, page.after).app_id if page.after else None)
 
 
 def _checked(limit: int) -> int:

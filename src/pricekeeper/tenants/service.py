@@ -42,7 +42,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
-from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache
+from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
 from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.listing import PAGE_MAX, AppPage, OrgPage, list_apps, list_orgs
@@ -73,11 +73,17 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A client as the store has it at this moment: what holds for it, and its item."""
+    """A client as the store had it at one moment; `Tenants.policy_of` says what holds for it."""
 
-    policy: Policy
-    life: Life
+    client: Client
     item: Item = field(repr=False)
+    """The client's own item."""
+    org_item: Item = field(repr=False)
+    reading: Reading = field(repr=False)
+
+    @property
+    def life(self) -> Life:
+        return items.life_of(self.item)
 
 
 class Tenants:
@@ -109,12 +115,12 @@ class Tenants:
                 index = items.index_key(client)
                 listed = Put(CONFIG, {"PK": index.pk, "SK": index.sk})
                 if await self._create(client, item, ITEM_ABSENT, [listed], enrolment):
-                    return Saved(created=True, policy=self._policy(client, item))
+                    return Saved(created=True, policy=items.policy_of(client, item, item))
             else:
                 shard_count = items.org_settings(current).agg_shard_count
                 settings = parse_org_settings(body, self._labels, shard_count)
                 if updated := await self._update(client, settings, items.life_of(current)):
-                    return Saved(created=False, policy=self._policy(client, updated))
+                    return Saved(created=False, policy=items.policy_of(client, updated, updated))
         return await self._gave_way(client)
 
     async def put_app(
@@ -138,23 +144,30 @@ class Tenants:
                 stands = Check(CONFIG, org_key, items.same_life(org_life))
                 vacant = items.no_app_of(org_life)
                 if await self._create(client, item, vacant, [stands], enrolment):
-                    return Saved(created=True, policy=self._policy(client, org, item))
+                    return Saved(created=True, policy=items.policy_of(client, org, item))
             elif updated := await self._update(client, settings, items.life_of(app)):
-                return Saved(created=False, policy=self._policy(client, org, updated))
+                return Saved(created=False, policy=items.policy_of(client, org, updated))
         return await self._gave_way(client)
 
     async def record(self, client: Client) -> Record:
         """The client as it is at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
-        policy = self._policy(client, org, app)
-        self._cache.keep(policy, reading)
-        item = (org if client.app_id is None else app) or {}
-        return Record(policy, items.life_of(item), item)
+        own = org if client.app_id is None else app
+        if org is None or own is None or (app is not None and not items.is_app_of(app, org)):
+            self._cache.drop(client)
+            raise NotFoundError(client.client_id)
+        return Record(client, own, org, reading)
+
+    def policy_of(self, record: Record) -> Policy:
+        """What holds for the client, and for as long as this read is young."""
+        policy = items.policy_of(record.client, record.org_item, record.item)
+        self._cache.keep(policy, record.reading)
+        return policy
 
     async def get(self, client: Client) -> Policy:
         """What holds for the client at this moment."""
-        return (await self.record(client)).policy
+        return self.policy_of(await self.record(client))
 
     async def policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
         """What holds for the client, as of at most 30 s ago; at once for changes made here.
@@ -162,7 +175,7 @@ class Tenants:
         Raises `NotFoundError` for a client that does not exist, or exists no more.
         """
         client = Client(org_id, app_id)
-        return self._cache.get(client) or (await self.record(client)).policy
+        return self._cache.get(client) or await self.get(client)
 
     async def list_orgs(self, after: OrgId | None = None, limit: int = PAGE_MAX) -> OrgPage:
         """Organisations in the order of their ids: one query and one read a page."""
@@ -231,13 +244,6 @@ class Tenants:
             finally:
                 self._cache.forget(client)
         raise ContendedError(f"{client.client_id}: others kept ending its tokens")
-
-    def _policy(self, client: Client, org: Item | None, app: Item | None = None) -> Policy:
-        policy = items.policy_of(client, org, app)
-        if policy is None:
-            self._cache.drop(client)
-            raise NotFoundError(client.client_id)
-        return policy
 
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         """The item of the organisation, and the app's if the client is one."""

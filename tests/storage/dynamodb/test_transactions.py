@@ -129,6 +129,28 @@ async def test_the_first_copy_is_recognised_even_if_its_receipt_is_not_told(
     assert proxy.attempts("GetItem") == 2
 
 
+async def test_the_repetition_of_what_has_become_impossible(
+    store: DynamoDbStore, key: Key, token: str
+) -> None:
+    """It was applied when it was possible, and that is the answer."""
+    await store.transact([add(key)], token=token)
+    await store.put(Put(SESSIONS, {"PK": key.pk, "SK": key.sk, "n": "text"}))
+    await store.transact([add(key)], token=token)
+    with pytest.raises(InvalidOperationError):
+        await store.transact([add(key)], token=str(uuid.uuid4()))
+
+
+async def test_a_receipt_that_cannot_be_looked_up(
+    store: DynamoDbStore, proxy: FaultProxy, key: Key, token: str
+) -> None:
+    """The transaction may have been applied by an earlier call, so its fate is unknown."""
+    told = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
+    proxy.next("TransactWriteItems", Canned({"__type": CANCELLED, "CancellationReasons": told}))
+    proxy.next("GetItem", *[Fault.THROTTLE] * 8)
+    with pytest.raises(OutcomeUnknownError):
+        await store.transact([add(key)], token=token)
+
+
 async def test_repeating_an_unknown_outcome_settles_it(
     store: DynamoDbStore, elsewhere: DynamoDbStore, proxy: FaultProxy, key: Key, token: str
 ) -> None:

@@ -144,7 +144,7 @@ def _release(base: str) -> tuple[str, str | None, str]:
 
 def _table(prices: Any) -> Quote:
     """The package's prices, which are decimal dollars per million tokens, as ours."""
-    stated = {component: getattr(prices, key) for component, key in _KEYS.items()}
+    stated = {component: getattr(prices, key, None) for component, key in _KEYS.items()}
     stated = {component: price for component, price in stated.items() if price is not None}
     if not {Component.INPUT, Component.OUTPUT} <= stated.keys():
         return Unmatched("the source has no input or no output price")

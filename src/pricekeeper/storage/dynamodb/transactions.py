@@ -40,7 +40,10 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     CancellationReason,
     ContendedError,
+    InvalidOperationError,
+    OutcomeUnknownError,
     ReasonCode,
+    StoreUnavailableError,
     TokenReusedError,
     TransactionCancelledError,
 )
@@ -95,6 +98,10 @@ class Transactions:
                 await self._client.call("TransactWriteItems", request, Repeat.TOKENED)
             except Refusal as refusal:
                 told = _items_told(refusal, sent)
+            except InvalidOperationError:
+                if receipt is not None and await self._known(receipt):
+                    return  # impossible by now, but it was done when it was possible
+                raise
             else:
                 return
             if receipt is not None and await self._known(receipt, *told.pop(0)):
@@ -107,20 +114,30 @@ class Transactions:
                 await self._remove(operations[place], expires)
         raise ContendedError("TransactWriteItems: expired items kept coming back")
 
-    async def _known(self, receipt: Put, code: ReasonCode, seen: Item | None) -> bool:
+    async def _known(
+        self, receipt: Put, code: ReasonCode = ReasonCode.NONE, seen: Item | None = None
+    ) -> bool:
         """Whether the receipt's token was applied before; raises if with other operations."""
         if code is not ReasonCode.CONDITION_FAILED:
             # Something else was in the way. Was that the first copy's own doing? It is not
             # promised that every failed condition is told, so look.
-            request = self._renderer.get(receipt.table, receipt.key, consistent=True)
-            reply = await self._client.call("GetItem", request, Repeat.HARMLESS)
-            seen = decode_item(reply["Item"]) if "Item" in reply else None
-            seen = visible(receipt.table, seen, self._clock.now_ms() // 1000)
+            seen = await self._look_up(receipt)
         if seen is None:
             return False
         if seen.get(_FINGERPRINT) != receipt.item[_FINGERPRINT]:
             raise TokenReusedError("the token was used for another transaction")
         return True
+
+    async def _look_up(self, receipt: Put) -> Item | None:
+        request = self._renderer.get(receipt.table, receipt.key, consistent=True)
+        try:
+            reply = await self._client.call("GetItem", request, Repeat.HARMLESS)
+        except StoreUnavailableError as error:
+            raise OutcomeUnknownError(
+                "whether the token was applied before can't be read"
+            ) from error
+        seen = decode_item(reply["Item"]) if "Item" in reply else None
+        return visible(receipt.table, seen, self._clock.now_ms() // 1000)
 
     async def _remove(self, operation: Write, expires: int) -> None:
         """Delete the expired item, unless it is another one by now."""

@@ -1,0 +1,169 @@
+"""One lost reply: a secret is handed out if it can be known to be good, else nobody is lied to."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from contract.conftest import ShiftedClock
+from credentials.conftest import OLD_PEPPER, Instance, instance
+from faulty_store import Faults, FaultyStore, Interleaving
+from pricekeeper.credentials import Claimed, Peppers, Provisioned, Rotation
+from pricekeeper.credentials import items as credential_items
+from pricekeeper.errors import (
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Client
+
+REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
+REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
+SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
+REFUSED = Faults(refused_pct=100, spare_reads=True)
+
+Work = Callable[[Instance], Coroutine[Any, Any, Any]]
+
+
+class GoesDark(FaultyStore):
+    """Works until the first write, whose reply is lost, and answers nothing from then on."""
+
+    async def transact(self, *arguments: Any, **options: Any) -> None:
+        self.faults = Faults(reply_lost_pct=100)
+        await super().transact(*arguments, **options)
+
+
+async def under(faults: Faults | None, one: Instance, clock: ShiftedClock, work: Work) -> Any:
+    """What the work comes to with such a store: its result or its error."""
+    turns = Interleaving(1)
+    kind = GoesDark if faults is None else FaultyStore
+    shaky = instance(kind(one.store, turns, faults or Faults()), clock)
+    return (await turns.run(work(shaky)))[0]
+
+
+class TestClaim:
+    async def test_it_is_recognised_and_the_secret_handed_out(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """The hash that was to be written is there, so the secret in hand is the good one."""
+        token = (await one.register(client)).token.reveal()
+        claimed = await under(REPLY_LOST, one, clock, lambda on: on.credentials.claim(token))
+        assert isinstance(claimed, Claimed)
+        assert await one.opens(client, claimed.client_secret)
+
+    async def test_if_it_is_not_there_nobody_knows(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """It may still arrive; here it never does, and the token is as good as before."""
+        token = (await one.register(client)).token.reveal()
+        told = await under(REQUEST_LOST, one, clock, lambda on: on.credentials.claim(token))
+        assert isinstance(told, OutcomeUnknownError)
+        claimed = await one.credentials.claim(token)
+        assert await one.opens(client, claimed.client_secret)
+
+    async def test_if_nothing_can_be_read_nobody_knows(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """The claim was made and the secret is lost: that is not called unavailable."""
+        token = (await one.register(client)).token.reveal()
+        told = await under(None, one, clock, lambda on: on.credentials.claim(token))
+        assert isinstance(told, OutcomeUnknownError)
+        with pytest.raises(NotFoundError):
+            await one.credentials.claim(token)
+        assert await one.opens(client, await one.rotated(client, 0))
+
+    async def test_a_refusal_uses_nothing_up(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """Unavailable means not applied, and the same token works later."""
+        token = (await one.register(client)).token.reveal()
+        told = await under(REFUSED, one, clock, lambda on: on.credentials.claim(token))
+        assert isinstance(told, StoreUnavailableError)
+        await one.credentials.claim(token)
+
+
+class TestRotation:
+    async def test_it_is_recognised_and_its_token_works(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """The client points to it."""
+        await one.register(client)
+        rotation = await under(REPLY_LOST, one, clock, lambda on: on.credentials.rotate(client, 0))
+        assert isinstance(rotation, Rotation)
+        claimed = await one.credentials.claim(rotation.retrieval.token.reveal())
+        assert await one.opens(client, claimed.client_secret)
+
+    @pytest.mark.parametrize("faults", [REQUEST_LOST, None])
+    async def test_else_nobody_knows_and_the_next_one_works(
+        self, one: Instance, clock: ShiftedClock, client: Client, faults: Faults | None
+    ) -> None:
+        """Whether it was made or not."""
+        await one.register(client)
+        told = await under(faults, one, clock, lambda on: on.credentials.rotate(client, 0))
+        assert isinstance(told, OutcomeUnknownError)
+        assert await one.opens(client, await one.rotated(client, 0))
+
+
+class TestTheRest:
+    async def test_a_registration_is_recognised_and_its_token_works(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """Client and token were written together."""
+        await one.register(client.org)
+        if client.app_id is None:
+            await one.tenants.delete_org(client.org_id)
+        provisioned = await under(REPLY_LOST, one, clock, lambda on: on.provision(client))
+        assert isinstance(provisioned, Provisioned)
+        assert provisioned.retrieval is not None
+        await one.credentials.claim(provisioned.retrieval.token.reveal())
+
+    async def test_a_registration_whose_reply_is_lost_for_good_can_be_mended(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """Sent again it is an update, without a token; a rotation gives one."""
+        await one.register(client.org)
+        if client.app_id is None:
+            await one.tenants.delete_org(client.org_id)
+        told = await under(None, one, clock, lambda on: on.provision(client))
+        assert isinstance(told, OutcomeUnknownError)
+        again = await one.provision(client)
+        assert (again.created, again.retrieval) == (False, None)
+        assert await one.opens(client, await one.rotated(client, 0))
+
+    async def test_ending_the_grace_or_everything_can_be_repeated(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """Unknown if the reply is lost; recognised if a second copy meets the first."""
+        old, new = await one.secret_of(client), await one.rotated(client, 168)
+        told = await under(REPLY_LOST, one, clock, lambda on: on.credentials.end_grace(client))
+        assert isinstance(told, OutcomeUnknownError)
+        await one.credentials.end_grace(client)
+        assert [await one.opens(client, secret) for secret in (old, new)] == [False, True]
+        newest = await one.rotated(client, 168)
+        assert (
+            await under(SENT_TWICE, one, clock, lambda on: on.credentials.end_grace(client)) is None
+        )
+        assert [await one.opens(client, secret) for secret in (new, newest)] == [False, True]
+        assert (
+            await under(SENT_TWICE, one, clock, lambda on: on.credentials.revoke_now(client))
+            is None
+        )
+        assert not await one.opens(client, newest)
+
+
+async def test_each_half_of_a_claim_refuses_to_be_made_twice(
+    store: Store, clock: ShiftedClock, client: Client
+) -> None:
+    """The token by being used, the client by waiting for it no more: either would be enough."""
+    one = instance(store, clock)
+    token = (await one.register(client)).token
+    key, now_epoch = credential_items.retrieval_key(token), clock.now_epoch()
+    claimable = credential_items.Claimable(client, 0, None)
+    new_hash = Peppers(OLD_PEPPER).hash(client.client_id, "secret")
+    operations = credential_items.claim_operations(key, claimable, new_hash, now_epoch)
+    await store.transact(operations)
+    for half in operations[:2]:
+        with pytest.raises(TransactionCancelledError):
+            await store.transact([half])

@@ -1,0 +1,89 @@
+"""The guide names only what exists: files, settings, tables, commands, and JSON that parses."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import typer.main
+
+from deploy.conftest import ROOT
+from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.cli.commands import app
+from pricekeeper.cli.serving import GRACEFUL_SECS
+from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.settings import SETTINGS, read_settings
+from pricekeeper.storage.tables import ALL_TABLES
+
+GUIDE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+
+
+def test_every_file_of_ours_that_it_names_exists() -> None:
+    """A path in the guide can be opened."""
+    named = set(re.findall(r"\b(?:deploy|tools|docs)/[\w.-]+\w", GUIDE))
+
+    assert len(named) > 5
+    assert sorted(name for name in named if not (ROOT / name).is_file()) == []
+
+
+def test_every_file_that_is_shipped_for_deploying_is_named() -> None:
+    """What is in `deploy/` is explained."""
+    shipped = {path.name for path in (ROOT / "deploy").iterdir() if path.is_file()}
+
+    assert sorted(name for name in shipped if f"deploy/{name}" not in GUIDE) == []
+
+
+def test_every_setting_that_it_names_exists() -> None:
+    """A misspelt variable would be ignored in silence."""
+    named = set(re.findall(r"\bPRICEKEEPER_[A-Z_]+[A-Z]\b", GUIDE))
+
+    assert named <= {setting.name for setting in SETTINGS}
+
+
+def test_every_command_that_it_names_exists() -> None:
+    """Of the line ``pricekeeper a b --option``, each word up to the first option."""
+    lines = re.findall(r"(?:^|[`/])pricekeeper ((?:[a-z]+ ?)+)", GUIDE, re.MULTILINE)
+    assert lines
+    for line in lines:
+        known: Any = typer.main.get_command(app)
+        for word in line.split():
+            known = getattr(known, "commands", {}).get(word)
+            assert known is not None, f"pricekeeper {line}"
+
+
+def test_the_files_to_keep_are_called_so() -> None:
+    """Whoever follows the guide backs up the right files."""
+    assert f"`{KEY_FILE}` in the data folder" in GUIDE
+    assert f"`{PEPPER_FILE}` in the data folder" in GUIDE
+
+
+def test_a_restore_covers_every_table() -> None:
+    """A table that is left behind would be made anew, empty."""
+    loops = re.findall(r"^for table in ((?:[^;]|\\\n)+); do$", GUIDE, re.MULTILINE)
+
+    assert len(loops) == 2
+    for loop in loops:
+        assert loop.replace("\\\n", " ").split() == [table.name for table in ALL_TABLES]
+
+
+def test_the_task_definition_can_be_served_and_leaves_time_to_drain() -> None:
+    """Its settings are understood, and it is not killed while it commits what it has accepted."""
+    (text,) = blocks("json")
+    (container,) = json.loads(text)["containerDefinitions"]
+    settings = read_settings({given["name"]: given["value"] for given in container["environment"]})
+
+    assert container["stopTimeout"] >= settings.drain_secs + GRACEFUL_SECS
+    assert container["stopTimeout"] <= 120, "ECS allows no more"
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "deploy/pricekeeper.service"])
+def test_nothing_is_killed_while_it_drains(name: str) -> None:
+    """Whoever stops the service waits longer than the service needs."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    (seconds,) = re.findall(r"^\s*(?:stop_grace_period: |TimeoutStopSec=)(\d+)", text, re.MULTILINE)
+
+    assert int(seconds) > GRACEFUL_SECS + read_settings({}).drain_secs

@@ -1,0 +1,213 @@
+"""Everything about tokens at once, on three instances and an unreliable wire, as a seed decides.
+
+Whatever is lost, repeated, late or dead: never more than N live sessions, and a token that was
+ended, as its owner was told, stops at once on the instance that ended it and after half a
+minute everywhere.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import (
+    InvalidTokenError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SessionLimitRaceError,
+    StoreUnavailableError,
+)
+from pricekeeper.settings import MEMORY, SqliteLocation
+from pricekeeper.storage import Store, open_store
+from pricekeeper.tenants import Client
+from pricekeeper.tokens import Grant
+from tenants.conftest import new_org_id
+from tokens.conftest import LIMIT, Instance, Member
+
+ACTORS = 6
+STEPS = 10
+SEEDS = range(40)
+EVERYWHERE_MS = 30_000
+FAULTS = Faults(
+    refused_pct=3,
+    request_lost_pct=3,
+    reply_lost_pct=5,
+    late_pct=4,
+    resent_pct=5,
+    crashed_pct=2,
+)
+_NO_ANSWER = (
+    Crashed,
+    NotFoundError,
+    OutcomeUnknownError,
+    SessionLimitRaceError,
+    StoreUnavailableError,
+)
+
+
+@dataclass
+class Ended:
+    """When something was acknowledged as ended, and by which instance if that is known."""
+
+    at_ms: int
+    by: Instance | None
+
+
+@dataclass
+class Story:
+    """What everybody was told."""
+
+    grants: list[Grant] = field(default_factory=list)
+    ended: dict[str, Ended] = field(default_factory=dict)
+    did: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+
+
+class World:
+    """One client, three instances, each with what it remembers."""
+
+    def __init__(self, real: Store, clock: ManualClock, keyring: str, seed: int) -> None:
+        self.clock = clock
+        self.turns = Interleaving(seed, self._between)
+        self.wire = FaultyStore(real, self.turns, FAULTS)
+        self.calm = Instance(real, clock, keyring)
+        paced = InterleavedClock(clock, self.turns, clock.advance_ms)
+        self.instances = [Instance(self.wire, paced, keyring) for _ in range(3)]
+        self.story = Story()
+        self.member: Member
+
+    def _between(self, random: Random) -> None:
+        """Time passes, and now and then somebody sets a clock, forward or back."""
+        self.clock.advance_ms(random.choice([0, 50, 500, 4_000]))
+        if random.random() < 0.02:
+            self.clock.jump_ms(random.choice([-20_000, -1_000, 1_000, 20_000]))
+
+    async def act(self) -> None:
+        random = self.turns.random
+        actions = ("login", "refresh", "revoke", "end", "end_all", *["validate"] * 5)
+        weights = (4, 4, 2, 2, 1, *[3] * 5)
+        for _ in range(STEPS):
+            (what,) = random.choices(actions, weights)
+            at = random.choice(self.instances)
+            try:
+                await getattr(self, f"_{what}")(at)
+            except _NO_ANSWER as error:
+                self.story.did[type(error).__name__] += 1
+            else:
+                self.story.did[what] += 1
+
+    def _any(self) -> Grant | None:
+        return self.turns.random.choice(self.story.grants) if self.story.grants else None
+
+    def _mark(self, name: str, by: Instance | None) -> None:
+        self.story.ended.setdefault(name, Ended(self.clock.monotonic_ms(), by))
+
+    async def _login(self, at: Instance) -> None:
+        self.story.grants.append(await self.member.login(at))
+
+    async def _refresh(self, at: Instance) -> None:
+        if grant := self._any():
+            try:
+                self.story.grants.append(await at.identity.refresh(grant.refresh_token))
+            except InvalidTokenError:
+                self.story.did["refresh refused"] += 1
+
+    async def _revoke(self, at: Instance) -> None:
+        if grant := self._any():
+            access = self.turns.random.random() < 0.5
+            token = grant.access_token if access else grant.refresh_token
+            await at.identity.revoke(self.member.id, token)
+            self._mark(grant.access_token if access else grant.session_id, at)
+
+    async def _end(self, at: Instance) -> None:
+        if grant := self._any():
+            await at.identity.end_session(self.member.id, grant.session_id)
+            self._mark(grant.session_id, at)
+
+    async def _end_all(self, at: Instance) -> None:
+        before = {grant.session_id for grant in self.story.grants}
+        await at.identity.end_all_sessions(self.member.id)
+        for session_id in before:
+            self._mark(session_id, at)
+
+    async def _validate(self, at: Instance) -> None:
+        grant = self._any()
+        if grant is None:
+            return
+        started_ms = self.clock.monotonic_ms()
+        marks = [self.story.ended.get(name) for name in (grant.access_token, grant.session_id)]
+        try:
+            await at.identity.validate(grant.access_token)
+        except InvalidTokenError:
+            self.story.did["validate refused"] += 1
+            return
+        for ended in marks:
+            if ended is None:
+                continue
+            if ended.by is at:
+                self.story.broken.append("it worked on, where it was ended")
+            if started_ms >= ended.at_ms + EVERYWHERE_MS:
+                self.story.broken.append(f"it worked {started_ms - ended.at_ms} ms later")
+
+    async def watch(self) -> None:
+        """Look at the sessions all the time; what is not there any more was evicted."""
+        for _ in range(30):
+            await self.turns.turn()
+            known = {grant.session_id for grant in self.story.grants}
+            listed = await self.calm.identity.list_sessions(self.member.id)
+            live = {str(session.id) for session in listed}
+            if len(live) > LIMIT:
+                self.story.broken.append(f"{len(live)} live sessions")
+            for session_id in known - live:
+                self._mark(session_id, None)
+
+    async def settle(self) -> None:
+        await self.wire.deliver()
+        self.clock.advance_ms(EVERYWHERE_MS)
+        listed = await self.calm.identity.list_sessions(self.member.id)
+        live = {str(session.id) for session in listed}
+        assert len(live) <= LIMIT
+        assert not live & self.story.ended.keys()
+        for grant in self.story.grants:
+            if grant.session_id not in live or grant.access_token in self.story.ended:
+                for at in (*self.instances, self.calm):
+                    with pytest.raises(InvalidTokenError):
+                        await at.identity.validate(grant.access_token)
+            else:
+                await self.calm.identity.validate(grant.access_token)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def memory(clock: ManualClock) -> AsyncIterator[Store]:
+    store = await open_store(SqliteLocation(MEMORY), clock=clock)
+    await store.create_tables()
+    yield store
+    await store.close()
+
+
+async def test_the_promises_hold_in_every_order(
+    memory: Store, clock: ManualClock, keyring: str
+) -> None:
+    """Forty seeds; together they do everything, and meet every fault."""
+    did: Counter[str] = Counter()
+    befell: Counter[str] = Counter()
+    for seed in SEEDS:
+        world = World(memory, clock, keyring, seed)
+        world.member = await world.calm.register(Client(new_org_id()))
+        await world.turns.run(*(world.act() for _ in range(ACTORS)), world.watch())
+        assert world.story.broken == [], f"seed {seed}"
+        await world.settle()
+        did += world.story.did
+        befell += world.wire.befell
+    wanted = ("login", "refresh", "revoke", "end", "end_all", "validate", "validate refused")
+    assert min(did[what] for what in wanted) > 50
+    assert befell.keys() == {"refused", "request_lost", "reply_lost", "late", "resent", "crashed"}
