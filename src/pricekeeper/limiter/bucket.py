@@ -13,8 +13,9 @@ computed from the one reading of the clock that is also stamped: a `Normal`.
 
 The bound (promise 3): think of the moment at which a limit would be full again. Each grant
 moves it up by what was taken, from no earlier than the reader's now (what overflowed was cut
-off) to no later than that now plus what a whole capacity takes to refill. Over any window of length t, with
-clocks at most ``skew`` wrong either way, that has room for ``capacity + rate * (t + 2 * skew)``.
+off) to no later than that now plus what a whole capacity takes to refill. Over any window of
+length t, with clocks at most ``skew`` wrong either way, that has room for
+``capacity + rate * (t + 2 * skew)``.
 """
 
 from __future__ import annotations
