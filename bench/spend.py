@@ -28,7 +28,7 @@ from rich.table import Table as RichTable
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
-from engine import start_dynamodb_local, start_dynoxide
+from engine import start_dynoxide
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Metering, Recorded, Usage
 from pricekeeper.pricing import PriceBook, load_catalogue
@@ -152,7 +152,8 @@ async def by_the_hundred(metering: Metering, policy: Policy, records: Sequence[U
     async def work(mine: Sequence[Usage]) -> None:
         for first in range(0, len(mine), 100):
             answers = await metering.record_many(policy, mine[first : first + 100])
-            assert all(isinstance(answer, Recorded) for answer in answers)
+            if not all(isinstance(answer, Recorded) for answer in answers):
+                raise RuntimeError("a record was refused: nothing to be measured here")
 
     await asyncio.gather(*(work(records[task::BATCHES]) for task in range(BATCHES)))
 
@@ -237,33 +238,27 @@ def main() -> None:
         (f"record_many of 100, {BATCHES} tasks", by_the_hundred, BATCHES * 1_000),
     )
 
-    def run(engine: str, locations: Callable[[str], Sequence[StoreLocation]], scale: int) -> None:
+    def run(place: str, locations: Callable[[str], list[StoreLocation]], scale: int) -> None:
         for name, submit, records in ways:
-            with console.status(f"{engine}: {name}"):
-                speeds = uvloop.run(
-                    measure(locations(uuid.uuid4().hex[:6]), submit, records // scale)
-                )
-            add_rows(table, f"{engine}: {name}", speeds)
+            with console.status(f"{place}: {name}"):
+                fresh = locations(uuid.uuid4().hex[:6])
+                speeds = uvloop.run(measure(fresh, submit, records // scale))
+            add_rows(table, f"{place}: {name}", speeds)
+
+    def files(mark: str) -> list[StoreLocation]:
+        return [SqliteLocation(str(folder / f"{mark}{number}.db")) for number in range(3)]
 
     try:
-        run(
-            "SQLite, durable",
-            lambda mark: [SqliteLocation(str(folder / f"{mark}{n}.db")) for n in range(3)],
-            1,
-        )
-        for engine_name, start in (
-            ("dynoxide", start_dynoxide),
-            ("DynamoDB Local", start_dynamodb_local),
-        ):
-            with start() as engine:
-                endpoint = engine.endpoint
-                run(
-                    engine_name,
-                    lambda mark, at=endpoint: [
-                        DynamoDbLocation("us-east-1", f"{mark}{n}-", at) for n in range(3)
-                    ],
-                    4,
-                )
+        run("SQLite, durable", files, 1)
+        with start_dynoxide() as engine:
+
+            def tables(mark: str) -> list[StoreLocation]:
+                return [
+                    DynamoDbLocation("us-east-1", f"{mark}{number}-", engine.endpoint)
+                    for number in range(3)
+                ]
+
+            run("DynamoDB engine", tables, 4)
     finally:
         shutil.rmtree(folder)
     console.print(table)

@@ -81,23 +81,31 @@ class Interleaving:
         self.running = True
         try:
             while not all(task.done() for task in tasks):
-                self._moved.clear()
-                for _ in range(_SETTLING_TURNS):
-                    await asyncio.sleep(0)
-                if self._parked and not self._busy:
-                    chosen = self._parked.pop(self.random.randrange(len(self._parked)))
-                    if not chosen.done():  # else its task was cancelled
-                        chosen.set_result(None)
-                    if self._between is not None:
-                        self._between(self.random)
-                elif not all(task.done() for task in tasks):
+                if not await self._is_settled():
+                    continue
+                if not self._parked:  # somebody waits for something that is not the store
                     await self._moved.wait()
+                    continue
+                chosen = self._parked.pop(self.random.randrange(len(self._parked)))
+                if not chosen.done():  # else its task was cancelled
+                    chosen.set_result(None)
+                if self._between is not None:
+                    self._between(self.random)
         finally:
             self.running = False
             for waiting in self._parked:
                 waiting.cancel()
             self._parked.clear()
         return await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _is_settled(self) -> bool:
+        """Whether nothing moves any more: how fast a thread answers must not decide an order."""
+        self._moved.clear()
+        for _ in range(_SETTLING_TURNS):
+            await asyncio.sleep(0)
+        if self._busy:
+            await self._moved.wait()
+        return not self._moved.is_set()
 
     async def turn(self) -> None:
         """Wait until it is the caller's turn; at once if nothing is being interleaved."""

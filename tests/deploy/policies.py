@@ -38,6 +38,11 @@ class Policy:
     def allows(self, permission: Permission) -> bool:
         return any(self._grants(permission))
 
+    def granted(self, tables: Iterable[str]) -> set[Permission]:
+        """Everything that may be done to these tables."""
+        possible = (Permission(action, table) for table in tables for action in self.actions)
+        return {permission for permission in possible if self.allows(permission)}
+
     def unused(self, permissions: Iterable[Permission]) -> set[tuple[str, str]]:
         """What is granted, by statement and action, without any of these needing it."""
         granted = {(s["Sid"], action) for s in self.statements for action in s["Action"]}

@@ -32,6 +32,7 @@ from pricekeeper.metering.items import (
 )
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
+from pricekeeper.storage.tables import ALL_TABLES
 
 _Result = TypeVar("_Result")
 
@@ -220,7 +221,7 @@ async def test_accounts_left_behind_are_an_error_of_the_invocation(
 async def test_the_functions_role_grants_exactly_what_it_needs(
     invoke: Invoker, store: Store, proxy: FaultProxy, prefix: str
 ) -> None:
-    """Every request of two runs is allowed, and every grant of a DynamoDB action is used."""
+    """Every request is allowed, every grant is used, and items of no other table can be touched."""
     policy = role_policy(prefix)
     await count_a_request(store)
 
@@ -230,7 +231,13 @@ async def test_the_functions_role_grants_exactly_what_it_needs(
     needed = permissions(proxy.seen)
     assert [permission for permission in needed if not policy.allows(permission)] == []
     assert policy.unused(needed) == set()
-    assert not policy.allows(Permission("dynamodb:GetItem", f"{prefix}Config"))
+    tables = [prefix + table.name for table in ALL_TABLES]
+    assert on_items(policy.granted(tables)) == on_items(needed)
+
+
+def on_items(permissions: set[Permission]) -> set[Permission]:
+    """Without what is only about the tables themselves."""
+    return {each for each in permissions if not each.action.startswith("dynamodb:Describe")}
 
 
 def test_the_template_names_the_handler() -> None:

@@ -140,6 +140,16 @@ def test_a_backup_that_fails_says_so_and_leaves_the_last_one(
     assert list(target.parent.iterdir()) == [target]
 
 
+@pytest.mark.usefixtures("store")
+def test_a_copy_that_can_not_take_its_place_is_removed(source: Path, target: Path) -> None:
+    """It would fill the disk, one day."""
+    target.mkdir()
+
+    assert back_up(source, target).returncode == 1
+
+    assert list(target.parent.iterdir()) == [target]
+
+
 def test_the_unit_keeps_everything_in_its_own_folder() -> None:
     """Store and keys are where systemd lets the service write, and nobody else read."""
     service = unit()["Service"]

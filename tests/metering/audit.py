@@ -96,7 +96,7 @@ class Audit:
         return sums
 
     async def check(self, store: Store) -> None:
-        """Everything reported counts once, on its day, to the pico-dollar, and nothing else does."""
+        """Everything reported counts once, on its day, to the pico-dollar; nothing else does."""
         expected = self.expected()
         assert await found_totals(store, {account.day for account in expected}) == expected
         assert self.unanswered == []

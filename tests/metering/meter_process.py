@@ -23,7 +23,6 @@ from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import open_store
 from pricekeeper.values import OrgId
 
-
 TASKS = 16
 
 
@@ -71,4 +70,5 @@ async def main(url: str, org_id: str, zone: str, midnight_ms: int, records: int)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4], *map(int, sys.argv[4:])))
+    url, org_id, zone, midnight_ms, records = sys.argv[1:]
+    asyncio.run(main(url, org_id, zone, int(midnight_ms), int(records)))

@@ -333,9 +333,11 @@ class Sleeper(ManualClock):
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
         self.slept_ms: list[int] = []
+        self.asleep = asyncio.Event()
 
     async def sleep_ms(self, duration_ms: int) -> None:
         self.slept_ms.append(duration_ms)
+        self.asleep.set()
         await super().sleep_ms(duration_ms)
 
 
@@ -351,8 +353,8 @@ async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(
     running = asyncio.create_task(aggregator.run_forever(observe=reports.put_nowait))
     seen = []
     for failing in (False, True, False, False):
-        while not sleeper.sleepers:
-            await asyncio.sleep(0)
+        await sleeper.asleep.wait()
+        sleeper.asleep.clear()
         forged.down = failing
         sleeper.advance_ms(sleeper.slept_ms[-1])
         seen.append(await reports.get())

@@ -20,8 +20,8 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day, scope_key
 from pricekeeper.metering.committer import LANE_BACKLOG, LANES_MAX, PENDING_MAX, SENDINGS_MAX
+from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import counter_key
-from pricekeeper.metering.service import Account
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Put, Set, Store, Update, open_store
 from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
@@ -202,7 +202,7 @@ async def test_giving_up_is_bounded_and_honest(
     error: type[StoreError],
     sendings: int,
 ) -> None:
-    """Everybody in the commit is told the same, each with an error of its own; a retry counts once."""
+    """All in the commit are told the same, each with its own error; a retry counts once."""
     wire.script.extend(script)  # type: ignore[arg-type]
     usages = [a_usage(), a_usage()]
     outcomes = await asyncio.gather(

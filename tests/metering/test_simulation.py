@@ -9,7 +9,7 @@ any read or write. However it goes, the totals are those of the distinct records
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -43,6 +43,7 @@ class TornStore(FaultyStore):
     async def batch_get(
         self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
+        del consistent
         order = list(range(len(places)))
         self._turns.random.shuffle(order)
         found: dict[int, Item | None] = {}
@@ -199,7 +200,6 @@ async def test_the_same_checks_catch_a_broken_variant(
 
 
 @pytest.fixture(autouse=True)
-async def quiet() -> AsyncIterator[None]:
+async def quiet() -> None:
     """A simulated process that dies leaves tasks behind; asyncio need not tell."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    yield

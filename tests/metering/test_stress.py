@@ -5,6 +5,7 @@ passes midnight. In the end the totals are those of the distinct records, and no
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
@@ -87,10 +88,9 @@ class Load:
         for _ in range(RECORDS):
             record = self.record()
             instance = self.random.choice(self.instances)
-            try:
+            # Without an answer it stays unanswered, and is reported again in the end.
+            with contextlib.suppress(OutcomeUnknownError, StoreUnavailableError):
                 self.audit.answer(record, await instance.record(record.policy, record.usage))
-            except (OutcomeUnknownError, StoreUnavailableError):
-                pass  # it stays unanswered, and is reported again in the end
             self.left -= 1
             if self.left == WRITERS * RECORDS // 2:
                 self.clock.shift_ms += 120_000

@@ -166,3 +166,19 @@ async def test_a_stale_total_is_read_again_beside_the_answer(
 
 def stale_account(policy: Policy, clock: ShiftedClock) -> Account:
     return Account(scope_key(policy), PREMIUM, today(clock))
+
+
+async def test_a_clock_that_is_ahead_makes_no_total_complete_in_the_future(
+    new_metering: MeteringMaker, policy: Policy, clock: ShiftedClock, store: Store
+) -> None:
+    """An answer contains its own record, whatever the aggregator's clock says."""
+    await new_metering(store, clock).record(policy, a_usage())
+    ahead = ShiftedClock()
+    ahead.shift_ms = clock.shift_ms + 600_000
+    await Aggregator(store, ahead).run_once()
+    metering = new_metering(store, clock)
+    for requests in (2, 3):
+        total = (await metering.record(policy, a_usage())).daily_total
+        assert total is not None
+        assert total.requests == requests
+        assert total.as_of_ms <= clock.now_ms()

@@ -62,7 +62,7 @@ async def read_body(request: Request[Any]) -> bytes:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        part = message.get("body", b"")
+        part: bytes = message.get("body", b"")
         body = body + part if body else part
         if len(body) > BODY_BYTES_MAX:
             raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")

@@ -22,7 +22,8 @@ MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-_BATCH: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_LIMIT_NAMES_MAX: Final = 200
+"""Limits are named by tenants; beyond this many names, the rest counts as one."""
 
 
 class Metrics:
@@ -40,12 +41,10 @@ class Metrics:
             registry=self.registry,
         )
         self._children: dict[tuple[str, str, int], Any] = {}
-        self.batch_size = Histogram(
-            "pricekeeper_commit_operations",
-            "How many operations one durable commit carried.",
-            buckets=_BATCH,
-            registry=self.registry,
+        self._limits = self._total(
+            "pricekeeper_limit_decisions", "Acquires by limit and outcome.", ["limit", "outcome"]
         )
+        self._limit_names: set[str] = set()
         self.aggregator_lag = self._gauge(
             "pricekeeper_aggregator_lag_seconds",
             "Age of the oldest usage that is not in a daily total yet.",
@@ -70,6 +69,14 @@ class Metrics:
             if known == method:
                 self._children[place] = child
         child.observe(elapsed_us / 1e6)
+
+    def limit_decision(self, limit: str, outcome: str) -> None:
+        """Note what one limit decided."""
+        if limit not in self._limit_names:
+            if len(self._limit_names) >= _LIMIT_NAMES_MAX:
+                limit = "other"
+            self._limit_names.add(limit)
+        self._limits.labels(limit, outcome).inc()
 
     def carry(self, name: str, help_: str, label: str, counts: Mapping[str, int]) -> None:
         """Add what a feature has counted since the last time to the counter of that name."""

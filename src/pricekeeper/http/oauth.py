@@ -32,10 +32,8 @@ NO_STORE: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 _Wire = TypeVar("_Wire")
 
 
-class OAuthRefusedError(PriceKeeperError):
-    """An error that RFC 6749 has a name for."""
-
-    code = "INVALID_REQUEST"
+class OAuthRefusedError(RequestRefusedError):
+    """A request that is refused for a reason that RFC 6749 has a name for."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(detail)

@@ -8,9 +8,12 @@ import structlog
 
 from pricekeeper.bootstrap import Services, Supervisor, price_source
 from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.runtime import recent_decisions
 from pricekeeper.metering import AggregationReport
 
 CARRY_INTERVAL_MS: Final = 5_000
+QUOTAS_SHOWN_MAX: Final = 1_000
+"""Clients whose quotas are shown; a metric with a line for each of a million helps nobody."""
 PRICES_INTERVAL_MS: Final = 24 * 3_600_000
 
 _log = structlog.get_logger(__name__)
@@ -58,6 +61,10 @@ class Observer:
                 "failed": selection.flips_failed,
             },
         )
+        for decision in recent_decisions()[:QUOTAS_SHOWN_MAX]:
+            for use in decision.choice.quotas:
+                place = self.metrics.quota.labels(decision.policy.scope_key, use.label)
+                place.set(use.quota_pct_hundredths / 10_000)
         limiter = self._services.limiter.meter
         carry(
             "pricekeeper_limiter_decisions",

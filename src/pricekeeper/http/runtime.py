@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import InvalidValueError, RateLimitExceededError
 from pricekeeper.http import wire
 from pricekeeper.http.caching import cached_answer
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
@@ -78,14 +78,21 @@ async def acquire(call: Call) -> Answer:
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
     body: wire.AcquireBody = call.body
     resource = call.services.prices.catalogue.model(body.resource).label
-    lease = await call.services.limiter.acquire(
-        policy.client_id,
-        resource,
-        body.consume,
-        parents=_parents(policy),
-        limits=_limits(policy),
-        lease_id=body.lease_id or uuid.uuid4(),
-    )
+    try:
+        lease = await call.services.limiter.acquire(
+            policy.client_id,
+            resource,
+            body.consume,
+            parents=_parents(policy),
+            limits=_limits(policy),
+            lease_id=body.lease_id or uuid.uuid4(),
+        )
+    except RateLimitExceededError as denied:
+        for name in {violation.limit for violation in denied.violations}:
+            call.metrics.limit_decision(name, "denied")
+        raise
+    for name in body.consume:
+        call.metrics.limit_decision(name, "granted")
     limits = {name: _limit_state(status) for name, status in lease.limits.items()}
     return Answer(200, wire.Acquired(lease.id, granted=True, limits=limits))
 
@@ -210,6 +217,11 @@ def _claimed_id(record: Any) -> str | None:
     """The id in a record that could not be read, if there is something like one."""
     found = record.get("request_id") if isinstance(record, dict) else None
     return found[:64] if isinstance(found, str) else None
+
+
+def recent_decisions() -> list[Decision]:
+    """What was decided lately, one for each client, for whoever watches quotas."""
+    return [decision for decision, _ in _ENCODED.values()]
 
 
 def _encoded(decision: Decision) -> bytes:

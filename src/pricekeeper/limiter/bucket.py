@@ -21,6 +21,7 @@ length t, with clocks at most ``skew`` wrong either way, that has room for
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import msgspec
@@ -112,6 +113,17 @@ class Denial(msgspec.Struct, frozen=True):
         """When all of it may be there, if nobody else takes any; ``None`` is never."""
         return longest_wait_ms(self.violations)
 
+    def told_after(self, waited_ms: int) -> Denial:
+        """The same for a caller for whom so much time has passed while it was decided."""
+        return Denial(
+            tuple(
+                one
+                if one.retry_after_ms is None
+                else replace(one, retry_after_ms=max(0, one.retry_after_ms - waited_ms))
+                for one in self.violations
+            )
+        )
+
 
 Plan: TypeAlias = Create | Retry | Normal | Denial
 
@@ -127,18 +139,10 @@ class LimitStatus(msgspec.Struct, frozen=True):
     consumed: int
 
 
-def plan(bucket: Bucket | None, draw: Draw, *, began_ms: int, now_ms: int) -> Plan:
-    """The write by which the draw is taken from the bucket, or the denial of it.
-
-    Decided as of ``now_ms``. If somebody else has refilled the bucket since ``began_ms``, when
-    the caller came, it may as well be decided as of that moment: then no refill is to be
-    settled, and many callers who lost against one of them don't have to fight on.
-    """
+def plan(bucket: Bucket | None, draw: Draw, now_ms: int) -> Plan:
+    """The write by which the draw is taken from the bucket, or the denial of it."""
     if bucket is None:
         return _plan_create(draw, now_ms)
-    refilled_ms = bucket.refilled_at_ms
-    if began_ms <= refilled_ms <= now_ms and _covered(bucket, draw, refilled_ms):
-        return probe(bucket, refilled_ms)
     if _covered(bucket, draw, now_ms):
         return probe(bucket, now_ms)
     normal = _plan_normal(bucket, draw, now_ms)

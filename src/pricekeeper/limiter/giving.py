@@ -43,8 +43,7 @@ async def give(till: Till, draws: Sequence[Draw], beside: Update | None = None) 
     """
     changes: list[_Change] = [(draw, adjust(draw)) for draw in draws if draw.tokens]
     for attempt in range(ATTEMPTS_MAX):
-        if attempt:
-            await till.pause(attempt)
+        await till.pause(attempt)
         if not changes and beside is None:
             return None
         reasons = await _send(till, changes, beside)

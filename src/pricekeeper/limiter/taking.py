@@ -1,7 +1,9 @@
 """Taking tokens: from one bucket by a plain write, from several by a transaction.
 
 `take` sends first and asks later: the write planned from memory, or a guess. A refusal brings
-the bucket with it, and the next write, or the denial, is planned from that.
+the bucket with it, and the next write, or the denial, is planned from that. An acquire is
+decided by one reading of the clock, made when it came: whoever loses a race to somebody who
+refilled the bucket after that finds it freshly refilled, and does not have to fight on.
 
 `take_together` takes from all buckets or none, and writes the record of a lease beside them.
 A refused transaction costs double and need not tell of every bucket, so here what was never
@@ -47,7 +49,7 @@ _Step: TypeAlias = Create | Retry | Normal
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Tokens that were taken, as of that reading of the clock, and the buckets afterwards."""
+    """Tokens that were taken, as of that moment, and the buckets afterwards."""
 
     as_of_ms: int
     buckets: tuple[Bucket | None, ...]
@@ -55,22 +57,18 @@ class Taken(msgspec.Struct, frozen=True):
 
 async def take(till: Till, draw: Draw) -> Taken | Denial:
     """Take from one bucket: one write as a rule, two if it is absent or not as last seen."""
-    began_ms = now_ms = till.clock.now_ms()
+    now_ms = till.clock.now_ms()
     bucket, told = till.recall(draw), False
     for attempt in range(ATTEMPTS_MAX):
-        if attempt:
-            await till.pause(attempt)
-            now_ms = till.clock.now_ms()
-        if bucket is None and not told:
-            planned: _Step | Denial = guess(draw, now_ms)
-        else:
-            planned = plan(bucket, draw, began_ms=began_ms, now_ms=now_ms)
+        await till.pause(attempt)
+        unseen = bucket is None and not told
+        planned = guess(draw, now_ms) if unseen else plan(bucket, draw, now_ms)
         step, takes = planned, True
         if isinstance(step, Denial):
             if step.settle is not None:
                 step, takes = step.settle, False
             elif told or bucket is None:
-                return step
+                return step.told_after(till.clock.now_ms() - now_ms)
             else:  # what was seen may be long gone: the store decides
                 step = probe(bucket, now_ms)
         try:
@@ -81,10 +79,7 @@ async def take(till: Till, draw: Draw) -> Taken | Denial:
         told = True
         till.remember(draw, bucket)
         if takes:
-            as_of_ms = _as_of_ms(step, now_ms)
-            if bucket is not None:  # a guess may have met a bucket that was refilled since
-                as_of_ms = max(as_of_ms, min(bucket.refilled_at_ms, till.clock.now_ms()))
-            return Taken(as_of_ms, (bucket,))
+            return Taken(_decided_ms(till, bucket, now_ms), (bucket,))
     raise till.contended(draw)
 
 
@@ -105,8 +100,7 @@ async def take_together(
     if not chain.all_seen and (granted := await chain.read()):
         return granted
     for attempt in range(ATTEMPTS_MAX):
-        if attempt:
-            await till.pause(attempt)
+        await till.pause(attempt)
         chain.plan()
         denials = [step for step in chain.steps if isinstance(step, Denial)]
         if not denials:
@@ -114,7 +108,7 @@ async def take_together(
             if outcome is not None:
                 return outcome
         elif chain.has_read and all(denial.settle is None for denial in denials):
-            return Denial(tuple(one for denial in denials for one in denial.violations))
+            return chain.denial(denials)
         else:
             await chain.settle()
             if granted := await chain.read():
@@ -137,7 +131,7 @@ class _Chain:
         self._draws = tuple(draws)
         self._record = record
         self._buckets = [till.recall(draw) for draw in draws]
-        self._began_ms = self._now_ms = till.clock.now_ms()
+        self._now_ms = till.clock.now_ms()
         self.steps: list[_Step | Denial] = []
         self.has_read = False
 
@@ -158,12 +152,16 @@ class _Chain:
         return None if self._record is None else _known(self._record, items[-1])
 
     def plan(self) -> None:
-        """Decide what to write to each bucket, as of now."""
-        self._now_ms = self._till.clock.now_ms()
+        """Decide what to write to each bucket."""
         self.steps = [
-            plan(bucket, draw, began_ms=self._began_ms, now_ms=self._now_ms)
+            plan(bucket, draw, self._now_ms)
             for bucket, draw in zip(self._buckets, self._draws, strict=True)
         ]
+
+    def denial(self, denials: Sequence[Denial]) -> Denial:
+        """All of them as one."""
+        violations = tuple(one for denial in denials for one in denial.violations)
+        return Denial(violations).told_after(self._till.clock.now_ms() - self._now_ms)
 
     async def settle(self) -> None:
         """Bring buckets whose limits have changed up to date, each by itself; taking nothing."""
@@ -189,8 +187,8 @@ class _Chain:
         for place, (draw, step) in enumerate(zip(self._draws, steps, strict=True)):
             self._buckets[place] = expected(step, self._buckets[place], draw)
             self._till.remember(draw, self._buckets[place])
-        as_of_ms = min(_as_of_ms(step, self._now_ms) for step in steps)
-        return Taken(as_of_ms, tuple(self._buckets))
+        decided_ms = (_decided_ms(self._till, one, self._now_ms) for one in self._buckets)
+        return Taken(max(decided_ms), tuple(self._buckets))
 
     def _learn(self, cancelled: TransactionCancelledError) -> LeaseRecord | None:
         reasons: Sequence[CancellationReason] = cancelled.reasons
@@ -221,8 +219,10 @@ def _operation(draw: Draw, step: _Step) -> Put | Update:
     return retry(draw, step)
 
 
-def _as_of_ms(step: _Step, now_ms: int) -> int:
-    return step.as_of_ms if isinstance(step, Retry) else now_ms
+def _decided_ms(till: Till, bucket: Bucket | None, now_ms: int) -> int:
+    """The moment that a grant counts for: when it was asked, or when the bucket was refilled."""
+    refilled_ms = now_ms if bucket is None else bucket.refilled_at_ms
+    return max(now_ms, min(refilled_ms, till.clock.now_ms()))
 
 
 def _known(record: LeaseRecord, item: Mapping[str, Any] | None) -> LeaseRecord | None:

@@ -60,7 +60,7 @@ class Till:
             self._seen.popitem(last=False)
 
     async def pause(self, attempt: int) -> None:
-        """Before an attempt, counted from 0: wait, the longer the more went before."""
+        """Wait before an attempt, counted from 0: not at first, then ever longer."""
         if attempt >= _AT_ONCE:
             longest_ms = min(_PAUSE_MS_MAX, 1 << (attempt - _AT_ONCE + 1))
             await self.clock.sleep_ms(self._jitter(longest_ms + 1))

@@ -5,7 +5,7 @@ date; `days` knows when an organisation's day begins.
 """
 
 from pricekeeper.metering.aggregator import AggregationReport, Aggregator
-from pricekeeper.metering.counters import Counters, Total
+from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key
@@ -13,6 +13,7 @@ from pricekeeper.metering.totals import OrgTotals
 from pricekeeper.metering.usage import Usage, UsageStatus
 
 __all__ = [
+    "Account",
     "AggregationReport",
     "Aggregator",
     "Counters",

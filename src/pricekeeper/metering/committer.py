@@ -54,7 +54,8 @@ LANE_BACKLOG: Final = 99
 SENDINGS_MAX: Final = 6
 PAUSE_MS_FIRST: Final = 20
 PAUSE_MS_MAX: Final = 500
-MARKED_MAX: Final = 100_000
+MARKED_MAX: Final = 50_000
+"""Accounts that this process has marked; a forgotten one is marked again, which costs two units."""
 
 
 class _Commit:

@@ -1,0 +1,135 @@
+"""Provisioning: organisations, apps, their credentials and overrides.
+
+Answers are the JSON of the REST contract. A write whose reply is lost raises `ReplyLostError`:
+settings can be put again without harm, and a lost retrieval token is replaced by rotating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from pricekeeper.client.transport import (
+    TIMEOUT_SECS,
+    ApiKey,
+    HttpTransport,
+    Request,
+    Transport,
+    Wire,
+    path_of,
+)
+from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.values import parse_app_id, parse_org_id
+
+PAGES_MAX: Final = 10_000
+"""A list that is longer than a million entries is cut: nobody reads it, and loops have an end."""
+
+_BASE: Final = ("api", "v1")
+
+
+class Admin:
+    """What the provisioning key allows; ``key`` may be left out for claiming a secret."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        *,
+        clock: Clock | None = None,
+        timeout_secs: float = TIMEOUT_SECS,
+    ) -> None:
+        wire = Wire(url, timeout_secs)
+        self._transport: Transport = HttpTransport(wire, ApiKey(key), clock or SystemClock())
+
+    @classmethod
+    def over(cls, transport: Transport) -> Self:
+        """The same, on whatever carries the requests."""
+        made = cls.__new__(cls)
+        made._transport = transport  # noqa: SLF001  # its own constructor
+        return made
+
+    async def put_org(self, org_id: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an organisation or replace its settings."""
+        return await self._ask("PUT", _org(org_id), settings)
+
+    async def get_org(self, org_id: str) -> dict[str, Any]:
+        return await self._ask("GET", _org(org_id))
+
+    async def list_orgs(self) -> list[dict[str, Any]]:
+        return await self._list(path_of(*_BASE, "orgs"), "orgs")
+
+    async def delete_org(self, org_id: str) -> None:
+        """End an organisation and its apps."""
+        await self._ask("DELETE", _org(org_id))
+
+    async def put_app(
+        self, org_id: str, app_id: str, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Create an app or replace what it overrides."""
+        return await self._ask("PUT", _client(org_id, app_id), settings)
+
+    async def get_app(self, org_id: str, app_id: str) -> dict[str, Any]:
+        return await self._ask("GET", _client(org_id, app_id))
+
+    async def list_apps(self, org_id: str) -> list[dict[str, Any]]:
+        return await self._list(f"{_org(org_id)}/apps", "apps")
+
+    async def delete_app(self, org_id: str, app_id: str) -> None:
+        await self._ask("DELETE", _client(org_id, app_id))
+
+    async def rotate(
+        self, org_id: str, app_id: str | None = None, *, grace_period_hours: int
+    ) -> dict[str, Any]:
+        """Let a new secret be claimed; then the old one lives for the grace."""
+        path = f"{_client(org_id, app_id)}/credentials/rotate"
+        return await self._ask("POST", path, {"grace_period_hours": grace_period_hours})
+
+    async def claim(self, token: str) -> dict[str, Any]:
+        """Turn a retrieval token into the secret, once."""
+        return await self._ask("POST", path_of(*_BASE, "credentials", "claim"), {"token": token})
+
+    async def set_override(
+        self, org_id: str, app_id: str | None = None, *, model_label: str
+    ) -> dict[str, Any]:
+        """Have one label used until the end of the organisation's day."""
+        path = f"{_client(org_id, app_id)}/model-override"
+        return await self._ask("PUT", path, {"model_label": model_label})
+
+    async def clear_override(self, org_id: str, app_id: str | None = None) -> None:
+        """Let quotas decide again."""
+        await self._ask("DELETE", f"{_client(org_id, app_id)}/model-override")
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        request = Request(method, path, body=body, repeatable=method == "GET")
+        answer: dict[str, Any] | None = await self._transport.send(request)
+        return answer or {}
+
+    async def _list(self, path: str, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        query: dict[str, str] = {}
+        for _ in range(PAGES_MAX):
+            page = await self._transport.send(Request("GET", path, query, repeatable=True))
+            found += page[name]
+            if "next" not in page:
+                break
+            query = {"after": page["next"]}
+        return found
+
+
+def _org(org_id: str) -> str:
+    return path_of(*_BASE, "orgs", parse_org_id(org_id))
+
+
+def _client(org_id: str, app_id: str | None) -> str:
+    return _org(org_id) if app_id is None else _org(org_id) + path_of("apps", parse_app_id(app_id))

@@ -1,0 +1,59 @@
+"""The answers that an app acts on, as values. ``answer`` has the rest, as the contract names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which model to call now, and why."""
+
+    label: str
+    bedrock_model_id: str
+    reason: str
+    """``NORMAL``, ``QUOTA_EXCEEDED``, ``STICKY_FALLBACK`` or ``MANUAL_OVERRIDE``."""
+    mode: str
+    """``NORMAL``, or ``TIGHT`` when the label's quota is nearly gone."""
+    explanation: str
+    keep_secs: int
+    """For how long the answer may be used without asking again."""
+    answer: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """From the JSON of ``GET /model-selection``."""
+        model, guidance = answer["recommended_model"], answer["client_guidance"]
+        return cls(
+            label=model["label"],
+            bedrock_model_id=model["bedrock_model_id"],
+            reason=model["reason"],
+            mode=answer["quota_status"]["mode"],
+            explanation=guidance["explanation"],
+            keep_secs=guidance["cache_duration_secs"],
+            answer=answer,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A usage record that counts: because of this submission, or of an earlier one."""
+
+    request_id: str
+    duplicate: bool
+    cost_usd_micros: int
+    org_day: str
+    answer: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """From the JSON of ``POST /usage``."""
+        return cls(
+            request_id=answer["request_id"],
+            duplicate=answer["status"] == "duplicate",
+            cost_usd_micros=answer["cost_usd_micros"],
+            org_day=answer["org_day"],
+            answer=answer,
+        )

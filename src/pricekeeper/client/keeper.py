@@ -1,0 +1,223 @@
+"""An app's side: which model now, may I, and what it used.
+
+What an app sends all day may be sent again when a reply is lost, and is: usage has its request
+id, a lease and its adjustments have theirs, and asking changes nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Self, TypedDict, Unpack
+
+from pricekeeper.client.answers import Recorded, Selection
+from pricekeeper.client.tokens import Tokens
+from pricekeeper.client.transport import (
+    TIMEOUT_SECS,
+    HttpTransport,
+    Request,
+    Transport,
+    Wire,
+    path_of,
+)
+from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.tenants import Client, parse_client_id
+from pricekeeper.values import parse_app_id
+
+
+class UsageFields(TypedDict, total=False):
+    """What a usage record may say beside its label and tokens; as the REST contract has it."""
+
+    cache_read_tokens: int
+    cache_write_5m_tokens: int
+    cache_write_1h_tokens: int
+    service_tier: str
+    batch: bool
+    bedrock_model_id: str
+    calling_region: str
+    status: str
+    timestamp: str
+    tags: dict[str, str]
+
+
+class PriceKeeper:
+    """One client of the service: an app, or an organisation, which may act for its apps.
+
+    ``app_id`` names the app that an organisation acts for. Use it as an async context manager, or
+    call `close`: that ends the session.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        client_secret: str,
+        *,
+        app_id: str | None = None,
+        clock: Clock | None = None,
+        timeout_secs: float = TIMEOUT_SECS,
+    ) -> None:
+        client = parse_client_id(client_id)
+        if app_id is not None:
+            if client.app_id not in (None, app_id):
+                raise InvalidValueError("app_id", f"{client_id} is another app")
+            client = Client(client.org_id, parse_app_id(app_id))
+        clock, wire = clock or SystemClock(), Wire(url, timeout_secs)
+        self.tokens: Tokens | None = Tokens(wire, client_id, client_secret, clock)
+        self._begin(HttpTransport(wire, self.tokens, clock), client, clock)
+
+    @classmethod
+    def over(cls, transport: Transport, client: Client) -> Self:
+        """The same, on whatever carries the requests and knows who sends them."""
+        made = cls.__new__(cls)
+        made.tokens = None
+        made._begin(transport, client, SystemClock())  # noqa: SLF001  # its own constructor
+        return made
+
+    def _begin(self, transport: Transport, client: Client, clock: Clock) -> None:
+        self._transport = transport
+        self._client = client
+        self._clock = clock
+        self._selected: Selection | None = None
+        self._keep_until_ms = 0
+
+    async def select(self, *, force_check: bool = False) -> Selection:
+        """The model to call now, asked anew when the last answer has had its time.
+
+        ``force_check`` sums the counters now. `QuotaSpentError` if there is no model today.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if self._selected is not None and now_ms < self._keep_until_ms and not force_check:
+            return self._selected
+        query = {"force_check": "true"} if force_check else {}
+        selected = Selection.of(await self._get("model-selection", query))
+        self._selected, self._keep_until_ms = selected, now_ms + selected.keep_secs * 1000
+        return selected
+
+    async def record(
+        self,
+        model_label: str,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        request_id: str | None = None,
+        **more: Unpack[UsageFields],
+    ) -> Recorded:
+        """Count what one call used, once: the same ``request_id`` again gets the same answer."""
+        body = {
+            "request_id": request_id or str(uuid.uuid4()),
+            "model_label": model_label,
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
+            **more,
+        }
+        return Recorded.of(await self._post("usage", body))
+
+    async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Count up to 100 records, each with its ``request_id``; each is judged by itself."""
+        return await self._post("usage/batch", {"requests": list(records)})
+
+    async def acquire(
+        self, resource: str, consume: Mapping[str, int], *, lease_id: str | None = None
+    ) -> Lease:
+        """Take from the buckets of a label, all or nothing; `RateLimitedError` says when."""
+        named = lease_id or str(uuid.uuid4())
+        body = {"resource": resource, "consume": dict(consume), "lease_id": named}
+        answer = await self._post("limits/acquire", body)
+        return Lease(self, answer["lease_id"], answer["limits"])
+
+    async def adjust(
+        self, lease_id: str, delta: Mapping[str, int], *, adjustment_id: str | None = None
+    ) -> None:
+        """Settle a lease to what was really used; the same adjustment applies once."""
+        body = {"adjustment_id": adjustment_id or str(uuid.uuid4()), "delta": dict(delta)}
+        await self._post(f"leases{path_of(lease_id)}/adjust", body)
+
+    async def release(self, lease_id: str) -> None:
+        """Give everything back that a lease holds."""
+        await self._post(f"leases{path_of(lease_id)}/release", None)
+
+    async def limits(self) -> dict[str, Any]:
+        """How the app's buckets stand."""
+        return await self._get("limits")
+
+    async def usage(self, day: date | None = None) -> dict[str, Any]:
+        """What a day came to; today, if none is named. An organisation's is of all its apps."""
+        return await self._get(f"aggregates/{'today' if day is None else day.isoformat()}")
+
+    async def usage_between(self, first: date, last: date) -> dict[str, Any]:
+        """What each day of a range came to, both ends included."""
+        query = {"from": first.isoformat(), "to": last.isoformat()}
+        return await self._get("aggregates", query)
+
+    async def sessions(self) -> dict[str, Any]:
+        """The live sessions of the client whose credentials these are."""
+        return await self._send("GET", "/auth/sessions")
+
+    async def end_session(self, session_id: str) -> None:
+        """End one of its sessions."""
+        await self._send("DELETE", f"/auth/sessions{path_of(session_id)}")
+
+    async def end_sessions(self) -> None:
+        """End every session and every token of the client, this one's too."""
+        await self._send("DELETE", "/auth/sessions")
+
+    async def close(self) -> None:
+        """End the session and let go of the connections."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return await self._send("GET", f"{self._base}/{path}", query)
+
+    async def _post(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        return await self._send("POST", f"{self._base}/{path}", body=body)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        request = Request(method, path, query or {}, body, repeatable=method != "DELETE")
+        answer: dict[str, Any] | None = await self._transport.send(request)
+        return answer or {}
+
+    @property
+    def _base(self) -> str:
+        org = path_of("api", "v1", "orgs", self._client.org_id)
+        return org if self._client.app_id is None else org + path_of("apps", self._client.app_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Tokens that were taken. As a context manager it gives them back if the block fails."""
+
+    _keeper: PriceKeeper = field(repr=False)
+    id: str
+    limits: Mapping[str, Mapping[str, Any]]
+    """How each limit stood afterwards: ``remaining``, ``capacity``, ``resets_at``."""
+
+    async def adjust(self, delta: Mapping[str, int], *, adjustment_id: str | None = None) -> None:
+        """Take more, or give some back (below 0)."""
+        await self._keeper.adjust(self.id, delta, adjustment_id=adjustment_id)
+
+    async def release(self) -> None:
+        """Give everything back: the call was never made."""
+        await self._keeper.release(self.id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            await self.release()

@@ -1,0 +1,198 @@
+"""How a request gets to the service and an answer back: the port, and its form over HTTP.
+
+`Admin` and `PriceKeeper` say what they want as `Request` values and know no more. Over HTTP a
+request is sent again only if that can't do it twice (``repeatable``) or if it was surely not
+done: the access token was refused, or no connection came about.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+import yarl
+
+from pricekeeper.client.errors import (
+    ForbiddenError,
+    ReplyLostError,
+    UnavailableError,
+    UnreachableError,
+    error_of,
+)
+from pricekeeper.clock import Clock
+from pricekeeper.errors import InvalidValueError
+
+TIMEOUT_SECS: Final = 10
+ATTEMPTS_MAX: Final = 3
+PAUSE_FIRST_MS: Final = 100
+PAUSE_MAX_MS: Final = 2_000
+CONNECTIONS_MAX: Final = 100
+
+_NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_encode = msgspec.json.Encoder().encode
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One thing to ask of the service. ``path`` is made of `path_of`."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = {}
+    body: Any = None
+    repeatable: bool = False
+    """Whether having it done twice is the same as once."""
+
+
+class Transport(Protocol):
+    """What carries requests."""
+
+    async def send(self, request: Request) -> Any:
+        """The answer's JSON, ``None`` for an answer without any; raises for a problem."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class Authorisation(Protocol):
+    """What a request says about who sends it."""
+
+    async def headers(self) -> Mapping[str, str]:
+        """The headers to send now."""
+        ...
+
+    async def renew(self, refused: Mapping[str, str]) -> bool:
+        """The service refused these; whether there may be better ones now."""
+        ...
+
+    async def end(self) -> None:
+        """No more requests will be sent."""
+        ...
+
+
+def path_of(*segments: str) -> str:
+    """A path of these segments; nothing in them can add or remove one."""
+    # Dots as well: an app may be called "..", and a path that says so means another one.
+    return "".join(f"/{quote(segment, safe='').replace('.', '%2E')}" for segment in segments)
+
+
+class Wire:
+    """One connection pool to one service: each request is sent once."""
+
+    def __init__(self, url: str, timeout_secs: float = TIMEOUT_SECS) -> None:
+        parsed = yarl.URL(url)
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise InvalidValueError("url", f"{url!r} is not a URL such as http://127.0.0.1:8080")
+        self.url = url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_secs)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def exchange(self, request: Request, headers: Mapping[str, str]) -> Any:
+        """The answer's JSON; raises for a problem."""
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        url = yarl.URL(f"{self.url}{request.path}{query}", encoded=True)
+        data = None if request.body is None else _encode(request.body)
+        kind = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            # A redirect is not followed: it would carry the credentials somewhere else.
+            async with self._pool().request(
+                request.method, url, data=data, headers={**kind, **headers}, allow_redirects=False
+            ) as response:
+                content = await response.read()
+        except _NEVER_SENT as error:
+            raise UnreachableError(self.url, _reason(error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ReplyLostError(self.url, _reason(error)) from error
+        if not response.ok or response.status >= 300:  # noqa: PLR2004
+            raise error_of(response.status, response.headers, content)
+        return msgspec.json.decode(content) if content else None
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _pool(self) -> aiohttp.ClientSession:
+        """The pool, opened by the first request, which is when there is an event loop."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+            )
+        return self._session
+
+
+class HttpTransport:
+    """Requests over HTTP, with credentials, and again where that is harmless."""
+
+    def __init__(self, wire: Wire, authorisation: Authorisation, clock: Clock) -> None:
+        self._wire = wire
+        self._authorisation = authorisation
+        self._clock = clock
+
+    async def send(self, request: Request) -> Any:
+        """The answer's JSON; raises for a problem."""
+        attempts, renewed = 1, False
+        while True:  # ends: one renewal, and at most ATTEMPTS_MAX times unavailable
+            headers: Mapping[str, str] | None = None
+            try:
+                headers = await self._authorisation.headers()
+                return await self._wire.exchange(request, headers)
+            except ForbiddenError as error:
+                expired = headers is not None and error.status == HTTPStatus.UNAUTHORIZED
+                if renewed or not expired or not await self._authorisation.renew(headers or {}):
+                    raise
+                renewed = True
+            except UnavailableError as error:
+                not_sent = headers is None or isinstance(error, UnreachableError)
+                if attempts == ATTEMPTS_MAX or not (request.repeatable or not_sent):
+                    raise
+                await self._clock.sleep_ms(_pause_ms(error, attempts))
+                attempts += 1
+
+    async def close(self) -> None:
+        """End the session, if there is one, and let go of the connections."""
+        try:
+            await self._authorisation.end()
+        finally:
+            await self._wire.close()
+
+
+class ApiKey:
+    """The provisioning key, or nothing where none is needed."""
+
+    def __init__(self, key: str | None) -> None:
+        self._headers = {} if key is None else {"X-API-Key": key}
+
+    async def headers(self) -> Mapping[str, str]:
+        return self._headers
+
+    async def renew(self, refused: Mapping[str, str]) -> bool:
+        """There is no other key."""
+        del refused
+        return False
+
+    async def end(self) -> None:
+        """A key has no session."""
+
+
+def _pause_ms(error: UnavailableError, attempts: int) -> int:
+    """As long as the service says, or longer each time; and a bit more, each client another."""
+    pause_ms = PAUSE_FIRST_MS << attempts
+    if error.retry_after_secs is not None:
+        pause_ms = error.retry_after_secs * 1000
+    return min(PAUSE_MAX_MS, pause_ms) + secrets.randbelow(PAUSE_FIRST_MS)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__

@@ -1,0 +1,132 @@
+"""What a platform engineer does: register, rotate, override, delete."""
+
+import uuid
+
+import pytest
+
+from http_fixtures import KEY, ORG, Api, Tenant, usage
+
+
+def test_registering_answers_201_once_and_200_after(api: Api) -> None:
+    """With a way to the secret the first time only, and the effective configuration."""
+    path = f"/api/v1/orgs/{uuid.uuid4()}"
+    made = api.provision("PUT", path, ORG)
+    assert made.status == 201
+    assert made.json["status"] == "created"
+    assert made.json["secret_retrieval"].keys() == {"token", "expires_at"}
+    assert made.json["configuration"]["tight_mode_threshold_pct"] == 95
+    again = api.provision("PUT", path, {**ORG, "org_name": "Acme & Sons"})
+    assert again.status == 200
+    assert again.json["status"] == "updated"
+    assert "secret_retrieval" not in again.json
+    app = api.provision("PUT", f"{path}/apps/web", {"app_name": "Web", "session_limit": 2})
+    assert app.status == 201
+    assert app.json["configuration"]["session_limit"] == 2
+    assert "session_limit" not in app.json["inherited_fields"]
+    assert "quotas" in app.json["inherited_fields"]
+    assert [one["app_id"] for one in api.provision("GET", f"{path}/apps").json["apps"]] == ["web"]
+    listed = api.provision("GET", "/api/v1/orgs").json["orgs"]
+    assert made.json["org_id"] in {one["org_id"] for one in listed}
+
+
+def test_every_bad_field_is_named(api: Api) -> None:
+    """All at once, with the labels that there are."""
+    body = {
+        **ORG,
+        "timezone": "Mars/Olympus",
+        "quota_scope": "TEAM",
+        "model_ordering": ["premium", "unheard-of"],
+        "quotas": {"premium": -1},
+        "agg_shard_count": 9,
+        "extra": 1,
+    }
+    reply = api.provision("PUT", f"/api/v1/orgs/{uuid.uuid4()}", body)
+    assert (reply.status, reply.code) == (400, "INVALID_CONFIG")
+    assert {error["field"] for error in reply.json["errors"]} >= {
+        *("timezone", "quota_scope", "model_ordering[1]", "quotas.premium"),
+        *("agg_shard_count", "extra"),
+    }
+    assert reply.json["details"]["valid_labels"] == ["economy", "premium", "standard"]
+
+
+def test_the_shard_count_can_not_be_changed(api: Api, tenant: Tenant) -> None:
+    """Counters live under it."""
+    reply = api.provision("PUT", tenant.org, {**ORG, "agg_shard_count": 16})
+    assert (reply.status, reply.code) == (409, "CONFLICT")
+
+
+def test_a_secret_is_claimed_once(api: Api, tenant: Tenant) -> None:
+    """Used, mistyped and unknown tokens are answered alike."""
+    rotated = api.provision("POST", f"{tenant.app}/credentials/rotate", {"grace_period_hours": 24})
+    assert rotated.status == 200
+    assert rotated.json["grace_period_hours"] == 24
+    token = {"token": rotated.json["secret_retrieval"]["token"]}
+    claimed = api.call("POST", "/api/v1/credentials/claim", token)
+    assert claimed.status == 200
+    assert claimed.json.keys() == {"client_id", "client_secret", "old_secret_expires_at"}
+    assert claimed.headers["cache-control"] == "no-store"
+    refusals = [
+        api.call("POST", "/api/v1/credentials/claim", {"token": text})
+        for text in (token["token"], token["token"] + "x", "pkr_nonsense", "x")
+    ]
+    assert {reply.status for reply in refusals} == {404}
+    bodies = {reply.data.replace(reply.json["request_id"].encode(), b"") for reply in refusals}
+    assert len(bodies) == 1
+    assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
+    tenant.secrets[tenant.client_id] = claimed.json["client_secret"]
+    assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
+
+
+def test_an_override_lasts_until_it_is_cleared(api: Api, tenant: Tenant) -> None:
+    """Set, seen in the selection, cleared."""
+    path = f"{tenant.app}/model-override"
+    put = api.provision("PUT", path, {"model_label": "economy"})
+    assert put.status == 200
+    chosen = api.call(
+        "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
+    )
+    assert chosen.json["recommended_model"]["label"] == "economy"
+    assert chosen.json["recommended_model"]["reason"] == "MANUAL_OVERRIDE"
+    bad = api.provision("PUT", path, {"model_label": "unheard-of"})
+    assert (bad.status, bad.code) == (400, "INVALID_MODEL_LABEL")
+    assert api.provision("DELETE", path).status == 204
+    chosen = api.call(
+        "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
+    )
+    assert chosen.json["recommended_model"]["reason"] != "MANUAL_OVERRIDE"
+
+
+def test_deleting_stops_tokens(api: Api) -> None:
+    """At once on this instance; the resource is absent; a second deletion finds nothing."""
+    tenant = Tenant(api).register()
+    record = usage()
+    assert api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token).status == 202
+    assert api.provision("DELETE", tenant.app).status == 204
+    refused = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+    assert (refused.status, refused.code) == (401, "UNAUTHORIZED")
+    assert api.provision("GET", tenant.app).code == "NOT_FOUND"
+    assert api.provision("DELETE", tenant.app).code == "NOT_FOUND"
+    assert api.provision("DELETE", tenant.org).status == 204
+    refused = api.call("GET", f"{tenant.org}/aggregates/today", token=tenant.org_token)
+    assert (refused.status, refused.code) == (401, "UNAUTHORIZED")
+
+
+@pytest.mark.parametrize("key", [None, "", "wrong-key-wrong-key", KEY + "x", "é" * 16])
+def test_provisioning_needs_its_key(api: Api, tenant: Tenant, key: str | None) -> None:
+    """And an access token is not one."""
+    headers = {} if key is None else {"x-api-key": key.encode().decode("latin-1")}
+    reply = api.call("GET", tenant.org, token=tenant.org_token, headers=headers)
+    assert (reply.status, reply.code) == (401, "UNAUTHORIZED")
+
+
+def test_ids_are_checked_before_they_come_near_a_key(api: Api) -> None:
+    """A hash sign, a traversal, an upper-case UUID."""
+    for path in (
+        "/api/v1/orgs/not-a-uuid",
+        "/api/v1/orgs/550E8400-E29B-41D4-A716-446655440000",
+        f"/api/v1/orgs/{uuid.uuid4()}/apps/a%23b",
+        f"/api/v1/orgs/{uuid.uuid4()}/apps/{'x' * 65}",
+        f"/api/v1/orgs/{uuid.uuid4()}/apps/%00",
+    ):
+        reply = api.provision("GET", path)
+        assert (reply.status, reply.code) == (400, "INVALID_REQUEST")

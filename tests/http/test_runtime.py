@@ -1,0 +1,210 @@
+"""What an app does all day: select, record, acquire, read its totals."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from http_fixtures import Api, Tenant, usage
+
+
+def test_selection_explains_itself(api: Api, tenant: Tenant) -> None:
+    """Every field of the contract, and a header for caches that follows the mode."""
+    reply = api.call("GET", f"{tenant.app}/model-selection", token=tenant.app_token)
+    assert reply.status == 200
+    body = reply.json
+    assert body["recommended_model"].keys() == {
+        "label",
+        "bedrock_model_id",
+        "reason",
+        "description",
+    }
+    assert body["recommended_model"]["label"] == "premium"
+    assert body["recommended_model"]["reason"] == "NORMAL"
+    assert body["quota_status"].keys() == {
+        *("scope", "mode", "current_model", "spend_usd_micros", "quota_usd_micros", "quota_pct"),
+        *("sticky_fallback_active", "models_status"),
+    }
+    assert body["quota_status"]["models_status"].keys() == {"premium", "standard", "economy"}
+    assert body["pricing"]["input_price_usd_micros_per_1m"] > 0
+    assert body["pricing"].keys() >= {"version", "source"}
+    assert body["client_guidance"]["check_frequency"] == "PERIODIC_300S"
+    assert body.keys() >= {"checked_at", "org_day", "org_local_time", "resets_at"}
+    assert reply.headers["cache-control"] == "private, max-age=300"
+    again = api.call(
+        "GET",
+        f"{tenant.app}/model-selection",
+        token=tenant.app_token,
+        headers={"if-none-match": reply.headers["etag"]},
+    )
+    assert again.status == 304
+    assert again.data == b""
+
+
+def test_usage_counts_once_and_says_what_it_cost(api: Api, tenant: Tenant) -> None:
+    """Accepted, then a duplicate with the same answer, then a conflict for another body."""
+    record = usage()
+    first = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    second = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    assert (first.status, second.status) == (202, 202)
+    assert (first.json["status"], second.json["status"]) == ("accepted", "duplicate")
+    assert first.json.keys() == {
+        *("request_id", "status", "cost_usd_micros", "pricing_version", "shard_id", "org_day"),
+        "daily_total",
+    }
+    assert first.json["daily_total"].keys() == {
+        *("cost_usd_micros", "requests", "quota_pct", "mode", "as_of"),
+    }
+    assert {**second.json, "status": 0, "daily_total": 0} == {
+        **first.json,
+        "status": 0,
+        "daily_total": 0,
+    }
+    changed = {**record, "output_tokens": 501}
+    third = api.call("POST", f"{tenant.app}/usage", changed, token=tenant.app_token)
+    assert (third.status, third.code) == (409, "REQUEST_ID_REUSED")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"model_label": "unheard-of"}, "INVALID_MODEL_LABEL"),
+        ({"input_tokens": -1}, "INVALID_REQUEST"),
+        ({"input_tokens": 10**9 + 1}, "INVALID_REQUEST"),
+        ({"service_tier": "priority"}, "INVALID_REQUEST"),
+        ({"bedrock_model_id": "amazon.nova-lite-v1:0"}, "INVALID_REQUEST"),
+        ({"timestamp": "2020-01-01T00:00:00Z"}, "INVALID_REQUEST"),
+        ({"timestamp": "yesterday, around noon"}, "INVALID_REQUEST"),
+        ({"timestamp": "2026-02-30T00:00:00Z"}, "INVALID_REQUEST"),
+        ({"unknown_field": 1}, "INVALID_REQUEST"),
+    ],
+)
+def test_usage_that_can_not_be_counted_is_refused(
+    api: Api, tenant: Tenant, change: dict[str, object], code: str
+) -> None:
+    """Never guessed, never zero: a 4xx that names the field."""
+    record = usage(**change)
+    reply = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    assert (reply.status, reply.code) == (400, code)
+    assert reply.json["errors"][0]["field"] == next(iter(change))
+
+
+def test_the_window_of_acceptance(api: Api, tenant: Tenant) -> None:
+    """Up to 24 hours old and 5 minutes ahead."""
+    now = datetime.now(UTC)
+    for shift, status in (
+        (timedelta(hours=-23, minutes=-59), 202),
+        (timedelta(hours=-24, minutes=-1), 400),
+        (timedelta(minutes=4), 202),
+        (timedelta(minutes=6), 400),
+    ):
+        record = usage(timestamp=(now + shift).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        reply = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+        assert reply.status == status, (shift, reply.data)
+
+
+def test_a_batch_judges_each_record_by_itself(api: Api, tenant: Tenant) -> None:
+    """One bad record never spoils the rest, and the answers are in order."""
+    good, twin = usage(), usage()
+    records = [good, {"request_id": "x"}, twin, twin, usage(model_label="unheard-of"), 7]
+    reply = api.call(
+        "POST", f"{tenant.app}/usage/batch", {"requests": records}, token=tenant.app_token
+    )
+    assert reply.status == 207
+    body = reply.json
+    assert (body["accepted"], body["duplicates"], body["failed"]) == (2, 1, 3)
+    assert [result["status"] for result in body["results"]] == [
+        *("accepted", "failed", "accepted", "duplicate", "failed", "failed"),
+    ]
+    assert body["results"][0]["request_id"] == good["request_id"]
+    assert body["results"][4]["code"] == "INVALID_MODEL_LABEL"
+
+
+@pytest.mark.parametrize("count", [0, 101])
+def test_a_batch_has_1_to_100_records(api: Api, tenant: Tenant, count: int) -> None:
+    """Others are refused as a whole."""
+    body = {"requests": [usage() for _ in range(count)]}
+    reply = api.call("POST", f"{tenant.app}/usage/batch", body, token=tenant.app_token)
+    assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+
+
+def test_totals_add_up_and_the_chain_falls_back(api: Api) -> None:
+    """What was recorded is in the aggregates; an exceeded quota moves the recommendation on."""
+    tenant = Tenant(api).register()
+    for label in ("premium", "standard", "economy"):
+        chosen = api.call(
+            "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
+        )
+        assert chosen.json["recommended_model"]["label"] == label
+        record = usage(model_label=label, input_tokens=400_000, output_tokens=100_000)
+        api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    exhausted = api.call(
+        "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
+    )
+    assert (exhausted.status, exhausted.code) == (429, "QUOTA_EXCEEDED")
+    assert exhausted.json["models"].keys() == {"premium", "standard", "economy"}
+    assert int(exhausted.headers["retry-after"]) > 0
+    assert exhausted.json["retry_after"].endswith("Z")
+
+
+def test_aggregates_have_the_fields_of_the_contract(api: Api, tenant: Tenant) -> None:
+    """For an app and for an organisation, today, on a day and in a range."""
+    for base, token in ((tenant.app, tenant.app_token), (tenant.org, tenant.org_token)):
+        today = api.call("GET", f"{base}/aggregates/today", token=token)
+        assert today.status == 200
+        assert today.headers.keys() >= {"etag", "cache-control", "x-data-lag-secs"}
+        assert today.json["models"]["premium"].keys() == {
+            *("bedrock_model_id", "cost_usd_micros", "quota_usd_micros", "quota_pct"),
+            *("quota_status", "input_tokens", "output_tokens", "cache_read_tokens"),
+            *("cache_write_tokens", "requests", "average_cost_usd_micros"),
+        }
+        day = today.json["date"]
+        same = api.call("GET", f"{base}/aggregates/{day}", token=token)
+        assert same.json["models"].keys() == today.json["models"].keys()
+        week_ago = (datetime.fromisoformat(day) - timedelta(days=6)).date().isoformat()
+        week = api.call("GET", f"{base}/aggregates?from={week_ago}&to={day}", token=token)
+        assert week.json["days"][0]["date"] == week_ago
+        assert len(week.json["days"]) == 7
+        assert week.json["days"][0]["total_cost_usd_micros"] == 0
+        for bad in ("aggregates/2999-01-01", "aggregates/nonsense", "aggregates?from=2026-01-01"):
+            refused = api.call("GET", f"{base}/{bad}", token=token)
+            assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+        old = (datetime.fromisoformat(day) - timedelta(days=92)).date().isoformat()
+        refused = api.call("GET", f"{base}/aggregates?from={old}&to={day}", token=token)
+        assert refused.status == 400
+
+
+def test_leases_are_taken_adjusted_and_released(api: Api, tenant: Tenant) -> None:
+    """Each step is idempotent by its id; a denial says which limit, how much and until when."""
+    lease_id = str(uuid.uuid4())
+    body = {"resource": "standard", "consume": {"rpm": 4}, "lease_id": lease_id}
+    for _ in range(2):
+        taken = api.call("POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token)
+        assert taken.status == 200
+        assert taken.json["lease_id"] == lease_id
+    states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
+    assert states["standard"]["rpm"]["remaining"] == 6
+    adjust = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 3}}
+    for _ in range(2):
+        path = f"{tenant.app}/leases/{lease_id}/adjust"
+        assert api.call("POST", path, adjust, token=tenant.app_token).status == 200
+    states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
+    assert states["standard"]["rpm"]["remaining"] == 3
+    many = {"resource": "standard", "consume": {"rpm": 9}}
+    denied = api.call("POST", f"{tenant.app}/limits/acquire", many, token=tenant.app_token)
+    assert (denied.status, denied.code) == (429, "RATE_LIMIT_EXCEEDED")
+    violation = denied.json["violations"][0]
+    assert violation.keys() == {"limit", "requested", "available", "retry_after_ms"}
+    assert int(denied.headers["retry-after"]) >= 1
+    most = {"resource": "standard", "consume": {"rpm": 11}}
+    never = api.call("POST", f"{tenant.app}/limits/acquire", most, token=tenant.app_token)
+    assert never.json["violations"][0]["never"] is True
+    for _ in range(2):
+        released = api.call(
+            "POST", f"{tenant.app}/leases/{lease_id}/release", token=tenant.app_token
+        )
+        assert released.status == 204
+    states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
+    assert states["standard"]["rpm"]["remaining"] == 10
+    unknown = f"{tenant.app}/leases/{uuid.uuid4()}/release"
+    assert api.call("POST", unknown, token=tenant.app_token).code == "NOT_FOUND"

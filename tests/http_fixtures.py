@@ -1,0 +1,174 @@
+"""A real server on each store, and two tenants in it."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from serving import Server, running_server
+
+KEY = "test-provisioning-key"
+ENVIRONMENT = {
+    "PRICEKEEPER_PROVISIONING_KEY": KEY,
+    "PRICEKEEPER_API_RATE_LIMITS": "off",
+    "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "0",
+}
+ORG: dict[str, Any] = {
+    "org_name": "Acme",
+    "timezone": "Europe/Berlin",
+    "quota_scope": "APP",
+    "model_ordering": ["premium", "standard", "economy"],
+    "quotas": {"premium": 1_000_000, "standard": 500_000, "economy": 200_000},
+    "rate_limits": {
+        "*": {"rpm": {"capacity": 10, "refill_amount": 10, "refill_period_ms": 60_000}}
+    },
+}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, whatever it is."""
+
+    status: int
+    headers: dict[str, str]
+    data: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+    @property
+    def code(self) -> str:
+        """The stable code of a problem, which must be one."""
+        assert self.headers["content-type"] == "application/problem+json", self.data
+        assert self.json["status"] == self.status
+        assert self.json["request_id"] == self.headers["x-request-id"]
+        code: str = self.json["code"]
+        return code
+
+
+@dataclass
+class Api:
+    """Calls to a server, over its socket."""
+
+    url: str
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        data: bytes | None = None,
+    ) -> Reply:
+        sent = {"content-type": "application/json", **(headers or {})}
+        if token is not None:
+            sent["authorization"] = f"Bearer {token}"
+        if key is not None:
+            sent["x-api-key"] = key
+        if data is None and body is not None:
+            data = json.dumps(body).encode()
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        try:
+            connection.request(method, path, data, sent)
+            answer = connection.getresponse()
+            received = {name.lower(): value for name, value in answer.getheaders()}
+            return Reply(answer.status, received, answer.read())
+        finally:
+            connection.close()
+
+    def provision(self, method: str, path: str, body: Any = None) -> Reply:
+        return self.call(method, path, body, key=KEY)
+
+
+@dataclass
+class Tenant:
+    """An organisation with an app, and tokens of both."""
+
+    api: Api
+    org_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    app_id: str = "web"
+    secrets: dict[str, str] = field(default_factory=dict)
+    app_token: str = ""
+    org_token: str = ""
+
+    @property
+    def org(self) -> str:
+        return f"/api/v1/orgs/{self.org_id}"
+
+    @property
+    def app(self) -> str:
+        return f"{self.org}/apps/{self.app_id}"
+
+    @property
+    def client_id(self) -> str:
+        return f"org-{self.org_id}-app-{self.app_id}"
+
+    def register(self) -> "Tenant":
+        for path, body in ((self.org, ORG), (self.app, {"app_name": "Web"})):
+            made = self.api.provision("PUT", path, body)
+            assert made.status == 201, made.data
+            retrieval = {"token": made.json["secret_retrieval"]["token"]}
+            claimed = self.api.call("POST", "/api/v1/credentials/claim", retrieval)
+            self.secrets[claimed.json["client_id"]] = claimed.json["client_secret"]
+        self.org_token = self.login(f"org-{self.org_id}")["access_token"]
+        self.app_token = self.login(self.client_id)["access_token"]
+        return self
+
+    def login(self, client_id: str) -> Any:
+        body = {
+            "grant_type": "client_credentials",
+            "client_id": client_id,
+            "client_secret": self.secrets[client_id],
+        }
+        granted = self.api.call("POST", "/auth/token", body)
+        assert granted.status == 200, granted.data
+        return granted.json
+
+
+def usage(**changes: Any) -> dict[str, Any]:
+    return {
+        "request_id": str(uuid.uuid4()),
+        "model_label": "premium",
+        "input_tokens": 1000,
+        "output_tokens": 500,
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    store = None
+    if request.param == "dynamodb-local":
+        endpoint = request.getfixturevalue("dynamodb_local")
+        prefix = f"http-{uuid.uuid4().hex[:8]}-"
+        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
+    with running_server(folder, environment=ENVIRONMENT, store=store) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(server: Server) -> Api:
+    return Api(server.url)
+
+
+@pytest.fixture(scope="module")
+def tenant(api: Api) -> Tenant:
+    return Tenant(api).register()
+
+
+@pytest.fixture(scope="module")
+def other(api: Api) -> Tenant:
+    return Tenant(api).register()
