@@ -45,6 +45,8 @@ class Scene:
     world: World
     instances: list[Instance]
     admissions: list[Admission] = field(default_factory=list)
+    longest_ms: int = 0
+    """The longest that an acquire took, from asking to knowing."""
 
     def instance(self) -> Instance:
         return self.world.random.choice(self.instances)
@@ -134,6 +136,7 @@ class Unruly:
         tokens = {name: dice.randint(0, most) for name, most in self._biggest.items()}
         parents = ("org", "root")[: dice.choice([0, 0, 0, 1, 2])]
         lease_id = uuid.UUID(int=dice.getrandbits(128)) if dice.random() < 0.3 else None
+        asked_ms = world.now_ms
         asking = asyncio.create_task(
             self._instance.limiter.try_acquire(
                 "e", "r", tokens, parents=parents, lease_id=lease_id
@@ -153,6 +156,7 @@ class Unruly:
             wait_ms = outcome.retry_after_ms or 0
             await world.sleep_ms(dice.choice([0, 1, wait_ms, dice.randrange(300)]))
             return
+        self._scene.longest_ms = max(self._scene.longest_ms, world.now_ms - asked_ms)
         moment_ms = outcome.granted_at_ms - self._instance.clock.wrong_by_ms
         admission = Admission(moment_ms, world.now_ms, tokens, ("e", *parents))
         self._scene.admissions.append(admission)

@@ -103,9 +103,9 @@ def test_one_sum_contains_another_only_if_no_number_is_smaller() -> None:
 
 
 def test_micro_dollars_are_for_showing() -> None:
-    """A million of the smallest costs are one micro-dollar, though each shows as none."""
-    smallest = Counters(cost_usd_picos=1)
-    total = sum([smallest] * 1_000_000, Counters())
-    assert smallest.cost_usd_micros == 0
+    """A thousand small costs are one micro-dollar, though each of them shows as none."""
+    small = Counters(cost_usd_picos=1_000)
+    total = sum([small] * 1_000, Counters())
+    assert small.cost_usd_micros == 0
     assert total.cost_usd_micros == 1
     assert Total.of(total, 5).cost_usd_micros == 1

@@ -39,7 +39,11 @@ SPENDS = (
     (ECONOMY, 199),
 )
 RAISED = policy(quotas={**QUOTAS, PREMIUM: 10**6})
-ORDERS = (policy(), policy(ordering=(TURBO, STANDARD, ECONOMY)), policy(ordering=(ECONOMY, TURBO)))
+ORDERS = (
+    policy(),
+    policy(ordering=(TURBO, STANDARD, ECONOMY)),
+    policy(ordering=(PREMIUM, ECONOMY)),
+)
 SEEDS = 100
 
 
@@ -169,7 +173,8 @@ class Simulation:
 
     async def _spend(self, world: World) -> None:
         for label, micros in SPENDS:
-            await self._turns.turn()
+            if self._turns.random.random() < 0.5:  # else it comes in one go with the one before
+                await self._turns.turn()
             await world.spend(self.policies[0], {label: micros})
 
     def _time_passes(self, random: Random) -> None:
@@ -224,11 +229,10 @@ async def test_a_flip_without_what_it_relies_on_is_caught(
     broken: Broken, scenario: Callable[[int, Broken], Awaitable[Simulation]], caught: str
 ) -> None:
     """The same checks fail for a store that drops the condition, the index or the union."""
-    failures = set()
     for seed in range(SEEDS):
         try:
             await scenario(seed, broken)
         except AssertionError as failure:
-            failures.add(str(failure).partition("\n")[0])
-
-    assert any(caught in failure for failure in failures)
+            if caught in str(failure):
+                return
+    pytest.fail(f"no seed has caught {broken}")

@@ -305,6 +305,29 @@ async def test_an_override_outside_the_ordering_is_refused(world: World, app: Cl
     assert await world.sticky_item(mine) == {}
 
 
+async def test_an_override_needs_a_model(world: World, app: Client) -> None:
+    """A label that the deployment does not define can't be recommended, ordered or not."""
+    mine = policy(client=app, ordering=("lost", PREMIUM))
+
+    with pytest.raises(UnknownModelLabelError):
+        await world.instance().set_override(mine, "lost")
+
+
+async def test_clearing_what_another_instance_has_cleared_counts_here_at_once(
+    world: World, app: Client
+) -> None:
+    """Though there was nothing left to clear."""
+    mine = policy(client=app)
+    here, elsewhere = world.instance(), world.instance()
+    await here.set_override(mine, ECONOMY)
+    assert (await here.select(mine)).label == ECONOMY
+    await elsewhere.clear_override(mine)
+
+    assert not await here.clear_override(mine)
+
+    assert (await here.select(mine)).label == PREMIUM
+
+
 async def test_an_override_whose_label_left_the_ordering_binds_nobody(
     world: World, app: Client
 ) -> None:
@@ -359,6 +382,20 @@ async def test_a_change_is_told_once(world: World, clock: SettableClock, app: Cl
         ("selection_changed", STANDARD, PREMIUM),
     ]
     assert "premium is exhausted: 100.00 % of its quota is spent" in logs[1]["explanation"]
+
+
+async def test_an_override_is_told_even_if_the_label_stays(world: World, app: Client) -> None:
+    """From now on another rule decides."""
+    mine = policy(client=app)
+    here = world.instance()
+    await here.select(mine)
+
+    with capture_logs() as logs:
+        await here.set_override(mine, PREMIUM)
+        await here.select(mine)
+
+    assert [log["event"] for log in logs] == ["override_set", "selection_changed"]
+    assert logs[1]["reason"] == "MANUAL_OVERRIDE"
 
 
 async def test_an_instance_that_starts_on_a_fallback_says_so(world: World, app: Client) -> None:

@@ -192,13 +192,18 @@ async def test_a_client_that_is_gone_can_not_refresh(
         await there.identity.refresh(grant.refresh_token)
 
 
-async def test_one_revokes_ones_own_only(here: Instance, org: Member, app: Member) -> None:
-    """Anybody else's and unknown ones: nothing happens, and the answer is the same."""
+async def test_one_revokes_ones_own_only(
+    here: Instance, org: Member, app: Member, meter: StoreMeter
+) -> None:
+    """Anybody else's and unknown ones: nothing is written, and the answer is the same."""
     grant = await org.login(here)
     stranger = await here.register(Client(new_org_id()))
+    await here.identity.validate(grant.access_token)
+    meter.clear()
     for other in (stranger, app):
         for token in (grant.access_token, grant.refresh_token, "unknown", "pkrt_unknown", ""):
             await here.identity.revoke(other.id, token)
+    assert meter.calls == {}
     await here.identity.validate(grant.access_token)
     await here.identity.refresh(grant.refresh_token)
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
@@ -134,6 +135,30 @@ def test_anybody_can_verify_with_the_published_keys() -> None:
     assert read.claims["sub"] == "org-1"
 
 
+@pytest.mark.parametrize(
+    ("changes", "now_epoch", "flaw"),
+    [
+        ({}, NOW, None),
+        ({}, NOW + ACCESS_SECS - 1, None),
+        ({}, NOW + ACCESS_SECS, Flaw.EXPIRED),
+        ({}, NOW - SKEW_SECS, None),
+        ({}, NOW - SKEW_SECS - 1, Flaw.NOT_YET_VALID),
+        ({"nbf": NOW + SKEW_SECS}, NOW, None),
+        ({"nbf": NOW + SKEW_SECS + 1}, NOW, Flaw.NOT_YET_VALID),
+        ({"iss": "another"}, NOW, Flaw.WRONG_ISSUER),
+        ({"aud": "another"}, NOW, Flaw.WRONG_AUDIENCE),
+    ],
+)
+def test_a_signed_token_counts_in_its_time_and_place_only(
+    changes: dict[str, Any], now_epoch: int, flaw: Flaw | None
+) -> None:
+    """To the second; clocks may be apart by the skew, but an end is an end."""
+    keys = Keys(new_keyring(0), ManualClock(now_epoch * 1000))
+    token = sign(msgspec.structs.replace(claims(), **changes), keys.signing_key())
+    read = verify(token, keys, issuer=ISSUER, audience=AUDIENCE, now_epoch=now_epoch)
+    assert (read if isinstance(read, Flaw) else None) is flaw
+
+
 def test_a_keyring_reads_as_it_was_written() -> None:
     """Also across versions of the program: this is a file format."""
     keyring = new_keyring(NOW).rotated(NOW, 0)
@@ -144,6 +169,7 @@ def spoilt(how: str) -> str:
     document = json.loads(dump_keyring(new_keyring(NOW)))
     key = document["keys"][0]
     other = json.loads(dump_keyring(new_keyring(NOW)))["keys"][0]
+    other_curve = ECKey.generate_key("P-384")
     changes: dict[str, Any] = {
         "not json": lambda: None,
         "no keys": lambda: document.update(keys=[]),
@@ -153,7 +179,7 @@ def spoilt(how: str) -> str:
         "unknown field": lambda: key.update(note="x"),
         "public only": lambda: key["signing"].pop("d"),
         "another curve": lambda: key.update(
-            signing=ECKey.generate_key("P-384").as_dict(private=True)
+            signing=other_curve.as_dict(private=True), kid=other_curve.thumbprint()
         ),
         "not on the curve": lambda: key["signing"].update(x=key["signing"]["y"]),
         "halves of two keys": lambda: key["signing"].update(d=other["signing"]["d"]),
@@ -268,14 +294,17 @@ def test_a_running_instance_follows_a_rotation(path: Path) -> None:
 def test_an_unknown_key_is_looked_for_at_once(path: Path) -> None:
     """Another process may have rotated and signed within the same second."""
     clock = ManualClock()
-    here = Keys.in_file(path, clock)
-    KeyFile(path).rotate(clock.now_ms() // 1000 - 10, ahead_secs=0)
-    there = Keys.in_file(path, clock)
     now = clock.now_ms() // 1000
+    KeyFile(path).load_or_create(now - 100)
+    verifying, refreshing = (Keys.in_file(path, clock) for _ in range(2))
+    known = verifying.signing_key().kid
+    KeyFile(path).rotate(now - 10, ahead_secs=0)
+    there = Keys.in_file(path, clock)
+    assert there.signing_key().kid != known
     token = sign(claims(now), there.signing_key())
-    read = verify(token, here, issuer=ISSUER, audience=AUDIENCE, now_epoch=now)
+    read = verify(token, verifying, issuer=ISSUER, audience=AUDIENCE, now_epoch=now)
     assert isinstance(read, Claims)
-    assert here.find_refresh_key(there.current_refresh_key().id) is not None
+    assert refreshing.find_refresh_key(there.current_refresh_key().id) is not None
 
 
 def test_keys_that_somebody_has_seen_can_be_dropped_at_once(path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.errors import InvalidTokenError, StoreUnavailableError
@@ -131,6 +132,28 @@ async def test_what_ends_here_ends_here_at_once_and_everywhere_in_half_a_minute(
     if ending != "revoke_access":
         with pytest.raises(InvalidTokenError):
             await there.identity.refresh(grant.refresh_token)
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        ("revoke_access", "revoked"),
+        ("end_session", "its session has ended"),
+        ("end_all_sessions", "everything of its client was ended"),
+        ("delete", "its client is gone"),
+    ],
+)
+async def test_the_log_says_why_and_the_caller_does_not(
+    here: Instance, org: Member, ending: str, reason: str
+) -> None:
+    """An operator can tell these apart; somebody who probes can not."""
+    grant = await org.login(here)
+    await ENDINGS[ending](here, org, grant.access_token, grant.refresh_token)
+    with capture_logs() as logs, pytest.raises(InvalidTokenError, match="the token is not valid"):
+        await here.identity.validate(grant.access_token)
+    (line,) = logs
+    assert (line["event"], line["reason"]) == ("access_token_refused", reason)
+    assert line["client_id"] == org.id
 
 
 async def test_a_reused_refresh_token_takes_the_access_tokens_with_it(

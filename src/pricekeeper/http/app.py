@@ -53,7 +53,10 @@ def make_app(settings: Settings) -> Shell:
                 }
             await limiter.close()
 
-    return Shell(Router(_routes(OPERATIONS), default=no_such_path, lifespan=lifespan))
+    router = Router(
+        _routes(OPERATIONS), redirect_slashes=False, default=no_such_path, lifespan=lifespan
+    )
+    return Shell(router)
 
 
 def app_from_environment() -> Shell:

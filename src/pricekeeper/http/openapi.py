@@ -46,6 +46,23 @@ _MEANINGS: Final = {
 }
 
 
+_ORG: Final = {"org_id": "$response.body#/org_id"}
+_APP: Final = {**_ORG, "app_id": "$response.body#/app_id"}
+_LEASE: Final = {
+    "org_id": "$request.path.org_id",
+    "app_id": "$request.path.app_id",
+    "lease_id": "$response.body#/lease_id",
+}
+_LINKS: Final[dict[str, tuple[tuple[str, dict[str, str]], ...]]] = {
+    "putOrg": tuple((name, _ORG) for name in ("getOrg", "putApp", "listApps", "deleteOrg")),
+    "putApp": tuple(
+        (name, _APP) for name in ("getApp", "rotateAppCredentials", "putAppOverride", "deleteApp")
+    ),
+    "acquire": (("adjustLease", _LEASE), ("releaseLease", _LEASE)),
+}
+"""Where to go on from an answer, and with which of its values."""
+
+
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     """The whole document."""
     bodies = [ProblemBody, OAuthError]
@@ -111,6 +128,11 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
             made[str(status)]["content"] = {kind: {"schema": {"type": "string"}}}
         elif kind is not None:
             made[str(status)]["content"] = {"application/json": {"schema": schemas[kind]}}
+            if operation.name in _LINKS:
+                made[str(status)]["links"] = {
+                    name: {"operationId": name, "parameters": parameters}
+                    for name, parameters in _LINKS[operation.name]
+                }
     content = {"application/problem+json": {"schema": schemas[ProblemBody]}}
     for status in sorted(problem_statuses(operation) - operation.answers.keys()):
         made[str(status)] = {"description": _MEANINGS[status], "content": content}

@@ -147,7 +147,7 @@ class Selection:
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
             if items.override(policy.client, item) is None:
-                self._cache.forget(policy.client)
+                self._forget(policy.client)
                 return False
             update = items.clear_update(key, items.override_version(item))
             if await self._commanded(policy.client, update):
@@ -163,9 +163,12 @@ class Selection:
         except ConditionFailedError:
             return False
         finally:  # also if it is not known whether it was applied
-            self._cache.forget(client)
-            self._deciding.clear()  # who comes now shall not join a decision that missed it
+            self._forget(client)
         return True
+
+    def _forget(self, client: Client) -> None:
+        self._cache.forget(client)
+        self._deciding.clear()  # who comes now shall not join a decision that missed the command
 
     def _decided(self, client: Client, done: asyncio.Task[Decision]) -> None:
         deciding = self._deciding.get(client)

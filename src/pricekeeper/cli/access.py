@@ -1,0 +1,134 @@
+"""``credentials``, ``override`` and ``sessions``: who gets in, and what they are told to use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
+from pricekeeper.cli.command import Outcome, client_command, place_command
+from pricekeeper.cli.drawing import claim_hint, done, moment, page, table, to_paste
+from pricekeeper.cli.places import Place
+
+credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
+overrides = typer.Typer(no_args_is_help=True, help="A model set by hand, until midnight.")
+sessions = typer.Typer(no_args_is_help=True, help="Live sessions of a client.")
+
+
+
+@place_command(credentials, "rotate")
+async def rotate(
+    place: Place,
+    org: OrgArgument,
+    app: OptionalApp = None,
+    *,
+    grace_hours: Annotated[
+        int,
+        typer.Option("--grace-hours", min=0, max=168, help="How long the old secret lives on."),
+    ] = 24,
+) -> Outcome:
+    """Let a new secret be claimed; the old one works until then, and for the grace.
+
+    [dim]pricekeeper credentials rotate $ORG chat --grace-hours 48[/dim]
+    """
+    answer = await place.admin.rotate(org, app, grace_period_hours=grace_hours)
+    heading = Text(f"{answer['client_id']}: a new secret is waiting")
+    return Outcome(answer, page(heading, *claim_hint(answer["secret_retrieval"])))
+
+
+@place_command(credentials, "claim")
+async def claim(
+    place: Place, token: Annotated[str, typer.Argument(metavar="TOKEN", help="pkr_...")]
+) -> Outcome:
+    """Turn a retrieval token into the secret: this is the only time that anybody sees it.
+
+    [dim]pricekeeper credentials claim pkr_... --json > secret.json[/dim]
+    """
+    answer = await place.admin.claim(token)
+    parts = [
+        Text("shown now and never again:", "dim"),
+        to_paste(f"export PRICEKEEPER_CLIENT_ID={answer['client_id']}"),
+        to_paste(f"export PRICEKEEPER_CLIENT_SECRET={answer['client_secret']}"),
+    ]
+    if until := answer.get("old_secret_expires_at"):
+        parts.append(Text(f"the old secret works until {moment(until)}", "dim"))
+    return Outcome(answer, page(Text(answer["client_id"], "bold"), *parts))
+
+
+@place_command(overrides, "set")
+async def set_override(
+    place: Place,
+    org: OrgArgument,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="The model label to use.")],
+    app: OptionalApp = None,
+) -> Outcome:
+    """Have one model used until the end of the organisation's day, whatever was spent.
+
+    [dim]pricekeeper override set $ORG economy[/dim]
+
+    [dim]pricekeeper override set $ORG premium chat[/dim]
+    """
+    answer = await place.admin.set_override(org, app, model_label=label)
+    until = moment(answer["expires_at"])
+    return Outcome(answer, done(f"{app or org} uses {label} until {until}"))
+
+
+@place_command(overrides, "clear")
+async def clear_override(place: Place, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+    """Let quotas decide again.
+
+    [dim]pricekeeper override clear $ORG chat[/dim]
+    """
+    await place.admin.clear_override(org, app)
+    answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "cleared"}
+    return Outcome(answer, done(f"quotas decide for {app or org} again"))
+
+
+@client_command(sessions, "list")
+async def list_sessions(place: Place, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+    """Show the live sessions of an organisation or app, the oldest first.
+
+    [dim]pricekeeper sessions list $ORG chat[/dim]
+    """
+    answer = await place.keeper(client_of(org, app), itself=True).sessions()
+    rows = table("session", "since", "last used", "from", "with")
+    for session in answer["sessions"]:
+        mine = " (this command)" if session["current"] else ""
+        rows.add_row(
+            session["session_id"],
+            moment(session["created_at"]),
+            moment(session["last_used_at"]),
+            session["address"],
+            f"{session['user_agent'][:40]}{mine}",
+        )
+    heading = Text(f"{len(answer['sessions'])} of at most {answer['limit']} sessions")
+    return Outcome(answer, page(heading, rows))
+
+
+@client_command(sessions, "end")
+async def end_session(
+    place: Place,
+    org: OrgArgument,
+    app: OptionalApp = None,
+    *,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="The one to end.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="End all of them.")] = False,
+) -> Outcome:
+    """End one session, or all: their tokens stop working.
+
+    [dim]pricekeeper sessions end $ORG chat --session 000-Zm9vYmFyYmF6cXV4cXV1eA[/dim]
+
+    [dim]pricekeeper sessions end $ORG chat --all[/dim]
+    """
+    if everything == (session is not None):
+        raise typer.BadParameter("either --session ID or --all")
+    keeper = place.keeper(client_of(org, app), itself=True)
+    if session is None:
+        await keeper.end_sessions()
+        return Outcome({"status": "ended", "session_id": None}, done("all sessions have ended"))
+    await keeper.end_session(session)
+    return Outcome({"status": "ended", "session_id": session}, done(f"{session} has ended"))

@@ -1,0 +1,262 @@
+"""``pricekeeper org`` and ``pricekeeper app``: who there is, and what holds for them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli.command import Outcome, place_command
+from pricekeeper.cli.drawing import claim_hint, facts, page, rate_limits, table, to_paste, usd
+from pricekeeper.cli.places import Place
+from pricekeeper.cli.settings_input import (
+    FileOption,
+    OrderOption,
+    QuotaOption,
+    RateLimitOption,
+    SessionLimitOption,
+    TightOption,
+    parse_order,
+    parse_quotas,
+    parse_rate_limits,
+    settings_body,
+    settings_file,
+)
+from pricekeeper.values import parse_app_id, parse_org_id
+
+if TYPE_CHECKING:
+    from pricekeeper.tenants import Client
+
+orgs = typer.Typer(no_args_is_help=True, help="Organisations.")
+apps = typer.Typer(no_args_is_help=True, help="Apps of an organisation.")
+
+NEW = "new"
+OrgArgument = Annotated[str, typer.Argument(metavar="ORG", help="The organisation's UUID.")]
+NewOrgArgument = Annotated[
+    str, typer.Argument(metavar="ORG", help="The organisation's UUID; 'new' makes one.")
+]
+AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The app's id.")]
+OptionalApp = Annotated[
+    str | None, typer.Argument(metavar="[APP]", help="The app; else the organisation itself.")
+]
+NameOption = Annotated[str | None, typer.Option("--name", help="What people call it.")]
+YamlOption = Annotated[
+    bool, typer.Option("--yaml", help="Print a file that 'put --file' takes again.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@place_command(orgs, "put")
+async def put_org(
+    place: Place,
+    org: NewOrgArgument,
+    *,
+    file: FileOption = None,
+    name: NameOption = None,
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="IANA name; its midnight resets the quotas.")
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option("--scope", metavar="ORG|APP", help="Whether apps share the quotas."),
+    ] = None,
+    order: OrderOption = None,
+    quota: QuotaOption = None,
+    rate_limit: RateLimitOption = None,
+    session_limit: SessionLimitOption = None,
+    tight_pct: TightOption = None,
+) -> Outcome:
+    """Create an organisation, or replace its settings; credentials are never reset.
+
+    [dim]pricekeeper org put new --name Acme --timezone Europe/Berlin --scope APP
+    --order premium,standard,economy --quota premium=50 --quota standard=20 --quota economy=5[/dim]
+
+    [dim]pricekeeper org put $ORG --file org.yaml --quota premium=75[/dim]
+    """
+    body = settings_body(
+        file,
+        {
+            "org_name": name,
+            "timezone": timezone,
+            "quota_scope": scope,
+            **_shared(order, quota, rate_limit, session_limit, tight_pct),
+        },
+    )
+    answer = await place.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body)
+    return Outcome(answer, _picture(answer))
+
+
+@place_command(orgs, "get")
+async def get_org(place: Place, org: OrgArgument, *, yaml: YamlOption = False) -> Outcome:
+    """Show an organisation.
+
+    [dim]pricekeeper org get $ORG[/dim]
+
+    [dim]pricekeeper org get $ORG --yaml > org.yaml[/dim]
+    """
+    answer = await place.admin.get_org(org)
+    return Outcome(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
+
+
+@place_command(orgs, "list")
+async def list_orgs(place: Place) -> Outcome:
+    """Show every organisation.
+
+    [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
+    """
+    found = await place.admin.list_orgs()
+    rows = table("organisation", "name", "timezone", "scope", "quotas a day", numbers=["quotas a day"])
+    for org in found:
+        settings = org["configuration"]
+        quotas = usd(sum(settings["quotas"].values()))
+        rows.add_row(
+            org["org_id"], org["org_name"], settings["timezone"], settings["quota_scope"], quotas
+        )
+    return Outcome(found, rows if found else Text("no organisations; see 'pricekeeper org put --help'"))
+
+
+@place_command(orgs, "delete")
+async def delete_org(place: Place, org: OrgArgument, *, yes: YesOption = False) -> Outcome:
+    """End an organisation and all of its apps; their tokens stop working at once.
+
+    [dim]pricekeeper org delete $ORG --yes[/dim]
+    """
+    _confirm(f"End {org} and all of its apps?", yes=yes)
+    await place.admin.delete_org(org)
+    return Outcome({"org_id": org, "status": "deleted"}, Text(f"{org} is no more"))
+
+
+@place_command(apps, "put")
+async def put_app(
+    place: Place,
+    org: OrgArgument,
+    app: AppArgument,
+    *,
+    file: FileOption = None,
+    name: NameOption = None,
+    order: OrderOption = None,
+    quota: QuotaOption = None,
+    rate_limit: RateLimitOption = None,
+    session_limit: SessionLimitOption = None,
+    tight_pct: TightOption = None,
+) -> Outcome:
+    """Create an app, or replace what it overrides; credentials are never reset.
+
+    [dim]pricekeeper app put $ORG chat --name Chat[/dim]
+
+    [dim]pricekeeper app put $ORG chat --name Chat --order standard,economy
+    --rate-limit '*:rpm=60/1m'[/dim]
+    """
+    shared = _shared(order, quota, rate_limit, session_limit, tight_pct)
+    answer = await place.admin.put_app(org, app, settings_body(file, {"app_name": name, **shared}))
+    return Outcome(answer, _picture(answer))
+
+
+@place_command(apps, "get")
+async def get_app(
+    place: Place, org: OrgArgument, app: AppArgument, *, yaml: YamlOption = False
+) -> Outcome:
+    """Show an app, and what it inherits.
+
+    [dim]pricekeeper app get $ORG chat[/dim]
+    """
+    answer = await place.admin.get_app(org, app)
+    return Outcome(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
+
+
+@place_command(apps, "list")
+async def list_apps(place: Place, org: OrgArgument) -> Outcome:
+    """Show every app of an organisation.
+
+    [dim]pricekeeper app list $ORG[/dim]
+    """
+    found = await place.admin.list_apps(org)
+    rows = table("app", "name", "order", "quotas a day", "sessions", numbers=["quotas a day", "sessions"])
+    for app in found:
+        settings = app["configuration"]
+        rows.add_row(
+            app["app_id"],
+            app["app_name"],
+            " > ".join(settings["model_ordering"]),
+            usd(sum(settings["quotas"].values())),
+            str(settings["session_limit"]),
+        )
+    return Outcome(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
+
+
+@place_command(apps, "delete")
+async def delete_app(
+    place: Place, org: OrgArgument, app: AppArgument, *, yes: YesOption = False
+) -> Outcome:
+    """End an app; its tokens stop working at once.
+
+    [dim]pricekeeper app delete $ORG chat --yes[/dim]
+    """
+    _confirm(f"End the app {app} of {org}?", yes=yes)
+    await place.admin.delete_app(org, app)
+    answer = {"org_id": org, "app_id": app, "status": "deleted"}
+    return Outcome(answer, Text(f"{app} is no more"))
+
+
+def client_of(org: str, app: str | None) -> Client:
+    """The client that the command line names."""
+    from pricekeeper.tenants import Client  # noqa: PLC0415  # --help needs none
+
+    return Client(parse_org_id(org), None if app is None else parse_app_id(app))
+
+
+def _shared(
+    order: str | None,
+    quota: list[str] | None,
+    rate_limit: list[str] | None,
+    session_limit: int | None,
+    tight_pct: int | None,
+) -> dict[str, Any]:
+    """The flags that organisations and apps have in common, as fields."""
+    return {
+        "model_ordering": parse_order(order),
+        "quotas": parse_quotas(quota),
+        "rate_limits": parse_rate_limits(rate_limit),
+        "session_limit": session_limit,
+        "tight_mode_threshold_pct": tight_pct,
+    }
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
+def _picture(answer: Mapping[str, Any]) -> RenderableType:
+    """An organisation or app with all that holds for it."""
+    settings = answer["configuration"]
+    inherited = set(answer.get("inherited_fields", ()))
+    name = answer.get("app_name") or answer["org_name"]
+    status = f"  {answer['status']}" if "status" in answer else ""
+
+    def told(field: str, text: str) -> Text:
+        return Text.assemble(text, ("  inherited", "dim") if field in inherited else "")
+
+    about: dict[str, RenderableType] = {"organisation": answer["org_id"]}
+    if "app_id" in answer:
+        about["app"] = answer["app_id"]
+    about |= {
+        "client id": answer["client_id"],
+        "timezone": settings["timezone"],
+        "quota scope": settings["quota_scope"],
+        "order": told("model_ordering", " > ".join(settings["model_ordering"])),
+        "quotas a day": told(
+            "quotas", "  ".join(f"{label} {usd(n)}" for label, n in settings["quotas"].items())
+        ),
+        "rate limits": told("rate_limits", rate_limits(settings["rate_limits"]) or "none"),
+        "sessions": told("session_limit", f"{settings['session_limit']} at most"),
+        "tight from": told(
+            "tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"
+        ),
+    }
+    heading = Text.assemble((name, "bold"), (status, "green"))
+    return page(heading, facts(about), *claim_hint(answer.get("secret_retrieval")))

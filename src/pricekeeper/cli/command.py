@@ -1,0 +1,214 @@
+"""How a function becomes a command: options that all share, an event loop, and the answer shown.
+
+A command is an async function that takes the place it works on (or the settings, if it can only
+work on the store) and gives back an `Outcome`: the answer as JSON, and a picture of it for people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias, get_type_hints
+
+import typer
+from rich.console import Console, RenderableType
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.places import CLIENT_ID, CLIENT_SECRET, URL, Target, open_place, quiet_logs
+from pricekeeper.errors import PriceKeeperError
+from pricekeeper.settings import CONFIG, PROVISIONING_KEY, STORE
+
+_PANEL: Final = "Where"
+
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", help=f"The store; else ${STORE}.", rich_help_panel=_PANEL
+    ),
+]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help=f"The deployment file; else ${CONFIG}.",
+        rich_help_panel=_PANEL,
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar=URL,
+        show_envvar=False,
+        help=f"A running service instead of the store; else ${URL}.",
+        rich_help_panel=_PANEL,
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        help=f"Its provisioning key; else ${PROVISIONING_KEY}.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ClientIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--client-id",
+        metavar="ID",
+        envvar=CLIENT_ID,
+        show_envvar=False,
+        help=f"The client to be there; else ${CLIENT_ID}.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ClientSecretOption = Annotated[
+    str | None,
+    typer.Option(
+        "--client-secret",
+        metavar="SECRET",
+        envvar=CLIENT_SECRET,
+        show_envvar=False,
+        help=f"Its secret; else ${CLIENT_SECRET}.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+_STORE_OPTIONS: Final[Mapping[str, Any]] = {"store": StoreOption, "config": ConfigOption}
+_KEY_OPTIONS: Final[Mapping[str, Any]] = {"url": UrlOption, "key": KeyOption, **_STORE_OPTIONS}
+_CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
+    "url": UrlOption,
+    "client_id": ClientIdOption,
+    "client_secret": ClientSecretOption,
+    **_STORE_OPTIONS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command found or did."""
+
+    answer: Any
+    picture: RenderableType
+    exit_code: int = exits.OK
+
+
+Command: TypeAlias = Callable[..., Awaitable[Outcome]]
+Decorator: TypeAlias = Callable[[Command], Command]
+
+
+def place_command(group: typer.Typer, name: str) -> Decorator:
+    """A command that works on a service with the provisioning key, or on the store."""
+    return _registered(group, name, _KEY_OPTIONS, _on_place)
+
+
+def client_command(group: typer.Typer, name: str) -> Decorator:
+    """A command that works on a service with a client's credentials, or on the store."""
+    return _registered(group, name, _CLIENT_OPTIONS, _on_place)
+
+
+def store_command(group: typer.Typer, name: str) -> Decorator:
+    """A command that works on the store only."""
+    return _registered(group, name, _STORE_OPTIONS, _on_store)
+
+
+def doctor_command(group: typer.Typer, name: str) -> Decorator:
+    """A command that looks at either, and opens neither before it runs."""
+    options = {**_CLIENT_OPTIONS, "key": KeyOption}
+    return _registered(group, name, options, _on_target)
+
+
+async def _on_place(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+    async with open_place(target) as place:
+        return await function(place, **given)
+
+
+async def _on_store(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+    return await function(target.settings(), **given)
+
+
+async def _on_target(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+    return await function(target, **given)
+
+
+def _registered(
+    group: typer.Typer,
+    name: str,
+    options: Mapping[str, Any],
+    run: Callable[[Command, Target, Mapping[str, Any]], Awaitable[Outcome]],
+) -> Decorator:
+    def decorate(function: Command) -> Command:
+        @functools.wraps(function)
+        def command(**given: Any) -> None:
+            target = Target(**{option: given.pop(option) for option in options})
+            as_json = given.pop("as_json")
+            quiet_logs()
+            outcome = asyncio.run(_awaited(run(function, target, given)))
+            show(outcome, as_json=as_json)
+
+        _declare(command, function, options)
+        group.command(name)(command)
+        return function
+
+    return decorate
+
+
+def show(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the answer, and exit with what it means."""
+    if as_json:
+        print_json(outcome.answer)
+    else:
+        Console().print(outcome.picture, soft_wrap=isinstance(outcome.picture, str))
+    if outcome.exit_code != exits.OK:
+        raise typer.Exit(outcome.exit_code)
+
+
+def print_json(answer: Any) -> None:
+    """The answer on stdout, as it is."""
+    import msgspec  # noqa: PLC0415  # --help needs none
+
+    text = msgspec.json.format(msgspec.json.encode(answer), indent=2)
+    sys.stdout.write(text.decode() + "\n")
+
+
+async def _awaited(work: Awaitable[Outcome]) -> Outcome:
+    return await work
+
+
+def _declare(
+    command: Callable[..., None], function: Command, options: Mapping[str, Any]
+) -> None:
+    """Give the command the signature that Typer reads: the function's own, and the options.
+
+    The first parameter is the place, which does not come from the command line.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    parameters = [one.replace(annotation=hints[one.name]) for one in own]
+    parameters += [_keyword("as_json", Json, default=False)]
+    parameters += [_keyword(option, kind, default=None) for option, kind in options.items()]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def run_app(app: typer.Typer) -> None:
+    """Run the command line; an error of ours becomes one line and its exit code."""
+    try:
+        app()
+    except PriceKeeperError as error:
+        exits.tell(error, Console(stderr=True))
+        sys.exit(exits.exit_code(error))

@@ -1,0 +1,84 @@
+"""How a command ends: exit codes that scripts can rely on, and errors in one line with the fix.
+
+====  ============================================================================
+0     done
+1     failed: it was tried, and what came out is not what was wanted
+2     usage: the command line, or a file that it names, is wrong
+3     not found: there is no such organisation, app, session or retrieval token
+4     refused: credentials are missing, wrong, or not for this
+5     unavailable: the service or the store can't do it now; later may work
+====  ============================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+REFUSED: Final = 4
+UNAVAILABLE: Final = 5
+
+_BY_STATUS: Final[Mapping[int, int]] = {
+    0: UNAVAILABLE,
+    400: USAGE,
+    401: REFUSED,
+    403: REFUSED,
+    404: NOT_FOUND,
+    413: USAGE,
+    429: UNAVAILABLE,
+    502: UNAVAILABLE,
+    503: UNAVAILABLE,
+    504: UNAVAILABLE,
+}
+_FIXES: Final[Mapping[str, str]] = {
+    "UNREACHABLE": "is it running there? Without --url the command works on the store itself",
+    "REPLY_LOST": "look before you repeat it",
+    "UNAUTHORIZED": "check PRICEKEEPER_PROVISIONING_KEY (or --key); usage, limits and sessions "
+    "want the client's own id and secret",
+    "FORBIDDEN": "use the organisation's own credentials",
+    "NOT_FOUND": "'pricekeeper org list' and 'app list' show what there is",
+    "RATE_LIMIT_EXCEEDED": "wait a moment",
+    "STORE_MISCONFIGURED": "'pricekeeper doctor' says what to do",
+    "STORE_UNAVAILABLE": "'pricekeeper doctor' says what is wrong",
+    "STORE_CONTENDED": "try again",
+    "OUTCOME_UNKNOWN": "look before you repeat it",
+}
+
+
+def exit_code(error: PriceKeeperError) -> int:
+    """The code for an error, whether it was raised here or told by a service."""
+    if isinstance(error, StoreMisconfiguredError):
+        return FAILED  # for a caller of the service that is 'not now'; for its operator it is not
+    status = getattr(error, "status", None)
+    if status is None:
+        from pricekeeper.http.problems import status_of  # noqa: PLC0415  # few commands fail
+
+        status = status_of(type(error))[0]
+    return _BY_STATUS.get(status, FAILED)
+
+
+def tell(error: PriceKeeperError, console: Console) -> None:
+    """One line: the code, what happened, and what to do."""
+    line = Text.assemble((error.code, "bold red"), " ", " ".join(str(error).split()))
+    if fix := _fix(error):
+        line.append(f"; {fix}", "dim")
+    console.print(line, soft_wrap=True, highlight=False)
+
+
+def _fix(error: PriceKeeperError) -> str:
+    details: Mapping[str, Any] = getattr(error, "details", None) or {}
+    problem = getattr(error, "problem", None)
+    if problem is not None:
+        details = problem.extras.get("details", details)
+    if labels := details.get("valid_labels"):
+        return f"the labels of this deployment are {', '.join(labels)}"
+    return _FIXES.get(error.code, "")

@@ -1,0 +1,128 @@
+"""Where a command works: against a running service, or straight on the store.
+
+Both places hand out the same two things, an `Admin` and a `PriceKeeper`, with the same answers.
+So a command says what it wants once, and does not know where it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import typer
+
+from pricekeeper.settings import (
+    CONFIG,
+    LOG_LEVEL,
+    PROVISIONING_KEY,
+    STORE,
+    Settings,
+    read_settings,
+)
+
+if TYPE_CHECKING:  # a command that only explains itself imports none of this
+    from pricekeeper.client import Admin, PriceKeeper
+    from pricekeeper.tenants import Client
+
+URL: Final = "PRICEKEEPER_URL"
+CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
+CLIENT_SECRET: Final = "PRICEKEEPER_CLIENT_SECRET"  # noqa: S105  # the variable's name
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the command line says about where to work, and as whom."""
+
+    store: str | None = None
+    config: str | None = None
+    url: str | None = None
+    key: str | None = field(default=None, repr=False)
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+
+    def settings(self) -> Settings:
+        """The settings of this process, with what the command line says instead."""
+        environment = dict(os.environ)
+        for name, value in ((STORE, self.store), (CONFIG, self.config)):
+            if value is not None:
+                environment[name] = value
+        return read_settings(environment)
+
+
+class Place(Protocol):
+    """Where a command works."""
+
+    @property
+    def admin(self) -> Admin:
+        """Provisioning."""
+        ...
+
+    def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
+        """What concerns one client; ``itself`` if its organisation can't act for it."""
+        ...
+
+
+class Remote:
+    """A running service."""
+
+    def __init__(self, target: Target, url: str, closing: AsyncExitStack) -> None:
+        self._target = target
+        self._url = url
+        self._closing = closing
+
+    @property
+    def admin(self) -> Admin:
+        """Provisioning, with the key if there is one: claiming a secret needs none."""
+        from pricekeeper.client import Admin  # noqa: PLC0415
+
+        key = self._target.key or os.environ.get(PROVISIONING_KEY)
+        admin = Admin(self._url, key)
+        self._closing.push_async_callback(admin.close)
+        return admin
+
+    def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
+        """What concerns one client, with its own credentials or those of its organisation."""
+        from pricekeeper.client import PriceKeeper  # noqa: PLC0415
+
+        client_id, secret = self._target.client_id, self._target.client_secret
+        if not client_id or not secret:
+            raise typer.BadParameter(
+                f"a service shows this to the client alone: set {CLIENT_ID} and {CLIENT_SECRET}, "
+                "or leave --url out and work on the store"
+            )
+        allowed = {client.client_id} if itself else {client.client_id, client.org.client_id}
+        if client_id not in allowed:
+            raise typer.BadParameter(
+                f"{client_id} can't see this: it takes the credentials of "
+                f"{' or '.join(sorted(allowed))}"
+            )
+        app_id = None if client_id == client.client_id else client.app_id
+        keeper = PriceKeeper(self._url, client_id, secret, app_id=app_id)
+        self._closing.push_async_callback(keeper.close)
+        return keeper
+
+
+@asynccontextmanager
+async def open_place(target: Target) -> AsyncIterator[Place]:
+    """The place that the command line names; the store, if it names none."""
+    if target.url:
+        if target.store or target.config:
+            raise typer.BadParameter("--url and --store or --config exclude each other")
+        async with AsyncExitStack() as closing:
+            yield Remote(target, target.url, closing)
+        return
+    from pricekeeper.cli.local import open_local  # noqa: PLC0415  # it brings everything
+
+    async with open_local(target.settings()) as local:
+        yield local
+
+
+def quiet_logs() -> None:
+    """Nothing but errors, unless the operator asks for more: stdout is for answers."""
+    from pricekeeper.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    wanted = os.environ.get(LOG_LEVEL, "error").lower()
+    configure_logging(wanted if wanted in ("debug", "info", "warning") else "error")

@@ -1,0 +1,144 @@
+"""Settings of organisations and apps as people write them: a YAML file, flags, or both.
+
+The file has the fields of the REST contract. A flag replaces the file's field of that meaning.
+Money is in dollars on the command line, exact to the micro-dollar, and in micro-dollars in files.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+STDIN: Final = "-"
+
+_LIMIT: Final = re.compile(
+    r"(?P<label>[^:=]+):(?P<name>[^:=]+)=(?P<amount>[0-9]+)/(?P<count>[0-9]*)(?P<unit>ms|s|m|h|d)"
+    r"(/(?P<capacity>[0-9]+))?"
+)
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MICROS_PER_USD: Final = 1_000_000
+
+FileOption = Annotated[
+    str | None,
+    typer.Option("--file", "-f", metavar="FILE", help="Settings in YAML; - reads stdin."),
+]
+OrderOption = Annotated[
+    str | None,
+    typer.Option("--order", metavar="LABELS", help="Model labels, first choice first: a,b,c."),
+]
+QuotaOption = Annotated[
+    list[str] | None,
+    typer.Option("--quota", metavar="LABEL=USD", help="Dollars a day for a label; repeatable."),
+]
+RateLimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rate-limit",
+        metavar="LABEL:NAME=N/PERIOD",
+        help="A token bucket, such as '*:rpm=60/1m' or 'premium:tpm=9000/1m/20000' "
+        "(the last number is the capacity); repeatable.",
+    ),
+]
+SessionLimitOption = Annotated[
+    int | None, typer.Option("--session-limit", help="Live sessions at most, 1 to 100.")
+]
+TightOption = Annotated[
+    int | None, typer.Option("--tight-pct", help="TIGHT from this percentage on, 50 to 100.")
+]
+
+
+def read_settings_file(path: str | None) -> dict[str, Any]:
+    """The fields in the file; none, if no file is named."""
+    if path is None:
+        return {}
+    from pricekeeper.pricing.strict_yaml import (  # noqa: PLC0415  # --help needs none
+        InvalidYamlError,
+        load_strict_yaml,
+    )
+
+    try:
+        text = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
+        found = load_strict_yaml(text)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from error
+    except (InvalidYamlError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path}: {error}", param_hint="--file") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{path}: want fields, name: value", param_hint="--file")
+    return found
+
+
+def settings_body(file: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a PUT: the file's fields, and over them the flags that were given."""
+    body = read_settings_file(file)
+    body |= {name: value for name, value in given.items() if value is not None}
+    if not body:
+        raise typer.BadParameter("say what it shall be, with --file or flags", param_hint="--file")
+    return body
+
+
+def parse_order(text: str | None) -> list[str] | None:
+    """``a,b,c`` as labels."""
+    return None if text is None else [label.strip() for label in text.split(",")]
+
+
+def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:
+    """``LABEL=USD``, each, as micro-dollars by label."""
+    if not texts:
+        return None
+    quotas: dict[str, int] = {}
+    for text in texts:
+        label, separator, dollars = text.partition("=")
+        try:
+            micros = Decimal(dollars) * _MICROS_PER_USD
+            exact = separator and micros.is_finite() and micros == int(micros) and micros >= 0
+        except (InvalidOperation, OverflowError):
+            exact = False
+        if not exact:
+            raise typer.BadParameter(
+                f"{text!r}: want LABEL=USD, such as premium=25 or economy=0.5, "
+                "to the micro-dollar at the finest",
+                param_hint="--quota",
+            )
+        quotas[label] = int(micros)
+    return quotas
+
+
+def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] | None:
+    """``LABEL:NAME=N/PERIOD[/CAPACITY]``, each, as the contract has rate limits."""
+    if not texts:
+        return None
+    limits: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        matched = _LIMIT.fullmatch(text)
+        if matched is None:
+            raise typer.BadParameter(
+                f"{text!r}: want LABEL:NAME=N/PERIOD, such as *:rpm=60/1m", param_hint="--rate-limit"
+            )
+        amount = int(matched["amount"])
+        limits.setdefault(matched["label"], {})[matched["name"]] = {
+            "capacity": int(matched["capacity"] or amount),
+            "refill_amount": amount,
+            "refill_period_ms": int(matched["count"] or 1) * _UNITS_MS[matched["unit"]],
+        }
+    return limits
+
+
+def settings_file(answer: Mapping[str, Any]) -> str:
+    """An organisation or app as a file that can be put again; an app without what it inherits."""
+    import yaml  # noqa: PLC0415
+
+    name = "app_name" if "app_id" in answer else "org_name"
+    fields = dict(answer["configuration"])
+    if "app_id" in answer:
+        from pricekeeper.tenants.configuration import INHERITED  # noqa: PLC0415
+
+        own = set(INHERITED) - set(answer["inherited_fields"])
+        fields = {field: value for field, value in fields.items() if field in own}
+    return yaml.safe_dump({name: answer[name], **fields}, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,160 @@
+"""``usage show`` and ``limits show``: how much was spent, and how fast a client may go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli.clients import AppArgument, OptionalApp, OrgArgument, client_of
+from pricekeeper.cli.command import Outcome, client_command
+from pricekeeper.cli.drawing import (
+    FULL_PCT,
+    STATUS_STYLES,
+    moment,
+    page,
+    pct_bar,
+    table,
+    usd,
+)
+from pricekeeper.cli.places import Place
+
+usage = typer.Typer(no_args_is_help=True, help="What was spent.")
+limits = typer.Typer(no_args_is_help=True, help="Token buckets of an app.")
+
+_DAY = ["%Y-%m-%d"]
+
+
+@client_command(usage, "show")
+async def show_usage(
+    place: Place,
+    org: OrgArgument,
+    app: OptionalApp = None,
+    *,
+    first: Annotated[
+        datetime | None, typer.Option("--from", formats=_DAY, help="The first day; else today.")
+    ] = None,
+    last: Annotated[
+        datetime | None, typer.Option("--to", formats=_DAY, help="The last day; else the first.")
+    ] = None,
+) -> Outcome:
+    """Show what an organisation or app spent: today, a day, or each day of a range.
+
+    [dim]pricekeeper usage show $ORG[/dim]
+
+    [dim]pricekeeper usage show $ORG chat --from 2026-01-01 --to 2026-01-31[/dim]
+    """
+    keeper = place.keeper(client_of(org, app))
+    if first is None:
+        if last is not None:
+            raise typer.BadParameter("--to needs --from")
+        answer = await keeper.usage()
+        return Outcome(answer, _day(answer))
+    if last is None or last == first:
+        answer = await keeper.usage(first.date())
+        return Outcome(answer, _day(answer))
+    answer = await keeper.usage_between(first.date(), last.date())
+    return Outcome(answer, _days(answer, first.date(), last.date()))
+
+
+@client_command(limits, "show")
+async def show_limits(place: Place, org: OrgArgument, app: AppArgument) -> Outcome:
+    """Show how full the token buckets of an app are; nothing is taken.
+
+    [dim]pricekeeper limits show $ORG chat[/dim]
+    """
+    answer = await place.keeper(client_of(org, app)).limits()
+    rows = table("model", "limit", "left", "of", "", "full again", numbers=["left", "of"])
+    for label, named in answer["resources"].items():
+        for name, limit in named.items():
+            left_pct = FULL_PCT * limit["remaining"] / limit["capacity"]
+            rows.add_row(
+                label,
+                name,
+                f"{limit['remaining']:,}",
+                f"{limit['capacity']:,}",
+                pct_bar(left_pct, "green" if left_pct > FULL_PCT // 10 else "yellow"),
+                "is full" if left_pct == FULL_PCT else moment(limit["resets_at"]),
+            )
+    empty = Text(f"{app} has no rate limits; see 'pricekeeper app put --help'")
+    return Outcome(answer, rows if answer["resources"] else empty)
+
+
+def _day(answer: Mapping[str, Any]) -> RenderableType:
+    rows = table(
+        "model", "spent", "quota", "", "", "calls", "tokens in", "out",
+        numbers=["spent", "quota", "calls", "tokens in", "out"],
+    )  # fmt: skip
+    active = answer["current_active_model"]
+    for label, model in answer["models"].items():
+        style = STATUS_STYLES[model["quota_status"]]
+        rows.add_row(
+            Text.assemble(label, (" ◂", "bold") if label == active else ""),
+            usd(model["cost_usd_micros"]),
+            usd(model["quota_usd_micros"]),
+            pct_bar(model["quota_pct"], style),
+            Text(f"{model['quota_pct']:.1f} %", style, justify="right"),
+            f"{model['requests']:,}",
+            f"{model['input_tokens']:,}",
+            f"{model['output_tokens']:,}",
+        )
+    heading = Text.assemble(
+        (answer.get("app_id") or answer["org_id"], "bold"),
+        f"  {answer['date']}  {answer['timezone']}  ",
+        (usd(answer["total_cost_usd_micros"]), "bold"),
+        f" of {usd(answer['total_quota_usd_micros'])}",
+    )
+    return page(heading, rows, *_apps(answer), _standing(answer))
+
+
+def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
+    """How an organisation's spend divides among its apps, where each has its own quotas."""
+    if not answer.get("apps"):
+        return []
+    rows = table("app", "spent", "", numbers=["spent"])
+    whole = max(1, answer["total_cost_usd_micros"])
+    for app, micros in sorted(answer["apps"].items(), key=lambda pair: -pair[1]):
+        rows.add_row(app, usd(micros), pct_bar(FULL_PCT * micros / whole, "cyan"))
+    return [rows]
+
+
+def _standing(answer: Mapping[str, Any]) -> Text:
+    """What is in force, and how old the numbers are."""
+    line = Text(style="dim")
+    if answer["current_active_model"] is not None:
+        line.append(f"now in use: {answer['current_active_model']}")
+        line.append(" (fallback until midnight)  " if answer["sticky_fallback_active"] else "  ")
+    updated = answer["updated_at"]
+    line.append(f"as of {moment(updated)}" if updated else "nothing was aggregated yet")
+    return line
+
+
+def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
+    labels = list(dict.fromkeys(label for day in answer["days"] for label in day["models"]))
+    rows = table("day", *labels, "spent", "", "calls", numbers=[*labels, "spent", "calls"])
+    most = max(1, *(day["total_cost_usd_micros"] for day in answer["days"]))
+    sums: dict[str, int] = dict.fromkeys(labels, 0)
+    calls = 0
+    for day in answer["days"]:
+        models, cost = day["models"], day["total_cost_usd_micros"]
+        spent = {label: models.get(label, {}).get("cost_usd_micros", 0) for label in labels}
+        for label in labels:
+            sums[label] += spent[label]
+        requests = sum(model["requests"] for model in models.values())
+        calls += requests
+        rows.add_row(
+            day["date"],
+            *(usd(spent[label]) for label in labels),
+            usd(cost),
+            pct_bar(FULL_PCT * cost / most, "cyan"),
+            f"{requests:,}",
+        )
+    rows.add_section()
+    total = sum(sums.values())
+    rows.add_row("in all", *(usd(sums[label]) for label in labels), usd(total), "", f"{calls:,}")
+    who = answer.get("app_id") or answer["org_id"]
+    return page(Text.assemble((who, "bold"), f"  {first} to {last}"), rows)

@@ -1,0 +1,151 @@
+"""Tenants never see each other: another's resource and an absent one answer byte for byte alike.
+
+The matrix is generated from the operations themselves, so a new one is in it without being asked.
+"""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from http_fixtures import Api, Reply, Tenant, usage
+from pricekeeper.http.app import OPERATIONS
+from pricekeeper.http.operation import Access, Operation
+
+OF_TENANTS = [op for op in OPERATIONS if op.access in (Access.APP, Access.ORG)]
+PROVISIONED = [
+    op for op in OPERATIONS if op.access is Access.PROVISIONING and "{org_id}" in op.path
+]
+BODIES: dict[str, Any] = {
+    "recordUsage": usage(),
+    "recordUsageBatch": {"requests": [usage()]},
+    "acquire": {"resource": "premium", "consume": {"rpm": 1}},
+    "adjustLease": {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}},
+    "rotateOrgCredentials": {"grace_period_hours": 1},
+    "rotateAppCredentials": {"grace_period_hours": 1},
+    "putOrgOverride": {"model_label": "premium"},
+    "putAppOverride": {"model_label": "premium"},
+    "putApp": {"app_name": "App"},
+}
+
+
+def path_of(operation: Operation, org_id: str, app_id: str) -> str:
+    path = operation.path.format(
+        org_id=org_id, app_id=app_id, date="2026-01-01", lease_id=str(uuid.uuid4()), session_id="x"
+    )
+    ranged = operation.name.endswith("InRange")
+    return f"{path}?from=2026-01-01&to=2026-01-02" if ranged else path
+
+
+def without_id(reply: Reply) -> tuple[int, dict[str, str], bytes]:
+    """Everything of an answer but what names the request."""
+    request_id = reply.headers["x-request-id"]
+    headers = {
+        name: value
+        for name, value in reply.headers.items()
+        if name not in ("date", "x-request-id") and not name.startswith("ratelimit")
+    }
+    return reply.status, headers, reply.data.replace(request_id.encode(), b"")
+
+
+@pytest.mark.parametrize("operation", OF_TENANTS, ids=lambda operation: operation.name)
+def test_another_tenant_does_not_exist(
+    api: Api, tenant: Tenant, other: Tenant, operation: Operation
+) -> None:
+    """The other's organisation and app, and ones that never were: the same 404."""
+    answers = []
+    for token in (tenant.app_token, tenant.org_token):
+        for org_id, app_id in (
+            (other.org_id, other.app_id),
+            (str(uuid.uuid4()), other.app_id),
+            (other.org_id, "absent"),
+        ):
+            path = path_of(operation, org_id, app_id)
+            body = BODIES.get(operation.name)
+            answers.append(without_id(api.call(operation.method, path, body, token=token)))
+    assert answers[0][0] == 404
+    assert all(answer == answers[0] for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "operation", [op for op in OF_TENANTS if "{app_id}" in op.path], ids=lambda op: op.name
+)
+def test_another_app_of_the_same_organisation_does_not_exist(
+    api: Api, tenant: Tenant, operation: Operation
+) -> None:
+    """A sibling app and an absent one: the same 404."""
+    api.provision("PUT", f"{tenant.org}/apps/sibling", {"app_name": "Sibling"})
+    answers = [
+        without_id(
+            api.call(
+                operation.method,
+                path_of(operation, tenant.org_id, app_id),
+                BODIES.get(operation.name),
+                token=tenant.app_token,
+            )
+        )
+        for app_id in ("sibling", "absent")
+    ]
+    assert answers[0][0] == 404
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    "operation", [op for op in PROVISIONED if op.name != "putOrg"], ids=lambda op: op.name
+)
+def test_a_deleted_resource_is_an_absent_one(api: Api, operation: Operation) -> None:
+    """For the platform engineer too."""
+    gone = Tenant(api).register()
+    api.provision("DELETE", gone.org)
+    answers = [
+        without_id(
+            api.provision(
+                operation.method,
+                path_of(operation, org_id, gone.app_id),
+                BODIES.get(operation.name),
+            )
+        )
+        for org_id in (gone.org_id, str(uuid.uuid4()))
+    ]
+    assert answers[0][0] == 404
+    assert answers[0] == answers[1]
+
+
+def test_another_s_session_does_not_exist(api: Api, tenant: Tenant, other: Tenant) -> None:
+    """It can't be ended, nor told from one that never was."""
+    theirs = other.login(other.client_id)["session_id"]
+    answers = [
+        without_id(api.call("DELETE", f"/auth/sessions/{name}", token=tenant.app_token))
+        for name in (theirs, "000-AAAAAAAAAAAAAAAAAAAAAA", "x")
+    ]
+    assert answers[0][0] == 404
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_an_app_does_not_read_what_is_its_organisations(api: Api, tenant: Tenant) -> None:
+    """Of its own organisation it is told so; of others it learns nothing."""
+    reply = api.call("GET", f"{tenant.org}/aggregates/today", token=tenant.app_token)
+    assert (reply.status, reply.code) == (403, "FORBIDDEN")
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [op for op in OPERATIONS if op.access is not Access.PUBLIC],
+    ids=lambda operation: operation.name,
+)
+def test_nothing_works_without_credentials(api: Api, tenant: Tenant, operation: Operation) -> None:
+    """No token, a garbled one, a token of another kind: the same 401."""
+    path = path_of(operation, tenant.org_id, tenant.app_id)
+    body = BODIES.get(operation.name)
+    answers = [
+        without_id(api.call(operation.method, path, body, headers=headers))
+        for headers in (
+            {},
+            {"authorization": "Bearer nonsense"},
+            {"authorization": "Basic eDp5"},
+            {"authorization": f"Bearer {tenant.app_token[:-4]}AAAA"},
+            {"x-api-key": "wrong-key-wrong-key"},
+        )
+    ]
+    assert answers[0][0] == 401
+    assert all(answer == answers[0] for answer in answers)
