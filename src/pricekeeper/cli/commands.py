@@ -1,38 +1,38 @@
-"""The commands. Each prints what happened and what to do next; errors are one line."""
+"""The command line as a whole: which commands there are.
+
+Modules that a command needs are imported when it runs, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from pricekeeper.bootstrap import open_services
-from pricekeeper.cli import serving
-from pricekeeper.errors import PriceKeeperError
-from pricekeeper.settings import CONFIG, STORE, read_settings
-
-EXIT_FAILED: Final = 1
+from pricekeeper import __version__
+from pricekeeper.cli import access, clients, doctor, prices, upkeep, usage
+from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
-tables = typer.Typer(no_args_is_help=True, help="The store's tables.")
-app.add_typer(tables, name="tables")
-
-StoreOption = Annotated[
-    str | None, typer.Option("--store", help=f"Where the data lives; default ${STORE}.")
-]
-ConfigOption = Annotated[
-    str | None, typer.Option("--config", help=f"The deployment file; default ${CONFIG}.")
-]
 
 
 @app.callback()
-def pricekeeper() -> None:
-    """Keep the LLM spend of many organisations and apps under control on Amazon Bedrock."""
+def pricekeeper(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version, and exit.")
+    ] = False,
+) -> None:
+    """Keep the LLM spend of many organisations and apps under control on Amazon Bedrock.
+
+    Commands work straight on the store ($PRICEKEEPER_STORE or --store), or on a running service
+    (--url, with $PRICEKEEPER_PROVISIONING_KEY). Exit codes: 0 done, 1 failed, 2 usage, 3 not
+    found, 4 refused, 5 unavailable.
+    """
+    if version:
+        typer.echo(f"pricekeeper {__version__}")
+        raise typer.Exit
 
 
 @app.command()
@@ -43,16 +43,18 @@ def serve(
     store: StoreOption = None,
     config: ConfigOption = None,
     workers: Annotated[int, typer.Option(help="How many processes.", min=1, max=64)] = 1,
-    demo: Annotated[bool, typer.Option(help="Bring a demo organisation and a key for it.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Bring a demo organisation and a key for it.")
+    ] = False,
 ) -> None:
     """Run the service.
-
-    [dim]Examples:[/dim]
 
     [dim]pricekeeper serve --demo[/dim]
 
     [dim]pricekeeper serve --host 0.0.0.0 --workers 2 --store dynamodb://eu-central-1[/dim]
     """
+    from pricekeeper.cli import serving  # noqa: PLC0415
+
     serving.serve(
         host=host,
         port=port,
@@ -64,36 +66,49 @@ def serve(
     )
 
 
-@tables.command("create")
-def create_tables(store: StoreOption = None) -> None:
-    """Create whatever tables are missing, and wait until they can be used.
+@app.command("demo")
+def run_demo(
+    *,
+    secs: Annotated[
+        int, typer.Option("--secs", min=2, max=600, help="How long the day shall take.")
+    ] = 24,
+    calls: Annotated[
+        int, typer.Option("--calls", min=60, max=100_000, help="How many model calls it has.")
+    ] = 2_000,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed is another day.")] = 1,
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", metavar="FOLDER", help="Keep the store there, to look at it."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Watch a whole day of a company's Bedrock traffic, through the real service, in half a minute.
 
-    [dim]Example: pricekeeper tables create --store dynamodb://eu-central-1?prefix=prod-[/dim]
+    Nothing is called but this machine, and nothing is left behind.
+
+    [dim]pricekeeper demo[/dim]
+
+    [dim]pricekeeper demo --secs 60 --calls 5000 --keep demo-data[/dim]
     """
-    settings = read_settings(_environment(store))
+    from pricekeeper.cli.demo import demonstrate  # noqa: PLC0415
 
-    async def create() -> None:
-        async with open_services(settings):
-            pass
+    demonstrate(secs=secs, calls=calls, seed=seed, keep=keep, as_json=as_json)
 
-    asyncio.run(create())
-    Console().print("the tables are there; next: [bold]pricekeeper serve")
+
+app.add_typer(clients.orgs, name="org")
+app.add_typer(clients.apps, name="app")
+app.add_typer(access.credentials, name="credentials")
+app.add_typer(access.overrides, name="override")
+app.add_typer(access.sessions, name="sessions")
+app.add_typer(usage.usage, name="usage")
+app.add_typer(usage.limits, name="limits")
+app.add_typer(prices.prices, name="prices")
+app.add_typer(upkeep.tables, name="tables")
+app.add_typer(upkeep.keys, name="keys")
+app.add_typer(upkeep.top)
+app.add_typer(doctor.top)
 
 
 def main() -> None:
-    """Run a command; an error of ours becomes one line and exit code 1."""
-    try:
-        app()
-    except PriceKeeperError as error:
-        Console(stderr=True).print(
-            f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False
-        )
-        sys.exit(EXIT_FAILED)
-
-
-def _environment(store: str | None) -> dict[str, str]:
-    """The process's environment, with what the command line says instead."""
-    environment = dict(os.environ)
-    if store is not None:
-        environment[STORE] = store
-    return environment
+    """Run a command; an error of ours becomes one line and its exit code."""
+    run_app(app)

@@ -71,6 +71,9 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         list(dict.fromkeys(bodies)), ref_template=_REFERENCE
     )
+    # Each record of a batch is judged by itself: one that does not fit is answered, not refused.
+    records = components["BatchBody"]["properties"]["requests"]
+    records["items"] = {"anyOf": [records["items"], {}]}
     by_type = dict(zip(dict.fromkeys(bodies), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:

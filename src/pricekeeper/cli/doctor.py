@@ -1,0 +1,53 @@
+"""``pricekeeper doctor``: is everything as it must be, and if not, what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.command import Outcome, doctor_command
+from pricekeeper.cli.drawing import page
+from pricekeeper.cli.places import Target
+
+top = typer.Typer()
+
+_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+@doctor_command(top, "doctor")
+async def doctor(target: Target) -> Outcome:
+    """Check store, tables, clock, keys, configuration and disk; exit 1 if one of them fails.
+
+    [dim]pricekeeper doctor[/dim]
+
+    [dim]pricekeeper doctor --url https://keeper.example.com[/dim]
+    """
+    if target.url:
+        from pricekeeper.cli.checks_service import service_checks  # noqa: PLC0415
+
+        checks = [check async for check in service_checks(target, target.url)]
+    else:
+        from pricekeeper.cli.checks import store_checks  # noqa: PLC0415
+
+        checks = [check async for check in store_checks(target)]
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(no_wrap=True)
+    rows.add_column(no_wrap=True)
+    rows.add_column(overflow="fold")
+    for check in checks:
+        told = Text(check.told)
+        if check.fix:
+            told.append(f"\n→ {check.fix}", "bold")
+        rows.add_row(Text(check.level, _STYLES[check.level]), check.name, told)
+    failed = sum(check.level == "FAIL" for check in checks)
+    warned = sum(check.level == "WARN" for check in checks)
+    verdict = Text("all is well", "green")
+    if failed or warned:
+        verdict = Text(f"{failed} failed, {warned} to look at", "red" if failed else "yellow")
+    answer = {"checks": [asdict(check) for check in checks], "failed": failed, "warned": warned}
+    code = exits.FAILED if failed else exits.OK
+    return Outcome(answer, page(verdict, rows), code)

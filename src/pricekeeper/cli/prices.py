@@ -1,0 +1,173 @@
+"""``pricekeeper prices``: what is in force, what a source says, and whether the two agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.drawing import page, table, usd
+from pricekeeper.errors import SettingsError
+from pricekeeper.settings import PRICE_SOURCE, Settings
+
+if TYPE_CHECKING:  # they bring every feature with them
+    from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
+    from pricekeeper.pricing.reports import Change
+
+prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
+
+SourceOption = Annotated[
+    str | None,
+    typer.Option("--source", help=f"genai-prices, or aws:REGION[:FILE]; else ${PRICE_SOURCE}."),
+]
+
+
+@store_command(prices, "show")
+async def show_prices(
+    settings: Settings,
+    *,
+    day: Annotated[
+        datetime | None, typer.Option("--day", formats=["%Y-%m-%d"], help="Else today, in UTC.")
+    ] = None,
+) -> Outcome:
+    """Show the prices in force, in dollars per million tokens, and where each comes from.
+
+    [dim]pricekeeper prices show --day 2026-01-23[/dim]
+    """
+    from pricekeeper.bootstrap import open_services  # noqa: PLC0415
+    from pricekeeper.metering.days import date_of, org_day  # noqa: PLC0415
+    from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
+
+    answer: list[dict[str, Any]] = []
+    names = [component.value.replace("_", " ") for component in COMPONENTS]
+    rows = table("model", *names, "source", "model id", numbers=names)
+    async with open_services(settings) as services:
+        today = date_of(org_day("UTC", services.clock.now_ms()))
+        shown = today if day is None else day.date()
+        for model in services.prices.catalogue:
+            found = await services.prices.prices_for(model, shown)
+            rates = [found.table.default.of(component) for component in COMPONENTS]
+            known = zip(COMPONENTS, rates, strict=True)
+            answer.append(
+                {
+                    "label": model.label,
+                    "bedrock_model_id": model.bedrock_model_id,
+                    **{one.price_field: price for one, price in known if price is not None},
+                    "version": found.version,
+                    "source": found.source,
+                }
+            )
+            told = ("-" if price is None else usd(price) for price in rates)
+            rows.add_row(model.label, *told, found.source, model.bedrock_model_id)
+    heading = Text.assemble(("prices ", "bold"), f"{shown}  per million tokens")
+    return Outcome({"day": shown.isoformat(), "models": answer}, page(heading, rows))
+
+
+@store_command(prices, "refresh")
+async def refresh_prices(
+    settings: Settings,
+    *,
+    source: SourceOption = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option("--accept", metavar="LABEL", help="Believe a suspicious price; repeatable."),
+    ] = None,
+) -> Outcome:
+    """Write what the source says for yesterday, today and tomorrow; exit 1 if it is not believed.
+
+    [dim]pricekeeper prices refresh --source genai-prices[/dim]
+
+    [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
+    """
+    from pricekeeper.bootstrap import open_services  # noqa: PLC0415
+    from pricekeeper.values import parse_model_label  # noqa: PLC0415
+
+    labels = [parse_model_label(label, "--accept") for label in accept or ()]
+    async with open_services(settings) as services:
+        for label in labels:
+            services.prices.catalogue.model(label)  # a misspelt one would be accepted in silence
+        report = await services.prices.refresh(
+            _source(settings, source), accept_suspicious=labels
+        )
+    code = exits.FAILED if report.refused else exits.OK
+    return Outcome(report, _refreshed(report), code)
+
+
+@store_command(prices, "check")
+async def check_prices(settings: Settings, *, source: SourceOption = None) -> Outcome:
+    """Compare the deployment file with a source; exit 1 if they differ. Nothing is written.
+
+    [dim]pricekeeper prices check --source genai-prices[/dim]
+    """
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
+    from pricekeeper.pricing.refresh import check  # noqa: PLC0415
+
+    catalogue = load_catalogue(settings.config_path)
+    report = await check(SystemClock(), catalogue, _source(settings, source))
+    code = exits.FAILED if report.differing else exits.OK
+    return Outcome(report, _checked(report), code)
+
+
+def _source(settings: Settings, named: str | None) -> PriceSource:
+    from pricekeeper.bootstrap import price_source  # noqa: PLC0415
+
+    wanted = named or settings.price_source
+    if wanted is None:
+        raise SettingsError(PRICE_SOURCE, "is not set; say --source genai-prices, for example")
+    return price_source(wanted)
+
+
+def _refreshed(report: RefreshReport) -> RenderableType:
+    parts: list[RenderableType] = []
+    changed = {update.label: update for update in report.updated}
+    if changed:
+        rows = _changes_table("was", "is")
+        for update in changed.values():
+            _add_changes(rows, update.label, update.changes, "as before")
+        parts.append(rows)
+    if report.unchanged:
+        parts.append(Text(f"up to date: {', '.join(report.unchanged)}"))
+    if report.refused:
+        rows = _changes_table("in force", "not believed")
+        for refusal in report.refused:
+            _add_changes(rows, refusal.label, refusal.suspicious, "")
+        labels = " ".join(f"--accept {refusal.label}" for refusal in report.refused)
+        parts += [rows, Text(f"if that is right: pricekeeper prices refresh {labels}", "yellow")]
+    parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
+    return page(Text.assemble(("prices ", "bold"), f"from {report.source}"), *parts)
+
+
+def _checked(report: CheckReport) -> RenderableType:
+    parts: list[RenderableType] = []
+    if report.agreeing:
+        parts.append(Text(f"as the source says: {', '.join(report.agreeing)}", "green"))
+    if report.differing:
+        rows = _changes_table("file", "source")
+        for difference in report.differing:
+            _add_changes(rows, difference.label, difference.changes, "")
+        parts.append(rows)
+    parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
+    return page(Text.assemble(("prices ", "bold"), f"against {report.source}"), *parts)
+
+
+def _changes_table(old: str, new: str) -> Any:
+    return table("model", "price", old, new, numbers=[old, new])
+
+
+def _add_changes(rows: Any, label: str, changes: Sequence[Change], without: str) -> None:
+    if not changes:
+        rows.add_row(label, without, "", "")
+    for change in changes:
+        old, new = ("-" if n is None else usd(n) for n in (change.old, change.new))
+        rows.add_row(label, change.price, old, new)
+
+
+def _unmatched(label: str, reason: str) -> Text:
+    return Text(f"{label}: {reason}", "yellow")

@@ -1,0 +1,150 @@
+"""``aggregate``, ``tables`` and ``keys``: what an operator does to a deployment now and then."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.drawing import done, facts, page, table
+from pricekeeper.errors import StoreMisconfiguredError
+from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+
+if TYPE_CHECKING:  # it brings every feature with it
+    from pricekeeper.storage import Store
+
+tables = typer.Typer(no_args_is_help=True, help="The store's tables.")
+keys = typer.Typer(no_args_is_help=True, help="The keys that sign tokens.")
+top = typer.Typer()
+
+
+@store_command(top, "aggregate")
+async def aggregate(settings: Settings) -> Outcome:
+    """Bring every daily total up to date, once: for cron, where no service does it.
+
+    [dim]* * * * * pricekeeper aggregate --json >> aggregate.log[/dim]
+    """
+    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.metering import Aggregator  # noqa: PLC0415
+
+    async with opened_store(settings) as store:
+        report = await Aggregator(store, SystemClock()).run_once()
+    heading = Text("aggregated", "bold green")
+    if report.failed:
+        heading = Text(f"{report.failed} totals could not be brought up to date", "bold red")
+    lag = "unknown: the first run" if report.lag_ms is None else f"{report.lag_ms / 1000:.1f} s"
+    about = {
+        "days looked at": str(report.days),
+        "accounts": str(report.accounts),
+        "totals written": str(report.written),
+        "lag": lag,
+        **{f"error {n}": Text(told, "red") for n, told in enumerate(report.errors, 1)},
+    }
+    code = exits.FAILED if report.failed else exits.OK
+    return Outcome(report, page(heading, facts(about)), code)
+
+
+@store_command(tables, "create")
+async def create_tables(settings: Settings) -> Outcome:
+    """Create whatever tables are missing, and wait until they can be used.
+
+    [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
+    """
+    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+
+    async with opened_store(settings) as store:
+        await store.create_tables()
+        found = await tables_found(store)
+    return Outcome({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
+
+
+@store_command(tables, "status")
+async def show_tables(settings: Settings) -> Outcome:
+    """Show which tables there are; exit 1 if one is missing. Nothing is created.
+
+    [dim]pricekeeper tables status[/dim]
+    """
+    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
+
+    if is_missing_file(settings):
+        found = {one.name: False for one in ALL_TABLES}
+    else:
+        async with opened_store(settings) as store:
+            found = await tables_found(store)
+    rows = table("table", "")
+    for name, there in found.items():
+        rows.add_row(name, Text("there", "green") if there else Text("missing", "red"))
+    complete = all(found.values())
+    parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
+    code = exits.OK if complete else exits.FAILED
+    return Outcome({"tables": found}, page(Text("tables", "bold"), *parts), code)
+
+
+@store_command(keys, "rotate")
+async def rotate_keys(
+    settings: Settings,
+    *,
+    drop_old: Annotated[
+        bool,
+        typer.Option("--drop-old", help="Somebody has seen them: end every token and session."),
+    ] = False,
+) -> Outcome:
+    """Add a signing key, published five minutes before it signs; no restart, nobody logs in again.
+
+    [dim]pricekeeper keys rotate[/dim]
+    """
+    from pricekeeper.bootstrap.services import KEY_FILE  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.tokens import KeyFile  # noqa: PLC0415
+
+    path = settings.data_dir / KEY_FILE
+    keyring = KeyFile(path).rotate(SystemClock().now_ms() // 1000, drop_old=drop_old)
+    newest = keyring.entries[-1]
+    from_when = datetime.fromtimestamp(newest.active_from_epoch, UTC)
+    answer = {
+        "file": str(path),
+        "kid": newest.kid,
+        "signs_from": from_when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "keys": len(keyring.entries),
+        "dropped_old": drop_old,
+    }
+    told = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
+    return Outcome(answer, done(told, f"{len(keyring.entries)} keys in {path}; back it up"))
+
+
+async def tables_found(store: Store) -> dict[str, bool]:
+    """Which tables answer a read."""
+    from pricekeeper.storage import Key  # noqa: PLC0415
+    from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
+
+    found = {}
+    for one in ALL_TABLES:
+        try:
+            await store.get(one, Key("status", "status" if one.sorted else None))
+        except StoreMisconfiguredError as error:
+            if not _is_missing_table(error):
+                raise
+            found[one.name] = False
+        else:
+            found[one.name] = True
+    return found
+
+
+def is_missing_file(settings: Settings) -> bool:
+    """Whether the store is a file that nobody has made yet; opening it would make it."""
+    match settings.store:
+        case SqliteLocation(path) if path != MEMORY:
+            return not Path(path).exists()
+    return False
+
+
+def _is_missing_table(error: StoreMisconfiguredError) -> bool:
+    told = str(error).lower()
+    return "no such table" in told or "resourcenotfound" in told
