@@ -9,7 +9,8 @@ COPY src ./src
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/pricekeeper \
     && pip wheel --no-deps --wheel-dir dist . \
-    && pip --python /opt/pricekeeper install --only-binary=:all: --constraint constraints.txt dist/*.whl
+    && pip --python /opt/pricekeeper install --only-binary=:all: --constraint constraints.txt \
+        "$(echo dist/*.whl)[prices]"
 
 FROM python:${PYTHON_VERSION}-slim
 LABEL org.opencontainers.image.title="pricekeeper" \

@@ -1,7 +1,9 @@
 """The IAM policies grant what the DynamoDB adapter asks for: no less, and no more."""
 
 import ast
+import asyncio
 import json
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,16 +85,21 @@ async def test_the_service_needs_exactly_its_policy(proxy: FaultProxy, prefix: s
     assert policy.unused(needed) == set()
 
 
-async def test_creating_tables_needs_exactly_its_own_policy(proxy: FaultProxy, prefix: str) -> None:
-    """`tables create` gets by with a policy that reads no item; the service never needs it."""
+async def test_the_command_that_creates_tables_needs_exactly_its_own_policy(
+    proxy: FaultProxy, prefix: str
+) -> None:
+    """`pricekeeper tables create`, on an account without tables, with a policy that writes no item."""
     policy = Policy.read(TABLES_CREATE)
+    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
 
-    store = await open_store(
-        DynamoDbLocation("us-east-1", prefix, proxy.endpoint), clock=SystemClock()
+    command = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pricekeeper", "tables", "create", "--store", store),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
-    await store.create_tables()
-    await store.close()
+    told, _ = await command.communicate()
 
+    assert command.returncode == 0, told.decode()
     needed = permissions(proxy.seen)
     assert [permission for permission in needed if not policy.allows(permission)] == []
     assert policy.unused(needed) == set()

@@ -17,7 +17,6 @@ overrides = typer.Typer(no_args_is_help=True, help="A model set by hand, until m
 sessions = typer.Typer(no_args_is_help=True, help="Live sessions of a client.")
 
 
-
 @place_command(credentials, "rotate")
 async def rotate(
     place: Place,

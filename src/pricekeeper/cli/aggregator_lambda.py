@@ -2,7 +2,8 @@
 
 The function's handler is ``pricekeeper.cli.aggregator_lambda.handler``; its settings are the
 service's own, from the environment. The event is not looked at, so any schedule will do, and
-two functions at once do no harm: totals only move forward.
+two functions at once do no harm: totals only move forward. It opens the store and nothing else:
+a function that sums needs no keys, and has no folder to keep any in.
 
 Lambda gives one event at a time to a process and freezes it in between. So what took time to
 open is kept: the event loop, and the store that is bound to it. A frozen process loses its
@@ -13,46 +14,45 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
 
 import msgspec
 import structlog
 
-from pricekeeper.bootstrap import Services, open_services
+from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.metering import AggregationReport
-from pricekeeper.settings import Settings, read_settings
+from pricekeeper.metering import AggregationReport, Aggregator
+from pricekeeper.settings import StoreLocation, read_settings
+from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
 
 log = structlog.get_logger("pricekeeper.aggregator")
 
 
 class WarmAggregator:
-    """An event loop with open services on it, kept from one run to the next."""
+    """An event loop with an open store on it, kept from one run to the next."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, location: StoreLocation) -> None:
+        self._location = location
+        self._clock = SystemClock()
         self._runner = asyncio.Runner()
-        self._opened = AsyncExitStack()
-        self._services: Services | None = None
+        self._store: Store | None = None
 
     def run_once(self) -> AggregationReport:
-        """Aggregate. If the services could not be opened, the next run tries that again."""
+        """Aggregate. If the store could not be opened, the next run tries that again."""
         return self._runner.run(self._run_once())
 
     def close(self) -> None:
         """Let go of everything. Lambda never asks for that; whoever embeds this may."""
-        self._services = None
-        self._runner.run(self._opened.aclose())
+        if self._store is not None:
+            self._runner.run(self._store.close())
         self._runner.close()
 
     async def _run_once(self) -> AggregationReport:
-        if self._services is None:
-            opening = open_services(self._settings)
-            self._services = await self._opened.enter_async_context(opening)
-        return await self._services.aggregator.run_once()
+        if self._store is None:
+            self._store = await open_store(self._location, clock=self._clock)
+        return await Aggregator(self._store, self._clock).run_once()
 
 
 @cache
@@ -64,7 +64,7 @@ def warm_aggregator() -> WarmAggregator:
     """
     settings = read_settings(os.environ)
     configure_logging(settings.log_level)
-    return WarmAggregator(settings)
+    return WarmAggregator(settings.store)
 
 
 def handler(event: object, context: object) -> dict[str, Any]:

@@ -109,14 +109,18 @@ async def list_orgs(place: Place) -> Outcome:
     [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
     """
     found = await place.admin.list_orgs()
-    rows = table("organisation", "name", "timezone", "scope", "quotas a day", numbers=["quotas a day"])
+    rows = table(
+        "organisation", "name", "timezone", "scope", "quotas a day", numbers=["quotas a day"]
+    )
     for org in found:
         settings = org["configuration"]
         quotas = usd(sum(settings["quotas"].values()))
         rows.add_row(
             org["org_id"], org["org_name"], settings["timezone"], settings["quota_scope"], quotas
         )
-    return Outcome(found, rows if found else Text("no organisations; see 'pricekeeper org put --help'"))
+    return Outcome(
+        found, rows if found else Text("no organisations; see 'pricekeeper org put --help'")
+    )
 
 
 @place_command(orgs, "delete")
@@ -175,7 +179,9 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
     [dim]pricekeeper app list $ORG[/dim]
     """
     found = await place.admin.list_apps(org)
-    rows = table("app", "name", "order", "quotas a day", "sessions", numbers=["quotas a day", "sessions"])
+    rows = table(
+        "app", "name", "order", "quotas a day", "sessions", numbers=["quotas a day", "sessions"]
+    )
     for app in found:
         settings = app["configuration"]
         rows.add_row(
@@ -254,9 +260,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         ),
         "rate limits": told("rate_limits", rate_limits(settings["rate_limits"]) or "none"),
         "sessions": told("session_limit", f"{settings['session_limit']} at most"),
-        "tight from": told(
-            "tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"
-        ),
+        "tight from": told("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
     heading = Text.assemble((name, "bold"), (status, "green"))
     return page(heading, facts(about), *claim_hint(answer.get("secret_retrieval")))

@@ -184,9 +184,7 @@ async def _awaited(work: Awaitable[Outcome]) -> Outcome:
     return await work
 
 
-def _declare(
-    command: Callable[..., None], function: Command, options: Mapping[str, Any]
-) -> None:
+def _declare(command: Callable[..., None], function: Command, options: Mapping[str, Any]) -> None:
     """Give the command the signature that Typer reads: the function's own, and the options.
 
     The first parameter is the place, which does not come from the command line.

@@ -45,11 +45,9 @@ class Target:
 
     def settings(self) -> Settings:
         """The settings of this process, with what the command line says instead."""
-        environment = dict(os.environ)
-        for name, value in ((STORE, self.store), (CONFIG, self.config)):
-            if value is not None:
-                environment[name] = value
-        return read_settings(environment)
+        said = {STORE: self.store, CONFIG: self.config}
+        given = {name: value for name, value in said.items() if value is not None}
+        return read_settings({**os.environ, **given})
 
 
 class Place(Protocol):

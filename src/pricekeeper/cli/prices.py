@@ -92,9 +92,7 @@ async def refresh_prices(
     async with open_services(settings) as services:
         for label in labels:
             services.prices.catalogue.model(label)  # a misspelt one would be accepted in silence
-        report = await services.prices.refresh(
-            _source(settings, source), accept_suspicious=labels
-        )
+        report = await services.prices.refresh(_source(settings, source), accept_suspicious=labels)
     code = exits.FAILED if report.refused else exits.OK
     return Outcome(report, _refreshed(report), code)
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from rich.console import Console
@@ -74,13 +74,13 @@ async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console
             await prepare_demo(services, url, console)
 
 
-def _run(host: str, port: int, workers: int) -> None:
-    metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
-    if metrics_folder is not None:
-        os.environ[MULTIPROCESS] = metrics_folder
-    config = uvicorn.Config(
-        _APP,
-        factory=True,
+def server_config(
+    app: Any, *, host: str, port: int, workers: int = 1, factory: bool = False
+) -> uvicorn.Config:
+    """How the application is served, wherever it is."""
+    return uvicorn.Config(
+        app,
+        factory=factory,
         host=host,
         port=port,
         workers=workers,
@@ -94,6 +94,13 @@ def _run(host: str, port: int, workers: int) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=GRACEFUL_SECS,
     )
+
+
+def _run(host: str, port: int, workers: int) -> None:
+    metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
+    if metrics_folder is not None:
+        os.environ[MULTIPROCESS] = metrics_folder
+    config = server_config(_APP, factory=True, host=host, port=port, workers=workers)
     try:
         if workers > 1:
             Multiprocess(config, sockets=[config.bind_socket()]).run()

@@ -119,7 +119,8 @@ def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] 
         matched = _LIMIT.fullmatch(text)
         if matched is None:
             raise typer.BadParameter(
-                f"{text!r}: want LABEL:NAME=N/PERIOD, such as *:rpm=60/1m", param_hint="--rate-limit"
+                f"{text!r}: want LABEL:NAME=N/PERIOD, such as *:rpm=60/1m",
+                param_hint="--rate-limit",
             )
         amount = int(matched["amount"])
         limits.setdefault(matched["label"], {})[matched["name"]] = {

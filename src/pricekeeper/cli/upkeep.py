@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
@@ -39,7 +40,7 @@ async def aggregate(settings: Settings) -> Outcome:
     if report.failed:
         heading = Text(f"{report.failed} totals could not be brought up to date", "bold red")
     lag = "unknown: the first run" if report.lag_ms is None else f"{report.lag_ms / 1000:.1f} s"
-    about = {
+    about: dict[str, RenderableType] = {
         "days looked at": str(report.days),
         "accounts": str(report.accounts),
         "totals written": str(report.written),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http import wire
-from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.caching import cached
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.runtime import quota_use
@@ -49,7 +49,7 @@ async def on_day(call: Call) -> Answer:
 async def in_range(call: Call) -> Answer:
     """What each day of a range came to, the earliest first."""
     policy = await _policy(call)
-    query, now = call.request.query_params, _today(call, policy)
+    query, now = call.request.query, _today(call, policy)
     if "from" not in query or "to" not in query:
         raise InvalidValueError("from" if "from" not in query else "to", "is required: yyyy-mm-dd")
     first, last = _date("from", query["from"]), _date("to", query["to"])
@@ -68,7 +68,7 @@ async def in_range(call: Call) -> Answer:
     days = [answer for answer, _ in read_days]
     more = {} if policy.app_id is None else {"app_id": str(policy.app_id)}
     body = wire.AggregateRange(policy.org_id, days, **more)
-    return cached_answer(call, body, _max_age(policy, QuotaStatus.NORMAL))
+    return cached(call, body, _max_age(policy, QuotaStatus.NORMAL))
 
 
 async def _one_day(call: Call, policy: Policy, day: date) -> Answer:
@@ -77,7 +77,7 @@ async def _one_day(call: Call, policy: Policy, day: date) -> Answer:
     tight = any(model.quota_status != QuotaStatus.NORMAL for model in answer.models.values())
     mode = QuotaStatus.TIGHT if tight else QuotaStatus.NORMAL
     max_age = _max_age(policy, mode) if day == _today(call, policy) else PAST_DAY_SECS
-    return cached_answer(call, answer, max_age, ((b"x-data-lag-secs", b"%d" % lag_secs),))
+    return cached(call, answer, max_age, ((b"x-data-lag-secs", b"%d" % lag_secs),))
 
 
 async def _aggregate(call: Call, policy: Policy, day: date) -> tuple[wire.AggregateAnswer, int]:

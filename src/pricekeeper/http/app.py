@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
-from starlette.routing import Route, Router
+from starlette.routing import Router
 
 from pricekeeper.bootstrap import Services, Supervisor, open_services
+from pricekeeper.clock import Clock
 from pricekeeper.http import aggregates, health, identity, provisioning, runtime
+from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.draining import readiness_ends_first
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.observing import Observer
 from pricekeeper.http.openapi import openapi
-from pricekeeper.http.operation import Operation
-from pricekeeper.http.serving import Dispatch, Endpoint, Shell, no_such_path
+from pricekeeper.http.serving import Routes, Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import Settings, read_settings
 from pricekeeper.telemetry.logs import configure_logging
 
-# The busiest first: routes are tried in this order.
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
     *identity.OPERATIONS,
@@ -34,14 +34,17 @@ OPERATIONS: Final = (
 )
 
 
-def make_app(settings: Settings) -> Shell:
+def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
     """An application that opens its services when it starts and drains them when it stops."""
     document = msgspec.json.encode(openapi(OPERATIONS))
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
         draining = asyncio.Event()
-        async with open_services(settings) as services, _background(services) as observer:
+        async with (
+            open_services(settings, clock=clock) as services,
+            _background(services) as observer,
+        ):
             limiter = Limiter(services.store, clock=services.clock)
             with readiness_ends_first(draining, settings.drain_secs):
                 yield {
@@ -53,10 +56,8 @@ def make_app(settings: Settings) -> Shell:
                 }
             await limiter.close()
 
-    router = Router(
-        _routes(OPERATIONS), redirect_slashes=False, default=no_such_path, lifespan=lifespan
-    )
-    return Shell(router)
+    router = Router(default=Routes(OPERATIONS), redirect_slashes=False, lifespan=lifespan)
+    return Shell(router, AccessLog(enabled=settings.log_level in ("debug", "info")))
 
 
 def app_from_environment() -> Shell:
@@ -84,10 +85,3 @@ async def _background(services: Services) -> AsyncIterator[Observer]:
         yield observer
     finally:
         await supervisor.close()
-
-
-def _routes(operations: tuple[Operation, ...]) -> list[Route]:
-    paths: dict[str, dict[str, Endpoint]] = {}
-    for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = Endpoint(operation)
-    return [Route(path, Dispatch(path, endpoints)) for path, endpoints in paths.items()]

@@ -12,22 +12,34 @@ from pricekeeper.http.operation import Answer, Call
 _encode = msgspec.json.Encoder().encode
 
 
+def etag_of(data: bytes) -> bytes:
+    """The mark of an answer: another body, another mark."""
+    return b'"%s"' % hashlib.blake2b(data, digest_size=12).hexdigest().encode()
+
+
+def cached(
+    call: Call, body: Any, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> Answer:
+    """The body, encoded, as an answer that may be kept."""
+    data = _encode(body)
+    return cached_answer(call, data, etag_of(data), max_age_secs, headers)
+
+
 def cached_answer(
     call: Call,
-    body: Any,
+    data: bytes,
+    etag: bytes,
     max_age_secs: int,
     headers: tuple[tuple[bytes, bytes], ...] = (),
 ) -> Answer:
-    """The body, or 304 if the caller has the same one; private to the caller either way."""
-    data = body if isinstance(body, bytes) else _encode(body)
-    etag = b'"%s"' % hashlib.blake2b(data, digest_size=12).hexdigest().encode()
+    """The bytes, or 304 if the caller has the same ones; private to the caller either way."""
     told = (
         (b"etag", etag),
         (b"cache-control", b"private, max-age=%d" % max_age_secs),
         (b"vary", b"Authorization"),
         *headers,
     )
-    known = call.request.headers.get("if-none-match", "")
+    known = call.request.header(b"if-none-match")
     if known and any(mark.strip().removeprefix("W/") == etag.decode() for mark in known.split(",")):
         return Answer(304, None, told)
     return Answer(200, data, told)

@@ -16,15 +16,17 @@ from types import UnionType
 from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 
 from pricekeeper.errors import PriceKeeperError
+from pricekeeper.http.incoming import Incoming
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 ERRORS_MAX: Final = 100
 """No more mistakes than this are told: the rest shows when these are mended."""
 
 _Wire = TypeVar("_Wire")
+_JSON: Final = ("application/json", None)
 _WHERE: Final = re.compile(r" - at `\$?(.*)`$")
 
 
@@ -52,9 +54,9 @@ class BodyTooLargeError(PriceKeeperError):
     code = "PAYLOAD_TOO_LARGE"
 
 
-async def read_body(request: Request[Any]) -> bytes:
+async def read_body(request: Incoming) -> bytes:
     """The whole body, refused as soon as it is known to be too large."""
-    declared = request.headers.get("content-length", "")
+    declared = request.header(b"content-length") or ""
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")
     body = b""
@@ -70,10 +72,10 @@ async def read_body(request: Request[Any]) -> bytes:
             return body
 
 
-async def read_json(request: Request[Any], wire: type[_Wire]) -> _Wire:
+async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
     """The body as a value of the wire type."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind.lower() != "application/json":
+    kind = request.header(b"content-type")
+    if kind not in _JSON and (kind or "").partition(";")[0].strip().lower() not in _JSON:
         raise RequestRefusedError("send the body as Content-Type: application/json")
     return parse_json(await read_body(request), wire)
 
@@ -105,7 +107,7 @@ def strict_json(body: bytes) -> Any:
     """Plain JSON values, refusing whatever two readers could understand differently."""
     try:
         text = body.decode()
-        plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        plain = _STRICT.decode(text)
         if "\\u" in text:
             json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeError:
@@ -130,6 +132,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
+
+
+_STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def _mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:

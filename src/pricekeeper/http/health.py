@@ -26,7 +26,7 @@ async def healthz(call: Call) -> Answer:
 
 async def readyz(call: Call) -> Answer:
     """Whether requests can be served: the store answers, and we are not shutting down."""
-    if call.request.scope["state"]["draining"].is_set():
+    if call.request.state["draining"].is_set():
         return Answer(503, wire.Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
     try:
         await call.services.store.get(CONFIG, _PROBE)
@@ -42,7 +42,7 @@ async def metrics(call: Call) -> Answer:
 
 async def openapi_document(call: Call) -> Answer:
     """This API, described."""
-    return Answer(200, call.request.scope["state"]["openapi"], _CACHE)
+    return Answer(200, call.request.state["openapi"], _CACHE)
 
 
 async def documentation(call: Call) -> Answer:

@@ -102,7 +102,7 @@ async def jwks(call: Call) -> Answer:
 
 async def metadata(call: Call) -> Answer:
     """Where everything is (RFC 8414)."""
-    base = str(call.request.base_url).rstrip("/")
+    base = call.request.base_url
     body = {
         "issuer": call.services.settings.issuer,
         "token_endpoint": f"{base}/auth/token",
@@ -162,7 +162,7 @@ def _introspected(call: Call, found: Introspection | None) -> wire.Claims:
 
 
 def _user_agent(call: Call) -> str:
-    return call.request.headers.get("user-agent", "")[:LABEL_LENGTH_MAX]
+    return (call.request.header(b"user-agent") or "")[:LABEL_LENGTH_MAX]
 
 
 def _granted(grant: Grant) -> wire.TokenAnswer:

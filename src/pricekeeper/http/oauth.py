@@ -42,7 +42,7 @@ class OAuthRefusedError(RequestRefusedError):
 
 async def parameters(call: Call, wire: type[_Wire]) -> _Wire:
     """The parameters of the request, from a form or from JSON."""
-    kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = (call.request.header(b"content-type") or "").partition(";")[0].strip().lower()
     body = await read_body(call.request)
     if kind == FORM:
         return convert(_form(body), wire)
@@ -53,7 +53,7 @@ async def parameters(call: Call, wire: type[_Wire]) -> _Wire:
 
 def client_of(call: Call, client_id: str, client_secret: str) -> tuple[str, str] | None:
     """The client's name and secret, from HTTP Basic or from the parameters; never from both."""
-    header = call.request.headers.get("authorization", "")
+    header = call.request.header(b"authorization") or ""
     scheme, _, value = header.partition(" ")
     if scheme.lower() != "basic":
         return (client_id, client_secret) if client_id or client_secret else None

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from starlette.requests import Request
-
 from pricekeeper.bootstrap import Services
+from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.tokens import Principal
@@ -49,7 +48,7 @@ class Call:
     services: Services
     api_limits: ApiLimits
     metrics: Metrics
-    request: Request[Any]
+    request: Incoming
     request_id: str
     path: Mapping[str, str]
     principal: Principal | None = None

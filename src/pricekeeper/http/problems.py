@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -154,8 +155,12 @@ def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
 
 def rfc3339(epoch_ms: int) -> str:
     """A moment as the API writes it: UTC, whole seconds."""
-    moment = datetime.fromtimestamp(epoch_ms // 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _rfc3339(epoch_ms // 1000)
+
+
+@lru_cache(maxsize=4096)
+def _rfc3339(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _wait_secs(

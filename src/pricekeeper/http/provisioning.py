@@ -132,7 +132,7 @@ async def _object(call: Call) -> dict[str, Any]:
 
 
 def _page(call: Call) -> tuple[str | None, int]:
-    query = call.request.query_params
+    query = call.request.query
     text = query.get("limit", str(PAGE_DEFAULT))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_DEFAULT:
         raise InvalidValueError("limit", f"must be from 1 to {PAGE_DEFAULT}")

@@ -12,7 +12,7 @@ import msgspec
 
 from pricekeeper.errors import InvalidValueError, RateLimitExceededError
 from pricekeeper.http import wire
-from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.caching import cached_answer, etag_of
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import problem_of, rfc3339
@@ -29,7 +29,7 @@ _RFC3339: Final = re.compile(
 )
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 ENCODED_MAX: Final = 10_000
-_ENCODED: Final[dict[Client, tuple[Decision, bytes]]] = {}
+_ENCODED: Final[dict[Client, tuple[Decision, bytes, bytes]]] = {}
 _FORCE: Final = Parameter(
     "force_check", "Sum the counters now instead of reading totals.", {"type": "boolean"}
 )
@@ -40,7 +40,8 @@ async def model_selection(call: Call) -> Answer:
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
     decision = await call.services.selection.select(policy, force_check=_forced(call))
     guidance = decision.guidance(call.services.clock.now_ms())
-    return cached_answer(call, _encoded(decision), guidance.cache_duration_secs)
+    data, etag = _encoded(decision)
+    return cached_answer(call, data, etag, guidance.cache_duration_secs)
 
 
 async def record_usage(call: Call) -> Answer:
@@ -152,7 +153,7 @@ def parse_timestamp(text: str) -> int:
 
 
 def _forced(call: Call) -> bool:
-    text = call.request.query_params.get("force_check", "false")
+    text = call.request.query.get("force_check", "false")
     if text not in ("true", "false"):
         raise InvalidValueError("force_check", "must be true or false")
     return text == "true"
@@ -221,20 +222,21 @@ def _claimed_id(record: Any) -> str | None:
 
 def recent_decisions() -> list[Decision]:
     """What was decided lately, one for each client, for whoever watches quotas."""
-    return [decision for decision, _ in _ENCODED.values()]
+    return [decision for decision, _, _ in _ENCODED.values()]
 
 
-def _encoded(decision: Decision) -> bytes:
-    """The answer's bytes; a decision that is given again is not encoded again."""
+def _encoded(decision: Decision) -> tuple[bytes, bytes]:
+    """The answer's bytes and their mark; a decision that is given again is not encoded again."""
     client = decision.policy.client
     known = _ENCODED.get(client)
     if known is not None and known[0] is decision:
-        return known[1]
+        return known[1], known[2]
     if len(_ENCODED) >= ENCODED_MAX:
         _ENCODED.clear()
     data = msgspec.json.encode(_selected(decision))
-    _ENCODED[client] = (decision, data)
-    return data
+    etag = etag_of(data)
+    _ENCODED[client] = (decision, data, etag)
+    return data, etag
 
 
 def _selected(decision: Decision) -> wire.SelectionAnswer:

@@ -9,22 +9,25 @@ hot path there is no framework layer between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import getrandbits
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pricekeeper.errors import NotFoundError, PriceKeeperError
+from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.edge import read_json
 from pricekeeper.http.gate import REFUSALS, admit, count_failure
+from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.oauth import told as oauth_error
 from pricekeeper.http.operation import Answer, Call, Operation
 from pricekeeper.http.problems import MethodNotAllowedError, Problem, problem_of
+from pricekeeper.http.routing import Paths
 
 log = structlog.get_logger("pricekeeper.http")
 
@@ -54,9 +57,9 @@ class Endpoint:
             services=state["services"],
             api_limits=state["api_limits"],
             metrics=state["metrics"],
-            request=Request(scope, receive),
+            request=Incoming(scope, receive),
             request_id=scope["request_id"],
-            path=scope.get("path_params", {}),
+            path=scope["path_params"],
         )
         if not self.operation.oauth:
             await self._serve(call, send)
@@ -99,17 +102,32 @@ class Dispatch:
         await endpoint(scope, receive, send)
 
 
-async def no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer for every path that is none of ours."""
-    del scope, receive, send
-    raise NotFoundError("there is no such path")
+class Routes:
+    """Every path of ours, and an answer for those that are not."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        endpoints: dict[str, dict[str, Endpoint]] = {}
+        for operation in operations:
+            endpoints.setdefault(operation.path, {})[operation.method] = Endpoint(operation)
+        self._paths: Paths[Dispatch] = Paths()
+        for path, methods in endpoints.items():
+            self._paths.add(path, Dispatch(path, methods))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand over to what serves the path."""
+        found = self._paths.find(scope["path"])
+        if found is None:
+            raise NotFoundError("path")
+        dispatch, scope["path_params"] = found
+        await dispatch(scope, receive, send)
 
 
 class Shell:
     """Around everything that is served."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: ASGIApp, access_log: AccessLog) -> None:
         self.app = app
+        self._access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, whatever happens inside."""
@@ -147,7 +165,12 @@ class Shell:
             await _tell(send_with_headers, problem, request_id, started=bool(status))
         finally:
             elapsed_us = (perf_counter_ns() - started_ns) // 1000
-            _observe(scope, status, elapsed_us, request_id)
+            self._observe(scope, status, elapsed_us)
+
+    def _observe(self, scope: Scope, status: int, elapsed_us: int) -> None:
+        method, route = scope["method"], scope.get("route", "none")
+        scope["state"]["metrics"].request(method, route, status, elapsed_us)
+        self._access_log.note(method, route, status, elapsed_us, scope["request_id"])
 
 
 async def reply(
@@ -186,18 +209,3 @@ def _request_id(scope: Scope) -> str:
 def _now_ms(scope: Scope) -> int:
     now_ms: int = scope["state"]["services"].clock.now_ms()
     return now_ms
-
-
-def _observe(scope: Scope, status: int, elapsed_us: int, request_id: str) -> None:
-    metrics = scope.get("state", {}).get("metrics")
-    route = scope.get("route", "none")
-    if metrics is not None:
-        metrics.request(scope["method"], route, status, elapsed_us)
-    log.info(
-        "request",
-        request_id=request_id,
-        method=scope["method"],
-        route=route,
-        status=status,
-        elapsed_us=elapsed_us,
-    )

@@ -106,7 +106,10 @@ def item_bytes_at_most(item: Mapping[str, Value]) -> int:
             size += _NUMBER_BYTES_MAX
         else:
             size += value_bytes(value)
-        size += name_bytes(name)
+        if type(name) is str and name and name.isascii():
+            size += len(name)
+        else:
+            size += name_bytes(name)
     return size
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -34,13 +36,23 @@ def redacted(line: bytes) -> bytes:
     return _SECRET.sub(_HIDDEN, line)
 
 
+def write_lines(lines: Sequence[bytes]) -> None:
+    """Write finished lines to standard error, redacted, in one go."""
+    sys.stderr.buffer.write(redacted(b"\n".join(lines)) + b"\n")
+    sys.stderr.buffer.flush()
+
+
+def timestamp() -> str:
+    """Now, as log lines have it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 class RedactingLogger:
-    """Writes finished lines to standard error, redacted."""
+    """What structlog writes to."""
 
     def msg(self, line: bytes) -> None:
         """Write one line, whole."""
-        sys.stderr.buffer.write(redacted(line) + b"\n")
-        sys.stderr.buffer.flush()
+        write_lines([line])
 
     debug = info = warning = error = exception = critical = msg
 

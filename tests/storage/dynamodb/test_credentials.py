@@ -158,6 +158,17 @@ async def test_refused_credentials_are_searched_anew(
     assert await store.get(CONFIG, key) is None
 
 
+async def test_only_the_refused_credentials_are_discarded() -> None:
+    """A late refusal of the old ones does not throw away what another caller has found."""
+    source = CredentialSource(Lender().refreshable(), ManualClock())
+    old = await source.renew()
+    source.discard(old)
+    source._found = Lender().refreshable()
+    fresh = await source.renew()
+    source.discard(old)
+    assert source.current() is fresh
+
+
 async def test_losing_credentials_after_losing_a_reply(
     store: DynamoDbStore, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, key: Key
 ) -> None:

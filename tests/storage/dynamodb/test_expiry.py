@@ -127,12 +127,12 @@ async def test_an_update_does_not_chase_the_expired_for_ever(
     expired: Key,
 ) -> None:
     """Four rounds, then it says so; nothing was written."""
-    rounds = 0
+    rounds, now_epoch = 0, clock.now_epoch()
 
     async def another() -> None:
         nonlocal rounds
         rounds += 1
-        await leave(direct, expired, clock.now_epoch() - rounds)
+        await leave(direct, expired, now_epoch - 10 * rounds)  # another expiry each time
 
     proxy.next("PutItem", *[another] * 10)
     with pytest.raises(ContendedError):
@@ -193,12 +193,12 @@ async def test_a_transaction_clears_the_expired_away(
 
 
 async def test_a_transaction_clears_away_only_what_it_saw(
-    store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, expired: Key
+    store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, clock: TestClock, expired: Key
 ) -> None:
-    """A writer who comes in between is built upon; and clearing away may meet any fault."""
+    """A writer who comes in between is built upon, though that item will expire as well."""
 
     async def another() -> None:
-        await direct.put(Put(SESSIONS, {"PK": expired.pk, "SK": expired.sk, "n": 40}))
+        await leave(direct, expired, clock.now_epoch() + 60, n=40)
 
     proxy.next("DeleteItem", another)
     await store.transact([Update(SESSIONS, expired, (Add("n", 1),))])

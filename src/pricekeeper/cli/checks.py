@@ -1,0 +1,255 @@
+"""What ``doctor`` looks at where the store is at hand. Nothing is created that was not there.
+
+Each check is one line: OK, WARN (it works, but look) or FAIL (it does not), and what to do.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.cli.demo_org import DEMO_KEY
+from pricekeeper.cli.local import opened_store
+from pricekeeper.cli.places import Target
+from pricekeeper.cli.upkeep import is_missing_file, tables_found
+from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.credentials.pepperfile import load_or_create_peppers
+from pricekeeper.errors import PriceKeeperError
+from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
+from pricekeeper.pricing import load_catalogue
+from pricekeeper.settings import MEMORY, PROVISIONING_KEY, Settings, SqliteLocation
+from pricekeeper.storage import Delete, Item, Key, Put, Store
+from pricekeeper.storage.tables import REVOKED_TOKENS
+from pricekeeper.tokens import KeyFile
+
+Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
+
+KEY_AGE_DAYS_MAX: Final = 180
+AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
+SKEW_MS_MAX: Final = 30_000
+"""What tokens and buckets are built to bear."""
+STEP_MS_MAX: Final = 250
+SAMPLE_MS: Final = 50
+FREE_BYTES_MIN: Final = 100 * 1024**2
+FREE_BYTES_CALM: Final = 1024**3
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_DAY_SECS: Final = 86_400
+_EPOCH_MS_PLAUSIBLE: Final = (1_767_225_600_000, 4_102_444_800_000)
+"""From 2026 to 2100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    level: Level
+    told: str
+    fix: str = ""
+
+
+async def store_checks(target: Target) -> AsyncIterator[Check]:
+    """Everything that can be told from here, the most basic first."""
+    try:
+        settings = target.settings()
+    except PriceKeeperError as error:
+        yield Check("settings", "FAIL", str(error), "mend that one, then look again")
+        return
+    yield Check("settings", "OK", f"the store is {_named(settings)}")
+    yield _models(settings)
+    yield _provisioning_key(settings)
+    for check in (*_data_folder(settings), *_disk(settings)):
+        yield check
+    clock = SystemClock()
+    async for check in _store(settings, clock):
+        yield check
+    yield await clock_check(clock)
+    yield _file_clock(settings, clock)
+
+
+def _models(settings: Settings) -> Check:
+    try:
+        catalogue = load_catalogue(settings.config_path)
+    except PriceKeeperError as error:
+        return Check("models", "FAIL", str(error), "see config.example.yaml for every field")
+    return Check("models", "OK", f"{', '.join(catalogue.labels)} ({catalogue.origin})")
+
+
+def _provisioning_key(settings: Settings) -> Check:
+    name, key = "provisioning key", settings.provisioning_key
+    make_one = f"export {PROVISIONING_KEY}=$(openssl rand -hex 32)"
+    if key is None:
+        return Check(name, "FAIL", f"{PROVISIONING_KEY} is not set, and serve wants it", make_one)
+    if key == DEMO_KEY:
+        return Check(name, "WARN", "it is the demo's, which everybody knows", make_one)
+    return Check(name, "OK", f"{len(key)} characters")
+
+
+def _data_folder(settings: Settings) -> Iterator[Check]:
+    """Keys and pepper: there, readable, and by nobody else."""
+    folder = settings.data_dir
+    if not folder.is_dir():
+        told = f"{folder.resolve()} is not there yet; the first start makes it"
+        yield Check("data folder", "WARN", told, "if there should be one: set PRICEKEEPER_DATA_DIR")
+        return
+    if folder.stat().st_mode & _OTHERS:
+        told = f"others can look into {folder.resolve()}"
+        yield Check("data folder", "WARN", told, f"chmod 700 {folder}")
+    else:
+        yield Check("data folder", "OK", str(folder.resolve()))
+    yield _signing_keys(folder / KEY_FILE)
+    yield _pepper(folder / PEPPER_FILE)
+
+
+def _signing_keys(path: Path) -> Check:
+    name = "signing keys"
+    if not path.exists():
+        return Check(name, "WARN", f"{path} is not there yet; the first start makes it")
+    try:
+        keyring = KeyFile(path).load()
+    except PriceKeeperError as error:
+        return Check(name, "FAIL", str(error), "mend its mode, or restore it from the backup")
+    now_epoch = SystemClock().now_ms() // 1000
+    age_days = (now_epoch - max(entry.active_from_epoch for entry in keyring.entries)) // _DAY_SECS
+    told = f"{len(keyring.entries)}, the newest {max(0, age_days)} days old"
+    if age_days > KEY_AGE_DAYS_MAX:
+        return Check(name, "WARN", told, "pricekeeper keys rotate")
+    return Check(name, "OK", told)
+
+
+def _pepper(path: Path) -> Check:
+    if not path.exists():
+        return Check("pepper", "WARN", f"{path} is not there yet; the first start makes it")
+    try:
+        load_or_create_peppers(path)
+    except PriceKeeperError as error:
+        return Check("pepper", "FAIL", str(error), "mend its mode, or restore it from the backup")
+    return Check("pepper", "OK", "readable by its owner alone")
+
+
+def _disk(settings: Settings) -> Iterator[Check]:
+    """Room to write, on each disk that is written to."""
+    folders = {settings.data_dir}
+    match settings.store:
+        case SqliteLocation(path) if path != MEMORY:
+            folders.add(Path(path).parent)
+    disks = {folder.stat().st_dev: folder for folder in map(_existing, folders)}
+    for folder in disks.values():
+        free = shutil.disk_usage(folder).free
+        told = f"{free / 1024**3:,.1f} GiB free at {folder}"
+        if free < FREE_BYTES_MIN:
+            yield Check("disk", "FAIL", told, "make room: without it nothing can be recorded")
+        elif free < FREE_BYTES_CALM:
+            yield Check("disk", "WARN", told, "make room before it is needed")
+        else:
+            yield Check("disk", "OK", told)
+
+
+async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
+    if is_missing_file(settings):
+        told = f"{_named(settings)} is not there yet"
+        yield Check("store", "WARN", told, "pricekeeper tables create, or just serve")
+        return
+    try:
+        async with opened_store(settings) as store:
+            found = await tables_found(store)
+            missing = [name for name, there in found.items() if not there]
+            if missing:
+                told = f"missing: {', '.join(missing)}"
+                yield Check("tables", "FAIL", told, "pricekeeper tables create")
+                return
+            yield Check("tables", "OK", f"all {len(found)} are there")
+            yield await _writable(store, clock)
+            yield await _aggregation(store, clock)
+    except PriceKeeperError as error:
+        yield Check("store", "FAIL", str(error), "check where it is, permissions and credentials")
+    match settings.store:
+        case SqliteLocation(path) if path != MEMORY:
+            yield _store_file(path)
+
+
+async def _writable(store: Store, clock: Clock) -> Check:
+    """Write, read and remove an item that means nothing, and that would expire by itself."""
+    key = Key(f"doctor-{uuid.uuid4()}")
+    item: Item = {"PK": key.pk, "expires_at_epoch": clock.now_ms() // 1000 + 60}
+    began_ms = clock.monotonic_ms()
+    await store.put(Put(REVOKED_TOKENS, item))
+    there = await store.get(REVOKED_TOKENS, key)
+    await store.delete(Delete(REVOKED_TOKENS, key))
+    took_ms = clock.monotonic_ms() - began_ms
+    if there != item:
+        return Check("store", "FAIL", "what was written could not be read", "is it one store?")
+    return Check("store", "OK", f"written, read and removed an item in {took_ms} ms")
+
+
+async def _aggregation(store: Store, clock: Clock) -> Check:
+    name, last_ms = "aggregator", checkpoint_from(await store.get(*CHECKPOINT))
+    if last_ms is None:
+        return Check(name, "OK", "has not run on this store yet")
+    age_ms = clock.now_ms() - last_ms
+    told = f"last complete run {max(0, age_ms) // 1000:,} s ago"
+    if age_ms < -SKEW_MS_MAX:
+        told = f"another machine's run is {-age_ms // 1000:,} s in our future"
+        return Check(name, "FAIL", told, "set the clocks: timedatectl set-ntp true")
+    if age_ms > AGGREGATION_AGE_MS_MAX:
+        return Check(name, "WARN", told, "is a service running? else: pricekeeper aggregate")
+    return Check(name, "OK", told)
+
+
+def _store_file(path: str) -> Check:
+    """The embedded store is as secret as what is in it."""
+    if Path(path).stat().st_mode & _OTHERS:
+        return Check("store file", "WARN", f"others can read {path}", f"chmod 600 {path}")
+    return Check("store file", "OK", "nobody else can read it")
+
+
+async def clock_check(clock: Clock) -> Check:
+    """Whether the wall clock is plausible and runs as fast as the monotonic one."""
+    fix = "timedatectl set-ntp true"
+    wall_ms, steady_ms = clock.now_ms(), clock.monotonic_ms()
+    first_ms, last_ms = _EPOCH_MS_PLAUSIBLE
+    if not first_ms <= wall_ms < last_ms:
+        return Check("clock", "FAIL", f"it says {wall_ms} ms since 1970", fix)
+    await clock.sleep_ms(SAMPLE_MS)
+    drift_ms = (clock.now_ms() - wall_ms) - (clock.monotonic_ms() - steady_ms)
+    if abs(drift_ms) > STEP_MS_MAX:
+        return Check("clock", "WARN", f"it was set by {drift_ms} ms while we looked", fix)
+    return Check("clock", "OK", "plausible, and it runs evenly")
+
+
+def _file_clock(settings: Settings, clock: Clock) -> Check:
+    """Whether the file system agrees about the time: a network one has its own clock."""
+    folder = _existing(settings.data_dir)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            skew_ms = Path(file.name).stat().st_mtime_ns // 1_000_000 - clock.now_ms()
+    except OSError as error:
+        return Check("file times", "FAIL", f"can't write to {folder}: {error.strerror}",
+                     "let this user write there")  # fmt: skip
+    if abs(skew_ms) > SKEW_MS_MAX:
+        told = f"the file system's clock is {skew_ms // 1000} s off"
+        return Check("file times", "WARN", told, "keep the data folder on a local disk")
+    return Check("file times", "OK", "the file system agrees about the time")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    folder = folder.resolve()
+    return next(one for one in (folder, *folder.parents) if one.is_dir())
+
+
+def _named(settings: Settings) -> str:
+    match settings.store:
+        case SqliteLocation(path):
+            return path if path == MEMORY else str(Path(path).resolve())
+        case place:
+            return f"DynamoDB in {place.region}, tables {place.prefix}*"

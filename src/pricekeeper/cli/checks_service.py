@@ -1,0 +1,85 @@
+"""What ``doctor --url`` looks at: a service from outside, as its clients see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Final
+
+import aiohttp
+
+from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check
+from pricekeeper.cli.places import Target
+from pricekeeper.client import Admin, PriceKeeper, ServiceError
+from pricekeeper.clock import SystemClock
+from pricekeeper.errors import PriceKeeperError
+from pricekeeper.settings import PROVISIONING_KEY
+from pricekeeper.tenants import parse_client_id
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
+
+
+async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
+    """Whether it lives, is ready, knows our credentials and agrees about the time."""
+    base, clock = url.rstrip("/"), SystemClock()
+    try:
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+            async with session.get(f"{base}/healthz") as health:
+                skew_ms = _skew_ms(health.headers.get("Date"), clock.now_ms())
+            async with session.get(f"{base}/readyz") as ready:
+                told = (await ready.text())[:80]
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        fix = "is it running, and is the URL right?"
+        yield Check("service", "FAIL", f"{base} does not answer: {error}", fix)
+        return
+    yield Check("service", "OK", f"{base} answers")
+    if ready.status == HTTPStatus.OK:
+        yield Check("ready", "OK", "it serves requests")
+    else:
+        yield Check("ready", "FAIL", told, "look at its store: pricekeeper doctor, over there")
+    yield await _key(target, url)
+    if target.client_id and target.client_secret:
+        yield await _credentials(url, target.client_id, target.client_secret)
+    yield _skew(skew_ms)
+    yield await clock_check(clock)
+
+
+async def _key(target: Target, url: str) -> Check:
+    key = target.key or os.environ.get(PROVISIONING_KEY)
+    if not key:
+        told = "none given, so provisioning was not tried"
+        return Check("provisioning key", "WARN", told, f"export {PROVISIONING_KEY}=...")
+    try:
+        async with Admin(url, key) as admin:
+            found = await admin.list_orgs()
+    except ServiceError as error:
+        return Check("provisioning key", "FAIL", str(error), "use the key that the service has")
+    return Check("provisioning key", "OK", f"accepted; {len(found)} organisations")
+
+
+async def _credentials(url: str, client_id: str, secret: str) -> Check:
+    try:
+        parse_client_id(client_id)
+        async with PriceKeeper(url, client_id, secret) as keeper:
+            await keeper.sessions()
+    except PriceKeeperError as error:
+        return Check("credentials", "FAIL", str(error), "pricekeeper credentials rotate, and claim")
+    return Check("credentials", "OK", f"{client_id} gets in")
+
+
+def _skew_ms(date: str | None, now_ms: int) -> int | None:
+    """How far the service's clock is ahead of ours; a Date header has whole seconds."""
+    if date is None:
+        return None
+    return int(parsedate_to_datetime(date).timestamp() * 1000) - now_ms
+
+
+def _skew(skew_ms: int | None) -> Check:
+    if skew_ms is None:
+        return Check("time", "WARN", "the service does not say what time it has")
+    told = f"its clock and ours are {abs(skew_ms) / 1000:.0f} s apart"
+    if abs(skew_ms) > SKEW_MS_MAX:
+        return Check("time", "FAIL", told, "set the clocks: timedatectl set-ntp true")
+    return Check("time", "OK", told)

@@ -1,0 +1,61 @@
+"""A clock on which a day passes in seconds, for a service and its clients alike.
+
+It is a `Clock` like any other, only faster. When the machine can't keep up, or when something
+is to be looked at closely, time passes slowly for a while; it never stands still, so that
+whoever sleeps wakes up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+SLOWDOWN: Final = 60
+PAUSE_SECS_MIN: Final = 0.005
+"""Of real time. A pause of milliseconds is for others to make progress, which takes real time."""
+
+
+class FastClock:
+    """Wall time from ``start_ms`` on. May be read by any thread, and is set by one."""
+
+    def __init__(self, start_ms: int) -> None:
+        self._speed = 1
+        self._slow = 0
+        self._anchor = (start_ms, time.monotonic_ns(), 1)
+
+    def now_ms(self) -> int:
+        start_ms, started_ns, speed = self._anchor
+        return start_ms + (time.monotonic_ns() - started_ns) * speed // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()  # nobody sets this clock back
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Let that much time pass on this clock, however long it takes."""
+        until_ms = self.now_ms() + duration_ms
+        while (left_ms := until_ms - self.now_ms()) > 0:
+            await asyncio.sleep(max(PAUSE_SECS_MIN, left_ms / 1000 / self._anchor[2]))
+
+    def run(self, speed: int) -> None:
+        """From now on time passes so many times as fast as outside."""
+        self._speed = speed
+        self._set()
+
+    @contextmanager
+    def slowly(self) -> Iterator[None]:
+        """Let time pass slowly meanwhile."""
+        self._slow += 1
+        self._set()
+        try:
+            yield
+        finally:
+            self._slow -= 1
+            self._set()
+
+    def _set(self) -> None:
+        speed = max(1, self._speed // SLOWDOWN) if self._slow else self._speed
+        if speed != self._anchor[2]:
+            self._anchor = (self.now_ms(), time.monotonic_ns(), speed)

@@ -1,0 +1,306 @@
+"""The company at work: its apps ask, wait, call and report, all through the client and HTTP.
+
+Three things are staged: long jobs that come all at once, a deployment that needs a session more
+than there may be, and replies that get lost. Everything else just happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Self
+
+from pricekeeper.cli.demo.board import Board, Event
+from pricekeeper.cli.demo.clock import FastClock
+from pricekeeper.cli.demo.ledger import Difference, Ledger
+from pricekeeper.cli.demo.traffic import (
+    AFTER_MIDNIGHT_MS,
+    PERSONAS,
+    REDEPLOYED_AT_MS,
+    SUPPORT,
+    ZONE,
+    Planned,
+    app_settings,
+    org_settings,
+)
+from pricekeeper.client import (
+    Admin,
+    ForbiddenError,
+    Lease,
+    PriceKeeper,
+    RateLimitedError,
+    Request,
+    Selection,
+)
+from pricekeeper.client.transport import Wire, path_of
+from pricekeeper.errors import OverloadedError
+from pricekeeper.metering import org_day
+
+CALLS_AT_ONCE: Final = 24
+DENIALS_MAX: Final = 20
+AUDIT_LOOKS_MAX: Final = 200
+AUDIT_PAUSE_SECS: Final = 0.05
+MODEL_MS: Final = 2_000
+"""How long a model takes to answer."""
+PODS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A client's id and secret."""
+
+    client_id: str
+    secret: str
+
+
+class Pods:
+    """The processes that an app runs as: each has a session of its own, and takes its turn."""
+
+    def __init__(self, url: str, credentials: Credentials, clock: FastClock) -> None:
+        self._url = url
+        self._credentials = credentials
+        self._clock = clock
+        self.retired: list[PriceKeeper] = []
+        self.running = [self._new() for _ in range(PODS)]
+        self._turns: Iterator[int] = itertools.count()
+
+    def next(self) -> PriceKeeper:
+        """Whose turn it is."""
+        return self.running[next(self._turns) % len(self.running)]
+
+    def replace_oldest(self) -> tuple[PriceKeeper, PriceKeeper]:
+        """Take the oldest out of service and start a new one: both."""
+        oldest, fresh = self.running[0], self._new()
+        self.retired.append(oldest)
+        self.running = [*self.running[1:], fresh]
+        return oldest, fresh
+
+    @property
+    def renewals(self) -> int:
+        """How often tokens had run out and were renewed."""
+        pods = (*self.running, *self.retired)
+        return sum(pod.tokens.renewals for pod in pods if pod.tokens is not None)
+
+    async def close(self) -> None:
+        for pod in (*self.running, *self.retired):
+            await pod.close()
+
+    def _new(self) -> PriceKeeper:
+        client_id, secret = self._credentials.client_id, self._credentials.secret
+        return PriceKeeper(self._url, client_id, secret, clock=self._clock)
+
+
+class Company:
+    """One organisation with its apps, on one service."""
+
+    def __init__(
+        self, url: str, org_id: str, clock: FastClock, board: Board, ledger: Ledger
+    ) -> None:
+        self.url = url
+        self.org_id = org_id
+        self.clock = clock
+        self.board = board
+        self.ledger = ledger
+        self._pods: dict[str, Pods] = {}
+        self._org: PriceKeeper | None = None
+        self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._closing = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
+
+    @property
+    def renewals(self) -> int:
+        """How often tokens had run out and were renewed, in all apps."""
+        return sum(pods.renewals for pods in self._pods.values())
+
+    async def set_up(self, key: str, planned: list[Planned]) -> None:
+        """Register the organisation and its apps, and claim their secrets."""
+        async with Admin(self.url, key, clock=self.clock) as admin:
+            org = await admin.put_org(self.org_id, org_settings())
+            credentials = await _claimed(admin, org)
+            self._org = PriceKeeper(
+                self.url, credentials.client_id, credentials.secret, clock=self.clock
+            )
+            self._closing.push_async_callback(self._org.close)
+            for persona in PERSONAS:
+                settings = app_settings(persona, planned, self.ledger.catalogue)
+                app = await admin.put_app(self.org_id, persona.app_id, settings)
+                pods = Pods(self.url, await _claimed(admin, app), self.clock)
+                self._pods[persona.app_id] = pods
+                self._closing.push_async_callback(pods.close)
+                for pod in pods.running:  # in turn, so that it is known which is the oldest
+                    await pod.select()
+
+    async def live_through(self, planned: list[Planned]) -> None:
+        """Make every call at its time. When the machine can't keep up, time waits for it."""
+        start_ms = self.board.day_starts_at_ms
+        async with asyncio.TaskGroup() as calls:
+            calls.create_task(self._redeploy(start_ms + REDEPLOYED_AT_MS))
+            for call in planned:
+                await self._until(start_ms + call.at_ms)
+                if self._slots.locked():
+                    with self.clock.slowly():
+                        await self._slots.acquire()
+                else:
+                    await self._slots.acquire()
+                calls.create_task(self._make(call))
+        await self._until(self.board.day_ends_at_ms + AFTER_MIDNIGHT_MS)
+
+    async def audit(self) -> list[Difference]:
+        """Compare what was sent with what was counted, once the totals have caught up."""
+        for _ in range(AUDIT_LOOKS_MAX):
+            found = await self._differences()
+            if not found:
+                break
+            await asyncio.sleep(AUDIT_PAUSE_SECS)
+        return found
+
+    async def _make(self, call: Planned) -> None:
+        """One model call: which model, may I, call it, say what it used."""
+        try:
+            keeper, app = self._pods[call.app_id].next(), self.board.apps[call.app_id]
+            model = await keeper.select()
+            self._note_model(call.app_id, model)
+            tokens = call.input_tokens + call.output_tokens
+            lease = await self._lease(keeper, call, model.label, tokens * 2)
+            await self.clock.sleep_ms(MODEL_MS)
+            await self._report(keeper, call, model.label)
+            await lease.adjust({"tpm": -tokens})
+            app.calls += 1
+        finally:
+            self._slots.release()
+
+    async def _lease(
+        self, keeper: PriceKeeper, call: Planned, label: str, reserve: int
+    ) -> Lease:
+        """Take what the call may need; if it is denied, wait exactly as long as it is told to."""
+        consume = {"tpm": reserve, **({"long_jobs": 1} if call.long_job else {})}
+        lease_id = str(uuid.uuid4())
+        for attempt in range(DENIALS_MAX):
+            try:
+                lease = await keeper.acquire(label, consume, lease_id=lease_id)
+            except RateLimitedError as error:
+                violation = error.violations[0]
+                wait_ms = error.retry_after_ms or 0
+                told = (
+                    f"denied: {violation.limit} has {violation.available} of the "
+                    f"{violation.requested} asked for; enough in {wait_ms // 1000:,} s"
+                )
+                self._note("denied", call.app_id, told, tell=attempt == 0)
+                await self.clock.sleep_ms(wait_ms)
+            else:
+                if attempt:
+                    self._note("granted", call.app_id, "waited as told, and was let in")
+                return lease
+        raise OverloadedError(f"{call.app_id}: still denied after waiting {DENIALS_MAX} times")
+
+    async def _report(self, keeper: PriceKeeper, call: Planned, label: str) -> None:
+        """Record the usage, twice if the first reply got lost. The ledger counts it once."""
+        now_ms, request_id = self.clock.now_ms(), str(uuid.uuid4())
+        stamp = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for attempt in range(2 if call.resend else 1):
+            recorded = await keeper.record(
+                label,
+                call.input_tokens,
+                call.output_tokens,
+                request_id=request_id,
+                cache_read_tokens=call.cache_read_tokens,
+                timestamp=stamp,
+            )
+            if recorded.duplicate:
+                told = f"sent again after a lost reply: a duplicate, not counted ({attempt + 1}x)"
+                self._note("duplicate", call.app_id, told, tell=not self.board.counts["duplicate"])
+        day = _dashed(org_day(ZONE, now_ms // 1000 * 1000))
+        self.ledger.add(call, day, label)
+        sums = self.ledger.of(call.app_id, day, label)
+        if now_ms < self.board.day_ends_at_ms:
+            app = self.board.apps[call.app_id]
+            app.spent_usd_micros[label] = sums.cost_usd_micros
+
+    async def _redeploy(self, at_ms: int) -> None:
+        """Start one pod more than there may be sessions: the oldest one's ends, and its token."""
+        await self._until(at_ms)
+        with self.clock.slowly():  # so that no token just runs out meanwhile
+            pods = self._pods[SUPPORT.app_id]
+            oldest, fresh = pods.replace_oldest()
+            if oldest.tokens is None:
+                return
+            token = await oldest.tokens.headers()
+            before = {one["session_id"] for one in (await oldest.sessions())["sessions"]}
+            self._note_model(SUPPORT.app_id, await fresh.select())
+            after = {one["session_id"] for one in (await fresh.sessions())["sessions"]}
+            refused = await self._is_refused(token)
+        if before - after and refused:
+            told = f"a new pod logged in: session {min(before - after)[:7]}… ended, its token refused"
+            self._note("evicted", SUPPORT.app_id, told)
+
+    async def _is_refused(self, token: object) -> bool:
+        wire = Wire(self.url)
+        path = path_of("api", "v1", "orgs", self.org_id, "apps", SUPPORT.app_id, "model-selection")
+        try:
+            await wire.exchange(Request("GET", path), dict(token))  # type: ignore[call-overload]
+        except ForbiddenError:
+            return True
+        finally:
+            await wire.close()
+        return False
+
+    def _note_model(self, app_id: str, model: Selection) -> None:
+        """Tell when an app is sent to another model than before."""
+        app = self.board.apps[app_id]
+        before, app.label = app.label, model.label
+        if before in ("", model.label):
+            return
+        if model.reason == "NORMAL":
+            self._note("midnight", app_id, f"{before} → {model.label}: the quotas start anew")
+        else:
+            self._note("flip", app_id, f"{before} → {model.label}: {_why(model)}")
+
+    def _note(self, kind: str, app_id: str, told: str, *, tell: bool = True) -> None:
+        self.board.note(Event(self.clock.now_ms(), app_id, kind, told), tell=tell)
+
+    async def _until(self, at_ms: int) -> None:
+        await self.clock.sleep_ms(at_ms - self.clock.now_ms())
+
+    async def _differences(self) -> list[Difference]:
+        """Every number that is not equal, for the apps and for the organisation as a whole."""
+        found: list[Difference] = []
+        for day in sorted({day for _, day, _ in self.ledger.sums}):
+            on = datetime.fromisoformat(day).date()
+            sent = 0
+            for app_id, pods in self._pods.items():
+                answer = await pods.running[-1].usage(on)
+                found += self.ledger.differences(app_id, day, answer["models"])
+                sent += sum(model["cost_usd_micros"] for model in answer["models"].values())
+            if self._org is not None:
+                org = await self._org.usage(on)
+                apps = sum(org["apps"].values())
+                if apps != sent:
+                    found.append(Difference(self.org_id, day, "*", "cost_usd_micros", sent, apps))
+        return found
+
+
+async def _claimed(admin: Admin, created: dict[str, object]) -> Credentials:
+    retrieval = created["secret_retrieval"]
+    assert isinstance(retrieval, dict)
+    claimed = await admin.claim(retrieval["token"])
+    return Credentials(claimed["client_id"], claimed["client_secret"])
+
+
+def _why(model: Selection) -> str:
+    """The last exhausted model of the explanation, in its own words."""
+    parts = model.explanation.split("; ")
+    return next((part for part in reversed(parts) if "exhausted" in part or "given up" in part), "")
+
+
+def _dashed(day: str) -> str:
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}"

@@ -1,0 +1,178 @@
+"""The company and its day: three apps, when they call, and what they may spend.
+
+Pure: a seed gives a day. Quotas are derived from the traffic, so that with any number of calls
+the models run out at about the same hours.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pricekeeper.pricing import Catalogue, Rates
+
+COMPANY: Final = "Larkspur Outfitters"
+ZONE: Final = "America/New_York"
+LABELS: Final = ("premium", "standard", "economy")
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+AFTER_MIDNIGHT_MS: Final = HOUR_MS // 4
+LONG_JOBS: Final = 6
+LONG_JOBS_PER_HOUR: Final = 4
+LONG_JOBS_AT_MS: Final = 2 * HOUR_MS
+REDEPLOYED_AT_MS: Final = 11 * HOUR_MS
+SESSION_LIMIT: Final = 2
+_RESENT_EVERY: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Persona:
+    """An app: when it calls, how much it says, and until when each of its models lasts."""
+
+    app_id: str
+    name: str
+    share_pct: int
+    hours: Mapping[int, int]
+    """How busy each hour is, in relation to the others."""
+    input_tokens: tuple[int, int]
+    output_tokens: tuple[int, int]
+    order: tuple[str, ...]
+    lasts_until_hour: tuple[int, ...]
+    """For each model of the order but the last: when its quota shall be spent."""
+
+
+SUPPORT: Final = Persona(
+    "support-chat", "Support chat", 55,
+    {7: 2, 8: 5, 9: 9, 10: 10, 11: 9, 12: 7, 13: 9, 14: 10, 15: 10, 16: 9, 17: 7, 18: 5, 19: 4,
+     20: 3, 21: 2, 22: 1, 23: 1},
+    (600, 4_000), (150, 700), LABELS, (11, 17),
+)  # fmt: skip
+REVIEW: Final = Persona(
+    "code-review", "Code review", 30,
+    {8: 2, 9: 6, 10: 9, 11: 8, 12: 4, 13: 8, 14: 10, 15: 9, 16: 8, 17: 5, 18: 2, 21: 1, 22: 2},
+    (3_000, 16_000), (200, 1_200), LABELS, (14, 24),
+)  # fmt: skip
+REPORTS: Final = Persona(
+    "night-reports", "Night reports", 15,
+    {0: 4, 1: 8, 2: 10, 3: 10, 4: 8, 5: 3, 23: 2},
+    (8_000, 40_000), (800, 2_500), LABELS[1:], (4,),
+)  # fmt: skip
+PERSONAS: Final = (SUPPORT, REVIEW, REPORTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One model call to come."""
+
+    at_ms: int
+    """From midnight."""
+    app_id: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    resend: bool = False
+    """The reply to its usage record gets lost on the way, so the app sends it again."""
+    long_job: bool = False
+
+
+def plan_day(calls: int, seed: int) -> list[Planned]:
+    """Every call of the day, and a few of the next, in the order of their times."""
+    dice = random.Random(seed)  # noqa: S311  # a day that can be had again
+    planned = [
+        _call(dice, persona, _moment_ms(dice, persona), resend=number % _RESENT_EVERY == 0)
+        for persona in PERSONAS
+        for number in range(calls * persona.share_pct // 100)
+    ]
+    planned += [_call(dice, REPORTS, LONG_JOBS_AT_MS, long_job=True) for _ in range(LONG_JOBS)]
+    planned += [
+        _call(dice, persona, DAY_MS + AFTER_MIDNIGHT_MS * number // 3)
+        for persona in PERSONAS
+        for number in (1, 2)
+    ]
+    return sorted(planned, key=lambda call: call.at_ms)
+
+
+def cost_usd_picos(call: Planned, rates: Rates) -> int:
+    """What the call costs at these rates, by the arithmetic on the back of an envelope."""
+    return (
+        call.input_tokens * (rates.input or 0)
+        + call.output_tokens * (rates.output or 0)
+        + call.cache_read_tokens * (rates.cache_read or 0)
+    )
+
+
+def quotas(persona: Persona, planned: Iterable[Planned], catalogue: Catalogue) -> dict[str, int]:
+    """Micro-dollars a day by label, such that each model is spent when the persona says."""
+    mine = [call for call in planned if call.app_id == persona.app_id and call.at_ms < DAY_MS]
+    made: dict[str, int] = {}
+    from_ms = 0
+    for label, hour in zip(persona.order, (*persona.lasts_until_hour, None), strict=True):
+        until_ms = DAY_MS if hour is None else hour * HOUR_MS
+        rates = catalogue.model(label).default_pricing
+        cost = sum(cost_usd_picos(call, rates) for call in mine if from_ms <= call.at_ms < until_ms)
+        # The last one is to last: nobody is sent home in a demo.
+        ample = hour is None or until_ms >= DAY_MS
+        made[label] = max(100_000, cost * (3 if ample else 1) // 1_000_000)
+        from_ms = until_ms
+    return made
+
+
+def org_settings() -> dict[str, Any]:
+    """The organisation, as the REST contract has it; the apps say their own quotas."""
+    return {
+        "org_name": COMPANY,
+        "timezone": ZONE,
+        "quota_scope": "APP",
+        "model_ordering": list(LABELS),
+        "quotas": dict.fromkeys(LABELS, 0),
+    }
+
+
+def app_settings(
+    persona: Persona, planned: Sequence[Planned], catalogue: Catalogue
+) -> dict[str, Any]:
+    """An app, with limits that its normal traffic never meets and its long jobs do."""
+    return {
+        "app_name": persona.name,
+        "model_ordering": list(persona.order),
+        "quotas": quotas(persona, planned, catalogue),
+        "session_limit": SESSION_LIMIT,
+        "rate_limits": {
+            "*": {
+                "tpm": _per(10_000_000, 60_000),
+                "long_jobs": _per(LONG_JOBS_PER_HOUR, HOUR_MS),
+            }
+        },
+    }
+
+
+def _per(amount: int, period_ms: int) -> dict[str, int]:
+    return {"capacity": amount, "refill_amount": amount, "refill_period_ms": period_ms}
+
+
+def _moment_ms(dice: random.Random, persona: Persona) -> int:
+    (hour,) = dice.choices(list(persona.hours), list(persona.hours.values()))
+    return hour * HOUR_MS + dice.randrange(HOUR_MS)
+
+
+def _call(
+    dice: random.Random,
+    persona: Persona,
+    at_ms: int,
+    *,
+    resend: bool = False,
+    long_job: bool = False,
+) -> Planned:
+    input_tokens = dice.randint(*persona.input_tokens)
+    return Planned(
+        at_ms=at_ms,
+        app_id=persona.app_id,
+        input_tokens=input_tokens,
+        output_tokens=dice.randint(*persona.output_tokens),
+        cache_read_tokens=dice.choice((0, 0, input_tokens // 2)),
+        resend=resend,
+        long_job=long_job,
+    )

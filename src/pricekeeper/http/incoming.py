@@ -1,0 +1,47 @@
+"""A request as it came in: the few things that handlers ask of it, each worked out when asked."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope
+
+
+class Incoming:
+    """An ASGI request. Header names are lower-case bytes, as ASGI has them."""
+
+    __slots__ = ("_headers", "receive", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+
+    def header(self, name: bytes) -> str | None:
+        """The header of that name; the last one if it came more than once."""
+        value = self._headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query string's values by name."""
+        text: bytes = self.scope["query_string"]
+        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
+
+    @property
+    def client_host(self) -> str | None:
+        """Where the request came from."""
+        client = self.scope.get("client")
+        return None if client is None else str(client[0])
+
+    @property
+    def base_url(self) -> str:
+        """How the caller reached us, up to the path."""
+        return f"{self.scope['scheme']}://{self.header(b'host') or 'localhost'}"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the lifespan has opened."""
+        state: dict[str, Any] = self.scope["state"]
+        return state

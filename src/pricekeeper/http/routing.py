@@ -1,0 +1,54 @@
+"""From a path to what serves it: a walk down a tree of its segments.
+
+The paths are few and known, and a request's whole budget is a hundred microseconds: one look into
+a dict per segment, instead of one regular expression per route.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+_Target = TypeVar("_Target")
+
+
+class _Node(Generic[_Target]):
+    __slots__ = ("children", "name", "other", "target")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[_Target]] = {}
+        self.other: _Node[_Target] | None = None
+        self.name = ""
+        """Of the parameter that leads to `other`."""
+        self.target: _Target | None = None
+
+
+class Paths(Generic[_Target]):
+    """Targets by path; ``{name}`` in a path stands for one segment that is not empty."""
+
+    def __init__(self) -> None:
+        self._root: _Node[_Target] = _Node()
+
+    def add(self, path: str, target: _Target) -> None:
+        """Serve that path with the target."""
+        node = self._root
+        for segment in path.split("/"):
+            if segment.startswith("{"):
+                node.name = segment.strip("{}")
+                node.other = node.other or _Node()
+                node = node.other
+            else:
+                node = node.children.setdefault(segment, _Node())
+        node.target = target
+
+    def find(self, path: str) -> tuple[_Target, dict[str, str]] | None:
+        """The target of the path and the parameters in it. Literal segments come first."""
+        node, parameters = self._root, dict[str, str]()
+        for segment in path.split("/"):
+            child = node.children.get(segment)
+            if child is None:
+                if node.other is None or not segment:
+                    return None
+                parameters[node.name] = segment
+                child = node.other
+            node = child
+        return None if node.target is None else (node.target, parameters)

@@ -1,0 +1,265 @@
+"""The arithmetic of buckets and the writes made of it, against another account in fractions.
+
+No store is needed: the operations know how to apply themselves and when their conditions hold.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pricekeeper.limiter import Limit
+from pricekeeper.limiter.bucket import (
+    Bucket,
+    Create,
+    Denial,
+    Draw,
+    Holding,
+    Normal,
+    Retry,
+    effective,
+    full_since,
+    guess,
+    plan,
+    rescaled,
+    status,
+)
+from pricekeeper.limiter.items import bucket_of
+from pricekeeper.limiter.writes import adjust, create, normal, retry
+from pricekeeper.storage import Item
+
+NOW = 1_768_000_000_000
+
+limits = st.builds(
+    Limit,
+    st.just("n"),
+    st.integers(1, 50),
+    st.integers(1, 50),
+    st.sampled_from([1, 7, 777, 1_000, 60_000, 86_400_000]),
+).filter(lambda limit: limit.filling_ms(limit.capacity_units) < 10**10)
+
+
+@dataclass
+class Reference:
+    """Another way to say it: how much was taken in advance of a refill that never stops.
+
+    ``owed`` is counted from the beginning of time, as is the refill. What a limit has not
+    refilled yet is what it lacks; taking from a full one starts at the refill so far. What a
+    lease used more counts from when its bucket was last full at a take: it was used since.
+    """
+
+    limit: Limit
+    owed: Fraction = Fraction(0)
+
+    def refilled(self, now_ms: int) -> Fraction:
+        return Fraction(self.limit.refill_amount * (now_ms - NOW), self.limit.refill_period_ms)
+
+    def left(self, now_ms: int) -> Fraction:
+        return self.limit.capacity - max(Fraction(0), self.owed - self.refilled(now_ms))
+
+    def take(self, tokens: int, now_ms: int) -> bool:
+        if self.left(now_ms) < tokens:
+            return False
+        self.owed = max(self.owed, self.refilled(now_ms)) + tokens
+        return True
+
+
+def draw_of(limit: Limit, tokens: int) -> Draw:
+    return Draw("e", "r", {"n": limit}, {"n": tokens})
+
+
+def written(item: Item | None, draw: Draw, now_ms: int) -> tuple[Item | None, bool]:
+    """Take the draw as the limiter does, and see that the write's condition holds."""
+    step = plan(bucket_of(item), draw, now_ms)
+    if isinstance(step, Denial):
+        return item, False
+    if isinstance(step, Create):
+        put = create(draw, step)
+        assert item is None
+        return put.item, True
+    update = normal(draw, step) if isinstance(step, Normal) else retry(draw, step)
+    assert update.condition is not None
+    assert item is not None
+    assert update.condition.holds(item)
+    return update.apply(item), True
+
+
+@given(
+    limits,
+    st.lists(
+        st.tuples(
+            st.sampled_from(["take", "take", "take", "use more", "give back"]),
+            st.integers(0, 60),
+            st.integers(0, 100_000),
+        ),
+        max_size=30,
+    ),
+)
+def test_a_bucket_does_what_one_would_explain(
+    limit: Limit, steps: list[tuple[str, int, int]]
+) -> None:
+    """Any sequence of takes, adjustments and waits gives the answers of the exact reference."""
+    item: Item | None = None
+    now_ms = NOW
+    reference = Reference(limit)
+    for kind, tokens, waited_ms in steps:
+        now_ms += waited_ms
+        if kind == "take":
+            item, granted = written(item, draw_of(limit, tokens), now_ms)
+            assert granted == reference.take(tokens, now_ms)
+        elif item is not None and tokens:
+            delta = tokens if kind == "use more" else -tokens
+            change = adjust(draw_of(limit, delta))
+            assert change.condition is not None
+            assert change.condition.holds(item)
+            item = change.apply(item)
+            reference.owed += delta
+        bucket = bucket_of(item)
+        if bucket is not None:
+            units = effective(bucket, bucket.holdings["n"], now_ms)
+            assert Fraction(units, limit.units_per_token) == reference.left(now_ms)
+
+
+@given(limits, st.integers(0, 60), st.integers(0, 100_000), st.integers(-50, 0))
+def test_a_denial_says_exactly_how_long_to_wait(
+    limit: Limit, tokens: int, waited_ms: int, debt: int
+) -> None:
+    """That long is enough, a millisecond less is not; more than the capacity is never."""
+    units = debt * limit.units_per_token
+    bucket = Bucket(NOW, NOW, {"n": Holding(limit, units)})
+    now_ms = NOW + waited_ms
+    outcome = plan(bucket, draw_of(limit, tokens), now_ms)
+    if not isinstance(outcome, Denial):
+        return
+    wait_ms = outcome.retry_after_ms
+    assert (wait_ms is None) == (tokens > limit.capacity)
+    if wait_ms is not None:
+        assert not isinstance(plan(bucket, draw_of(limit, tokens), now_ms + wait_ms), Denial)
+        assert isinstance(plan(bucket, draw_of(limit, tokens), now_ms + wait_ms - 1), Denial)
+
+
+def test_a_clock_that_lags_is_told_to_wait_until_it_is_there() -> None:
+    """What another instance refilled two seconds ahead of us refills again after that only."""
+    limit = Limit.per_second("n", 10)
+    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
+    outcome = plan(bucket, draw_of(limit, 1), NOW)
+
+    assert isinstance(outcome, Denial)
+    assert outcome.retry_after_ms == 2_100
+    assert not isinstance(plan(bucket, draw_of(limit, 1), NOW + 2_100), Denial)
+
+
+def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
+    """No time has passed for it, and never a negative one."""
+    limit = Limit.per_second("n", 10)
+    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 5 * limit.units_per_token)})
+
+    assert plan(bucket, draw_of(limit, 5), NOW) == Retry(NOW + 2_000, NOW + 2_000, NOW)
+    assert effective(bucket, bucket.holdings["n"], NOW) == 5 * limit.units_per_token
+    over_full = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 11 * limit.units_per_token)})
+    step = plan(over_full, draw_of(limit, 1), NOW)
+    assert isinstance(step, Normal)
+    assert step.after.refilled_at_ms == NOW + 2_000
+
+
+def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
+    """Else the stored balance could be taken twice: as stored, and as refilled since."""
+    limit = Limit.per_second("n", 10)
+    draw = draw_of(limit, 10)
+    full = create(draw_of(limit, 0), Create(full_since(draw_of(limit, 0), NOW))).item
+    an_hour_later = NOW + 3_600_000
+    stale = retry(draw, Retry(NOW, NOW, an_hour_later))
+    cold = retry(draw, guess(draw, an_hour_later))
+
+    assert stale.condition is not None
+    assert cold.condition is not None
+    assert not stale.condition.holds(full)
+    assert not cold.condition.holds(full)
+
+
+def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on() -> None:
+    """``rf`` does not show that: a retry leaves it where it is."""
+    limit = Limit.per_second("n", 10)
+    item = create(draw_of(limit, 0), Create(full_since(draw_of(limit, 0), NOW))).item
+    later = NOW + 5_000
+    step = plan(bucket_of(item), draw_of(limit, 8), later)
+    assert isinstance(step, Normal)
+    update = normal(draw_of(limit, 8), step)
+    assert update.condition is not None
+    assert update.condition.holds(item)
+
+    robbed = retry(draw_of(limit, 5), Retry(NOW, NOW, NOW)).apply(item)
+
+    assert not update.condition.holds(robbed)
+
+
+@given(limits, limits, st.integers(-100, 100))
+def test_rescaling_never_gains(old: Limit, new: Limit, percent: int) -> None:
+    """Full stays full, empty empty, a debt keeps its tokens; there and back is never more."""
+    units = old.capacity_units * percent // 100
+    there = rescaled(units, old, new)
+
+    assert rescaled(old.capacity_units, old, new) == new.capacity_units
+    assert there <= new.capacity_units
+    assert rescaled(there, new, old) <= units
+    if units < 0:
+        owed = Fraction(-units, old.units_per_token)
+        assert Fraction(-there, new.units_per_token) >= owed
+        assert Fraction(-there, new.units_per_token) - owed < Fraction(1, new.units_per_token)
+
+
+def test_a_bucket_whose_limits_changed_is_brought_up_to_date_even_by_a_denial() -> None:
+    """So that the new rate counts from now on, and what the denial promised holds."""
+    slow, fast = Limit.per_hour("n", 10), Limit.per_second("n", 10)
+    bucket = Bucket(NOW, NOW, {"n": Holding(slow, 0)})
+    outcome = plan(bucket, draw_of(fast, 5), NOW)
+
+    assert isinstance(outcome, Denial)
+    assert outcome.retry_after_ms == 500
+    assert outcome.settle is not None
+    settled = outcome.settle.after
+    assert not isinstance(plan(settled, draw_of(fast, 5), NOW + 500), Denial)
+    assert isinstance(plan(settled, draw_of(fast, 5), NOW + 499), Denial)
+
+
+def test_a_limit_that_is_gone_is_kept_until_it_is_full() -> None:
+    """Two instances with different settings must not refill it by taking it out and putting it in."""
+    limit, gone = Limit.per_second("n", 10), Limit.per_minute("gone", 6)
+    bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "gone": Holding(gone, 0)})
+
+    soon = plan(bucket, draw_of(limit, 10), NOW + 10_000)
+    assert isinstance(soon, Normal)
+    assert status(soon.after, {"gone": gone}, NOW + 10_000)["gone"].remaining == 1
+    late = plan(bucket, draw_of(limit, 10), NOW + 60_000)
+    assert isinstance(late, Normal)
+    assert late.after.holdings.keys() == {"n"}
+
+
+@given(limits, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 10**9)), max_size=20))
+def test_a_bucket_expires_only_once_it_is_full(limit: Limit, uses: list[tuple[int, int]]) -> None:
+    """An absent bucket is a full one, so expiring earlier would make tokens."""
+    item: Item | None = None
+    now_ms = NOW
+    for tokens, waited_ms in uses:
+        now_ms += waited_ms
+        if item is not None and item["expires_at_epoch"] * 1_000 <= now_ms:
+            item = None
+        item, granted = written(item, draw_of(limit, tokens), now_ms)
+        if item is not None and granted and tokens:
+            item = adjust(draw_of(limit, tokens)).apply(item)
+        bucket = bucket_of(item)
+        if bucket is not None:
+            full_at_ms = status(bucket, {"n": limit}, now_ms)["n"].full_at_ms
+            assert bucket.expires_at_epoch * 1_000 >= full_at_ms + 3_600_000
+
+
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_naming_a_limit_with_nothing_insists_on_no_debt(tokens: int) -> None:
+    """0 takes nothing, but is denied by a limit that is below zero."""
+    limit = Limit.per_second("n", 10)
+    owing = Bucket(NOW, NOW, {"n": Holding(limit, -1)})
+
+    assert isinstance(plan(owing, draw_of(limit, tokens), NOW), Denial)
+    assert not isinstance(plan(owing, draw_of(limit, 0), NOW + 1), Denial)
