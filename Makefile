@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+PARALLEL ?= -n 2 --dist loadscope
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,21 +14,25 @@ DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench format lock clean
+.PHONY: help setup run demo test check format lock clean \
+	bench bench-limiter bench-identity bench-spend bench-http
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: $(DEV) ## create .venv with everything that is needed to develop
 	@echo "setup: ready, in $(VENV)"
 
-run: $(DEV) ## start the service
-	@$(BIN)/pricekeeper serve $(ARGS)
+run: $(DEV) ## start the service on 127.0.0.1:8080 with a demo organisation
+	@$(BIN)/pricekeeper serve --demo $(ARGS)
+
+demo: $(DEV) ## watch a whole day of a company's traffic in half a minute
+	@$(BIN)/pricekeeper demo $(ARGS)
 
 test: $(DEV) ## run the tests, on SQLite and on a DynamoDB engine
 	@$(BIN)/python tools/engine.py fetch --best-effort
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 check: $(DEV) ## check format, lint, types and the strata of the imports
 	@echo "check: format" && $(BIN)/ruff format --check . || \
@@ -36,9 +41,25 @@ check: $(DEV) ## check format, lint, types and the strata of the imports
 	@echo "check: types" && $(BIN)/mypy
 	@echo "check: imports" && $(BIN)/lint-imports
 
-bench: $(BENCH) ## measure, and print the table of ratios
+bench: $(BENCH) ## measure the foundation, and print the table of ratios
 	@$(BIN)/python tools/engine.py fetch
 	@$(BIN)/python bench/foundation.py $(ARGS)
+
+bench-limiter: $(BENCH) ## measure the limiter beside zae-limiter and limits
+	@$(BIN)/python tools/engine.py fetch
+	@$(BIN)/python bench/limiter.py $(ARGS)
+
+bench-identity: $(BENCH) ## measure logins and token checks beside PyJWT
+	@$(BIN)/python bench/identity.py $(ARGS)
+
+bench-spend: $(BENCH) ## measure metering and selection beside the bare store
+	@$(BIN)/python tools/engine.py fetch
+	@$(BIN)/python bench/spend.py $(ARGS)
+	@$(BIN)/python bench/selection.py $(ARGS)
+
+bench-http: $(BENCH) ## measure the service beside a bare Starlette handler
+	@$(BIN)/python tools/engine.py fetch
+	@$(BIN)/python bench/rest.py $(ARGS)
 
 format: $(DEV) ## format, and fix what can be fixed
 	@$(BIN)/ruff format .

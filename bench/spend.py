@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import uvloop
 from rich.console import Console
@@ -32,7 +33,7 @@ from engine import start_dynoxide
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Metering, Recorded, Usage
 from pricekeeper.pricing import PriceBook, load_catalogue
-from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
+from pricekeeper.settings import MEMORY, DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Add, Item, Key, Page, Put, Query, Store, Update, Write, open_store
 from pricekeeper.storage import Delete as DeleteOperation
 from pricekeeper.storage import Table as StoreTable
@@ -44,6 +45,7 @@ from pricekeeper.values import AppId, OrgId
 TASKS = 64
 BATCHES = 4
 ROUNDS = 7
+TRANSACTION_SECS = 0.010
 console = Console()
 
 
@@ -212,6 +214,43 @@ async def measure(
     return speeds
 
 
+class Remote(Kept):
+    """A store that is a network away: every transaction takes as long as one on DynamoDB may."""
+
+    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+        del token
+        self.transactions.append(operations)
+        await asyncio.sleep(TRANSACTION_SECS)
+
+
+async def write_units_per_record(per_second: int) -> float:
+    """What a record costs if they arrive at random, that many a second, at one instance.
+
+    An operation of a transaction on an item under 1 KB is two write units.
+    """
+    clock = SystemClock()
+    store = await open_store(SqliteLocation(MEMORY), clock=clock, meter=StoreMeter())
+    await store.create_tables()
+    remote = Remote(store)
+    metering = Metering(remote, clock, PriceBook(store, clock, load_catalogue()))
+    policy = a_policy()
+    for usage in usages(3):
+        await metering.record(policy, usage)
+    remote.transactions.clear()
+    random = Random(1)
+    arriving: list[asyncio.Task[Recorded]] = []
+    started = time.perf_counter()
+    due = 0.0
+    for usage in usages(min(6_000, 6 * per_second)):
+        due += random.expovariate(per_second)
+        await asyncio.sleep(max(0.0, started + due - time.perf_counter()))
+        arriving.append(asyncio.create_task(metering.record(policy, usage)))
+    await asyncio.gather(*arriving)
+    await metering.close()
+    await store.close()
+    return 2 * sum(map(len, remote.transactions)) / len(arriving)
+
+
 def paired(left: list[float], right: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(left, right, strict=True))
 
@@ -261,6 +300,10 @@ def main() -> None:
             run("DynamoDB engine", tables, 4)
     finally:
         shutil.rmtree(folder)
+    for rate in (10, 100, 1_000):
+        with console.status(f"{rate} arrivals a second"):
+            units = uvloop.run(write_units_per_record(rate))
+        table.add_row(f"write units a record, {rate:,} arriving a second", f"{units:.2f}")
     console.print(table)
 
 

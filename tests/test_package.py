@@ -17,7 +17,18 @@ def _as_ruff_sorts(name: str) -> tuple[int, str]:
     return kind, name
 
 
-@pytest.mark.parametrize("module", [pricekeeper, pricekeeper.storage], ids=lambda m: m.__name__)
+FACES = [
+    importlib.import_module(name)
+    for name in (
+        "pricekeeper",
+        *(f"pricekeeper.{layer}" for layer in ("bootstrap", "client", "credentials", "limiter")),
+        *(f"pricekeeper.{layer}" for layer in ("metering", "pricing", "selection", "sessions")),
+        *(f"pricekeeper.{layer}" for layer in ("storage", "telemetry", "tenants", "tokens")),
+    )
+]
+
+
+@pytest.mark.parametrize("module", FACES, ids=lambda module: module.__name__)
 def test_all_is_what_is_exposed(module: ModuleType) -> None:
     """`__all__` names every public name of the module, no other, and in order."""
     public = {
@@ -32,7 +43,7 @@ def test_all_is_what_is_exposed(module: ModuleType) -> None:
 
 def test_every_exposed_name_exists() -> None:
     """Nothing is promised that cannot be imported."""
-    for module in (pricekeeper, pricekeeper.storage):
+    for module in FACES:
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 

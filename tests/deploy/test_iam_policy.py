@@ -88,7 +88,7 @@ async def test_the_service_needs_exactly_its_policy(proxy: FaultProxy, prefix: s
 async def test_the_command_that_creates_tables_needs_exactly_its_own_policy(
     proxy: FaultProxy, prefix: str
 ) -> None:
-    """`pricekeeper tables create`, on an account without tables, with a policy that writes no item."""
+    """`pricekeeper tables create` on an account without tables; its policy writes no item."""
     policy = Policy.read(TABLES_CREATE)
     store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from pricekeeper.cli.demo.ledger import Sums
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -40,6 +42,7 @@ class Board:
     day_starts_at_ms: int
     day_ends_at_ms: int
     apps: dict[str, AppState]
+    today: str = ""
     events: list[Event] = field(default_factory=list)
     """All of them: a handful each of few kinds."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -50,6 +53,15 @@ class Board:
         self.counts[event.kind] += 1
         if tell:
             self.events.append(event)
+
+    def spend(self, app_id: str, day: str, label: str, sums: Sums) -> None:
+        """What an app has spent on a label that day; a new day begins with nothing."""
+        if day > self.today:
+            self.today = day
+            for app in self.apps.values():
+                app.spent_usd_micros.clear()
+        if day == self.today:
+            self.apps[app_id].spent_usd_micros[label] = sums.cost_usd_micros
 
     @property
     def calls(self) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pricekeeper.cli.demo.board import Board, Event
 from pricekeeper.cli.demo.clock import FastClock
@@ -179,9 +179,7 @@ class Company:
         finally:
             self._slots.release()
 
-    async def _lease(
-        self, keeper: PriceKeeper, call: Planned, label: str, reserve: int
-    ) -> Lease:
+    async def _lease(self, keeper: PriceKeeper, call: Planned, label: str, reserve: int) -> Lease:
         """Take what the call may need; if it is denied, wait exactly as long as it is told to."""
         consume = {"tpm": reserve, **({"long_jobs": 1} if call.long_job else {})}
         lease_id = str(uuid.uuid4())
@@ -221,10 +219,7 @@ class Company:
                 self._note("duplicate", call.app_id, told, tell=not self.board.counts["duplicate"])
         day = _dashed(org_day(ZONE, now_ms // 1000 * 1000))
         self.ledger.add(call, day, label)
-        sums = self.ledger.of(call.app_id, day, label)
-        if now_ms < self.board.day_ends_at_ms:
-            app = self.board.apps[call.app_id]
-            app.spent_usd_micros[label] = sums.cost_usd_micros
+        self.board.spend(call.app_id, day, label, self.ledger.of(call.app_id, day, label))
 
     async def _redeploy(self, at_ms: int) -> None:
         """Start one pod more than there may be sessions: the oldest one's ends, and its token."""
@@ -240,14 +235,16 @@ class Company:
             after = {one["session_id"] for one in (await fresh.sessions())["sessions"]}
             refused = await self._is_refused(token)
         if before - after and refused:
-            told = f"a new pod logged in: session {min(before - after)[:7]}… ended, its token refused"
+            told = (
+                f"a new pod logged in: session {min(before - after)[:7]}… ended, its token refused"
+            )
             self._note("evicted", SUPPORT.app_id, told)
 
-    async def _is_refused(self, token: object) -> bool:
+    async def _is_refused(self, token: Mapping[str, str]) -> bool:
         wire = Wire(self.url)
         path = path_of("api", "v1", "orgs", self.org_id, "apps", SUPPORT.app_id, "model-selection")
         try:
-            await wire.exchange(Request("GET", path), dict(token))  # type: ignore[call-overload]
+            await wire.exchange(Request("GET", path), token)
         except ForbiddenError:
             return True
         finally:
@@ -289,10 +286,8 @@ class Company:
         return found
 
 
-async def _claimed(admin: Admin, created: dict[str, object]) -> Credentials:
-    retrieval = created["secret_retrieval"]
-    assert isinstance(retrieval, dict)
-    claimed = await admin.claim(retrieval["token"])
+async def _claimed(admin: Admin, created: Mapping[str, Any]) -> Credentials:
+    claimed = await admin.claim(created["secret_retrieval"]["token"])
     return Credentials(claimed["client_id"], claimed["client_secret"])
 
 

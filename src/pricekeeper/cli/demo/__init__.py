@@ -1,0 +1,144 @@
+"""``pricekeeper demo``: a company's day in half a minute, through the real service.
+
+The service runs in this process, behind a real socket and on a real SQLite file in a temporary
+folder. Only time is not real: it passes some thousand times as fast, for the service and for the
+apps, which is why tokens run out and are renewed all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.command import print_json
+from pricekeeper.cli.demo.board import AppState, Board
+from pricekeeper.cli.demo.clock import FastClock
+from pricekeeper.cli.demo.company import Company
+from pricekeeper.cli.demo.ledger import Difference, Ledger
+from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo.traffic import (
+    AFTER_MIDNIGHT_MS,
+    PERSONAS,
+    ZONE,
+    Planned,
+    plan_day,
+    quotas,
+)
+from pricekeeper.cli.demo.view import View, going_on, summary
+from pricekeeper.clock import SystemClock
+from pricekeeper.metering import day_start_ms, next_midnight_ms, org_day
+from pricekeeper.pricing import load_catalogue
+
+__all__ = ["demonstrate"]
+
+EXPECTED: Final = ("flip", "denied", "granted", "evicted", "duplicate", "midnight")
+"""What a day must have shown to be called a demonstration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How the day went."""
+
+    board: Board
+    ledger: Ledger
+    differences: list[Difference]
+    renewals: int
+
+    @property
+    def missing(self) -> list[str]:
+        """What should have happened and did not."""
+        return [kind for kind in EXPECTED if not self.board.counts[kind]]
+
+    @property
+    def exit_code(self) -> int:
+        return exits.FAILED if self.differences or self.missing else exits.OK
+
+
+def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: bool) -> None:
+    """Live through the day, show it, and check its sums."""
+    org_id = str(uuid.uuid4())
+    console = Console()
+    with _folder(keep) as folder:
+        result = asyncio.run(_live(folder, org_id, secs, plan_day(calls, seed), console, as_json))
+    if as_json:
+        print_json(_told(result, org_id))
+    else:
+        console.print(
+            summary(
+                result.board,
+                result.ledger,
+                result.differences,
+                renewals=result.renewals,
+                missing=result.missing,
+            ),
+            going_on(None if keep is None else f"sqlite:///{Path(keep).resolve()}/demo.db", org_id),
+        )
+    if result.exit_code != exits.OK:
+        raise typer.Exit(result.exit_code)
+
+
+async def _live(
+    folder: Path, org_id: str, secs: int, planned: list[Planned], console: Console, quiet: bool
+) -> Result:
+    today = org_day(ZONE, SystemClock().now_ms())
+    starts_at_ms = day_start_ms(ZONE, today)
+    ends_at_ms = next_midnight_ms(ZONE, starts_at_ms)
+    clock, settings, catalogue = FastClock(starts_at_ms), demo_settings(folder), load_catalogue()
+    apps = {one.app_id: AppState(one.app_id, quotas(one, planned, catalogue)) for one in PERSONAS}
+    board, ledger = Board(starts_at_ms, ends_at_ms, apps), Ledger(catalogue)
+    with running_service(settings, clock) as url:
+        async with Company(url, org_id, clock, board, ledger) as company:
+            await company.set_up(settings.provisioning_key or "", planned)
+            clock.run((ends_at_ms - starts_at_ms + AFTER_MIDNIGHT_MS) // (secs * 1000))
+            watching = None
+            if not quiet:
+                watching = asyncio.create_task(View(console, board, clock).follow())
+            try:
+                await company.live_through(planned)
+                differences = await company.audit()
+            finally:
+                if watching is not None:
+                    watching.cancel()
+                    await watching
+            return Result(board, ledger, differences, company.renewals)
+
+
+@contextmanager
+def _folder(keep: str | None) -> Iterator[Path]:
+    """A folder of its own: a new one that is left, or one that is gone afterwards."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="pricekeeper-demo-") as folder:
+            yield Path(folder)
+        return
+    folder = Path(keep)
+    if folder.exists() and any(folder.iterdir()):
+        raise typer.BadParameter(f"{keep} is not empty", param_hint="--keep")
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+
+
+def _told(result: Result, org_id: str) -> dict[str, Any]:
+    return {
+        "org_id": org_id,
+        "timezone": ZONE,
+        "calls": result.board.calls,
+        "sent": [
+            {"app_id": app_id, "day": day, "model_label": label, **sums.told()}
+            for (app_id, day, label), sums in sorted(result.ledger.sums.items())
+        ],
+        "equal": not result.differences,
+        "differences": [asdict(one) for one in result.differences],
+        "seen": dict(result.board.counts),
+        "not_seen": result.missing,
+        "token_renewals": result.renewals,
+    }

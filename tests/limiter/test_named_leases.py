@@ -1,0 +1,273 @@
+"""Leases with a name: every step happens exactly once, from whichever instance it comes."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from limiter.hooked import Hooked
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import (
+    ConflictError,
+    InvalidValueError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RateLimitExceededError,
+)
+from pricekeeper.limiter import Denial, Lease, Limit, Limiter
+from pricekeeper.limiter.accounts import ADJUSTMENTS_MAX
+from pricekeeper.limiter.records import LEASE_TTL_SECS
+from pricekeeper.storage import Store
+
+DAILY = Limit.per_day("n", 100)
+
+
+@pytest.fixture
+def limiter(make: Callable[..., Limiter]) -> Limiter:
+    return make([DAILY])
+
+
+@pytest.fixture
+def other(make: Callable[..., Limiter]) -> Limiter:
+    """Another instance, which knows nothing of the first."""
+    return make([DAILY])
+
+
+async def left(limiter: Limiter, entity: str) -> int:
+    return (await limiter.peek(entity, "r"))["n"].remaining
+
+
+async def test_the_same_name_again_is_the_same_grant(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """On any instance, and debited once."""
+    name = uuid.uuid4()
+    for instance in (limiter, other, limiter):
+        lease = await instance.acquire(entity, "r", {"n": 10}, lease_id=name)
+        assert (lease.id, lease.held) == (str(name), {"n": 10})
+        assert lease.limits["n"].remaining == 90
+
+    assert await left(limiter, entity) == 90
+
+
+async def test_the_same_name_is_the_same_grant_even_if_there_is_nothing_left(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """It was granted; what is left now is for others."""
+    name = uuid.uuid4()
+    await limiter.acquire(entity, "r", {"n": 60}, lease_id=name)
+    await limiter.acquire(entity, "r", {"n": 40})
+
+    for instance in (limiter, other):
+        assert (await instance.try_acquire(entity, "r", {"n": 60}, lease_id=name)).granted
+        assert not (await instance.try_acquire(entity, "r", {"n": 1})).granted
+
+
+async def test_a_denied_name_is_free(limiter: Limiter, clock: ManualClock, entity: str) -> None:
+    """Nothing was granted, so nothing is remembered."""
+    name = uuid.uuid4()
+    await limiter.acquire(entity, "r", {"n": 100})
+    with pytest.raises(RateLimitExceededError):
+        await limiter.acquire(entity, "r", {"n": 50}, lease_id=name)
+    clock.advance_ms(86_400_000 // 2)
+
+    assert (await limiter.try_acquire(entity, "r", {"n": 50}, lease_id=name)).granted
+
+
+async def test_a_name_is_not_taken_for_another_request(limiter: Limiter, entity: str) -> None:
+    """Another amount, resource or parent under the same name is a mistake that is told."""
+    name = uuid.uuid4()
+    await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+
+    for resource, tokens, parents in (("r", 11, ()), ("other", 10, ()), ("r", 10, ("org",))):
+        with pytest.raises(ConflictError, match="another request"):
+            await limiter.acquire(
+                entity, resource, {"n": tokens}, parents=parents, lease_id=name
+            )
+    assert await left(limiter, entity) == 90
+
+
+async def test_a_name_means_something_within_its_entity_only(
+    limiter: Limiter, entity: str
+) -> None:
+    """Another tenant's lease is not found, and its name is not taken."""
+    name = uuid.uuid4()
+    await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    with pytest.raises(NotFoundError):
+        await limiter.release(f"{entity}-other", name)
+
+    lease = await limiter.acquire(f"{entity}-other", "r", {"n": 20}, lease_id=name)
+    assert lease.held == {"n": 20}
+    assert await left(limiter, entity) == 90
+
+
+async def test_adjusting_and_releasing_from_another_instance(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """Each adjustment applies once, and the release gives back what is held then, once."""
+    name, same = uuid.uuid4(), uuid.uuid4()
+    lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    for instance in (other, limiter):
+        await instance.adjust(entity, name, {"n": 30}, adjustment_id=same)
+        assert await left(limiter, entity) == 60
+    await lease.adjust({"n": -5}, adjustment_id=uuid.uuid4())
+    await lease.adjust({"n": 30}, adjustment_id=same)
+    assert await left(limiter, entity) == 65
+    for _ in range(2):
+        await other.release(entity, name)
+        await lease.release()
+
+    assert await left(limiter, entity) == 100
+    assert lease.held == {}
+
+
+async def test_a_released_lease_is_over(limiter: Limiter, other: Limiter, entity: str) -> None:
+    """It is adjusted no more, and its name is not granted again for nothing."""
+    name, known = uuid.uuid4(), uuid.uuid4()
+    await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    await limiter.adjust(entity, name, {"n": 1}, adjustment_id=known)
+    await limiter.release(entity, name)
+
+    await other.adjust(entity, name, {"n": 1}, adjustment_id=known)
+    with pytest.raises(ConflictError, match="released"):
+        await other.adjust(entity, name, {"n": 1}, adjustment_id=uuid.uuid4())
+    with pytest.raises(ConflictError, match="released"):
+        await other.acquire(entity, "r", {"n": 10}, lease_id=name)
+    assert await left(limiter, entity) == 100
+
+
+async def test_a_lease_gives_back_no_more_than_it_holds(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """Though two instances believe that it holds more."""
+    name = uuid.uuid4()
+    mine = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    theirs = await other.acquire(entity, "r", {"n": 10}, lease_id=name)
+    await mine.adjust({"n": -8}, adjustment_id=uuid.uuid4())
+    with pytest.raises(InvalidValueError, match="more than the lease holds"):
+        await theirs.adjust({"n": -8}, adjustment_id=uuid.uuid4())
+    await theirs.adjust({"n": -2}, adjustment_id=uuid.uuid4())
+
+    assert await left(limiter, entity) == 100
+
+
+async def test_an_unknown_lease_is_not_found(limiter: Limiter, entity: str) -> None:
+    """Whoever asks, and whatever for."""
+    with pytest.raises(NotFoundError):
+        await limiter.release(entity, uuid.uuid4())
+    with pytest.raises(NotFoundError):
+        await limiter.adjust(entity, uuid.uuid4(), {"n": 1}, adjustment_id=uuid.uuid4())
+
+
+async def test_a_lease_that_nobody_releases_expires_and_keeps_what_it_holds(
+    limiter: Limiter, clock: ManualClock, entity: str
+) -> None:
+    """Nothing is given back for it: who crashed may have used it."""
+    name = uuid.uuid4()
+    await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    clock.advance_ms(LEASE_TTL_SECS * 1_000 + 1_000)
+
+    with pytest.raises(NotFoundError):
+        await limiter.release(entity, name)
+    assert (await limiter.peek(entity, "r"))["n"].consumed == 10
+
+
+async def test_the_adjustments_of_a_lease_are_bounded(limiter: Limiter, entity: str) -> None:
+    """They are kept in one item."""
+    lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())
+    for _ in range(ADJUSTMENTS_MAX):
+        await lease.adjust({"n": 0})
+    with pytest.raises(ConflictError, match="adjustments"):
+        await lease.adjust({"n": 0})
+
+
+async def test_many_who_send_the_same_step_apply_it_once(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """Ten instances at the same moment: one debit, one adjustment, one refund."""
+    instances = [make([DAILY]) for _ in range(10)]
+    name, same = uuid.uuid4(), uuid.uuid4()
+    leases = await asyncio.gather(
+        *(one.acquire(entity, "r", {"n": 10}, lease_id=name)._granted(undo=False) for one in instances)
+    )
+    assert {lease.id for lease in leases} == {str(name)}
+    assert await left(instances[0], entity) == 90
+    await asyncio.gather(
+        *(one.adjust(entity, name, {"n": 7}, adjustment_id=same) for one in instances)
+    )
+    assert await left(instances[0], entity) == 83
+    await asyncio.gather(*(one.release(entity, name) for one in instances))
+    assert (await instances[0].peek(entity, "r"))["n"].consumed == 0
+
+
+@pytest.mark.parametrize("step", ["acquire", "adjust", "release"])
+async def test_a_step_whose_reply_is_lost_can_be_repeated(
+    store: Store, clock: ManualClock, entity: str, step: str
+) -> None:
+    """The record knows whether it was applied."""
+    hooked = Hooked(store)
+    limiter = Limiter(hooked, clock=clock, limits=[DAILY])
+    name, same = uuid.uuid4(), uuid.uuid4()
+
+    async def persistently(which: str, act: Callable[[], object]) -> None:
+        hooked.replies_to_lose = int(which == step)
+        for _ in range(2):
+            with contextlib.suppress(OutcomeUnknownError):
+                await act()  # type: ignore[misc]
+
+    await persistently(
+        "acquire", lambda: limiter.try_acquire(entity, "r", {"n": 10}, lease_id=name)
+    )
+    assert await left(limiter, entity) == 90
+    await persistently(
+        "adjust", lambda: limiter.adjust(entity, name, {"n": 5}, adjustment_id=same)
+    )
+    assert await left(limiter, entity) == 85
+    await persistently("release", lambda: limiter.release(entity, name))
+    assert await left(limiter, entity) == 100
+
+
+async def test_cancelling_an_acquire_with_a_name_keeps_the_grant(
+    store: Store, clock: ManualClock, entity: str
+) -> None:
+    """Whoever named it can ask again; but a block that was never entered gives it back."""
+    hooked = Hooked(store)
+    limiter = Limiter(hooked, clock=clock, limits=[DAILY])
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold_up(name: str) -> None:
+        if name == "transact":
+            arrived.set()
+            await go_on.wait()
+
+    async def enter(name: uuid.UUID) -> None:
+        async with limiter.acquire(entity, "r", {"n": 10}, lease_id=name):
+            pytest.fail("the block must not run")
+
+    async def ask(name: uuid.UUID) -> Lease | Denial:
+        return await limiter.try_acquire(entity, "r", {"n": 10}, lease_id=name)
+
+    for act, remaining in ((ask, 90), (enter, 90)):
+        arrived.clear()
+        go_on.clear()
+        hooked.before = hold_up
+        task: asyncio.Task[object] = asyncio.create_task(act(uuid.uuid4()))
+        await arrived.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        hooked.before = None
+        await limiter.close()
+        assert await left(limiter, entity) == remaining
+
+
+@pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
+async def test_a_name_is_a_uuid_and_not_for_blocks(limiter: Limiter, entity: str) -> None:
+    """Anything else is refused before it is sent."""
+    with pytest.raises(InvalidValueError, match="lease_id: must be a UUID"):
+        await limiter.acquire(entity, "r", {"n": 1}, lease_id="seven")
+    with pytest.raises(InvalidValueError, match="prefetch"):
+        await limiter.acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4(), prefetch=10)
