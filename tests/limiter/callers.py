@@ -138,9 +138,7 @@ class Unruly:
         lease_id = uuid.UUID(int=dice.getrandbits(128)) if dice.random() < 0.3 else None
         asked_ms = world.now_ms
         asking = asyncio.create_task(
-            self._instance.limiter.try_acquire(
-                "e", "r", tokens, parents=parents, lease_id=lease_id
-            )
+            self._instance.limiter.try_acquire("e", "r", tokens, parents=parents, lease_id=lease_id)
         )
         try:
             if dice.random() < 0.1:
@@ -171,9 +169,7 @@ class Unruly:
         """Name the same lease to another instance, which must not take anything again."""
         limiter = self._scene.instance().limiter
         try:
-            again = await limiter.try_acquire(
-                "e", "r", tokens, parents=parents, lease_id=lease_id
-            )
+            again = await limiter.try_acquire("e", "r", tokens, parents=parents, lease_id=lease_id)
         except FAILED:
             return
         assert isinstance(again, Lease)

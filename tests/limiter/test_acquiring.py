@@ -79,9 +79,7 @@ async def test_a_request_above_the_capacity_of_an_absent_bucket_is_told_never(
     assert (outcome.violations[0].available, outcome.retry_after_ms) == (60, None)
 
 
-async def test_a_denial_is_a_value_or_an_error_as_one_likes(
-    limiter: Limiter, entity: str
-) -> None:
+async def test_a_denial_is_a_value_or_an_error_as_one_likes(limiter: Limiter, entity: str) -> None:
     """``try_acquire`` answers with it, ``acquire`` raises it."""
     granted = await limiter.try_acquire(entity, "premium", {"rpm": 60})
     denied = await limiter.try_acquire(entity, "premium", {"rpm": 1})

@@ -155,9 +155,7 @@ async def test_an_adjustment_may_leave_a_debt_that_nobody_is_served_before_it_is
     assert (await limiter.try_acquire(entity, "r", {"n": 1})).granted
 
 
-async def test_the_same_adjustment_applies_once(
-    make: Callable[..., Limiter], entity: str
-) -> None:
+async def test_the_same_adjustment_applies_once(make: Callable[..., Limiter], entity: str) -> None:
     """However often it is sent; another id is another adjustment."""
     limiter = make([DAILY])
     lease = await limiter.acquire(entity, "r", {"n": 10})
@@ -266,9 +264,7 @@ async def test_what_is_used_more_counts_as_not_held_if_the_reply_is_lost(
     assert await left(daily) == 100
 
 
-async def test_a_step_that_surely_failed_can_be_tried_again(
-    daily: Limiter, hooked: Hooked
-) -> None:
+async def test_a_step_that_surely_failed_can_be_tried_again(daily: Limiter, hooked: Hooked) -> None:
     """An adjustment under the same id, and a release."""
     lease = await daily.acquire("e", "r", {"n": 10})
     same = uuid.uuid4()

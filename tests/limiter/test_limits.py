@@ -52,9 +52,7 @@ def test_a_limit_that_makes_no_sense_is_refused(
     assert refused.value.field == field
 
 
-@given(
-    st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9)
-)
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9))
 def test_refill_is_exact_in_units(capacity: int, amount: int, period_ms: int, ms: int) -> None:
     """What ``ms`` milliseconds bring is ``ms * amount / period`` tokens, to the last unit."""
     limit = Limit("n", capacity, amount, period_ms)

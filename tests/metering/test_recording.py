@@ -37,6 +37,8 @@ from pricekeeper.metering import (
     scope_key,
 )
 from pricekeeper.metering.items import receipt_pk
+from pricekeeper.metering.receipt import receipt_from, signed, unsigned_receipt
+from pricekeeper.pricing import Charge, Rates, TokenUsage, Variant
 from pricekeeper.storage import Item, Key, Store
 from pricekeeper.storage.tables import REQUEST_DEDUP
 from pricekeeper.storage.values import item_bytes
@@ -360,23 +362,40 @@ async def test_concurrent_records_share_a_transaction(
     assert meter.calls == {"transact": 1}
 
 
-async def test_the_largest_receipt_is_one_write_unit(metering: Metering, store: Store) -> None:
+def test_the_largest_receipt_is_one_write_unit() -> None:
     """Under 1 KB with the longest names and the largest numbers there can be."""
-    policy = a_policy(AppId("a" * 64))
-    usage = a_usage(
-        input_tokens=10**9,
-        output_tokens=10**9,
-        cache_read_tokens=10**9,
-        cache_write_5m_tokens=10**9,
-        cache_write_1h_tokens=10**9,
-        calling_region="us-east-1",
-        tags={f"tag{n}": "v" * 256 for n in range(16)},
+    tokens = TokenUsage(
+        input_tokens=10**9 - 1,
+        output_tokens=10**9 - 1,
+        cache_read_tokens=10**9 - 1,
+        cache_write_5m_tokens=10**9 - 1,
+        cache_write_1h_tokens=10**9 - 1,
     )
-    await metering.record(policy, usage)
-    receipt = await receipt_of(store, policy, usage.request_id)
-    assert receipt is not None
-    longest_label_and_source = 64 + 100
-    assert item_bytes(receipt) + longest_label_and_source < 1024
+    charged = Charge(
+        cost_usd_picos=5 * 10**19 - 1,
+        variant=Variant.PRIORITY,
+        rates=Rates(),
+        pricing_version="f" * 16,
+    )
+    policy = a_policy(AppId("a" * 64))
+    receipt = signed(
+        unsigned_receipt(
+            policy.org_id,
+            str(uuid.uuid4()),
+            b"f" * 16,
+            scope_key(policy),
+            "l" * 64,
+            "20260123",
+            tokens,
+            charged,
+            "pricing-cache:" + "s" * 2_000,
+            1_768_000_000_123,
+        ),
+        "c" * 16,
+        63,
+    )
+    assert item_bytes(receipt) < 1024
+    assert receipt_from(receipt).pricing_source.startswith("pricing-cache:sss")
 
 
 async def test_a_receipt_says_what_was_charged(

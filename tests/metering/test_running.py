@@ -44,6 +44,8 @@ def test_the_memory_of_an_account_is_bounded_and_loses_nothing() -> None:
         running.count(ACCOUNT, ONE, second * SLICE_MS)
     assert len(running._accounts[ACCOUNT].slices) == SLICES_MAX
     assert running.total(ACCOUNT) == total(times, 0)
+    running.rebase(ACCOUNT, total(5, as_of_ms=0), 0)
+    assert running.total(ACCOUNT) == total(5 + times, 0)
     half_ms = (times - SLICES_MAX // 2) * SLICE_MS
     running.rebase(ACCOUNT, total(100, as_of_ms=half_ms - 1), 0)
     assert running.total(ACCOUNT) == total(100 + SLICES_MAX // 2, half_ms - 1)

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, client_command, place_command
-from pricekeeper.cli.drawing import claim_hint, done, moment, page, table, to_paste
+from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, table, to_paste
+from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.places import Place
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
@@ -92,18 +93,18 @@ async def list_sessions(place: Place, org: OrgArgument, app: OptionalApp = None)
     [dim]pricekeeper sessions list $ORG chat[/dim]
     """
     answer = await place.keeper(client_of(org, app), itself=True).sessions()
-    rows = table("session", "since", "last used", "from", "with")
+    rows = table("session", "since (UTC)", "last used", "from", "with", wraps=["with"])
     for session in answer["sessions"]:
         mine = " (this command)" if session["current"] else ""
         rows.add_row(
             session["session_id"],
-            moment(session["created_at"]),
-            moment(session["last_used_at"]),
+            minute(session["created_at"]),
+            minute(session["last_used_at"]),
             session["address"],
             f"{session['user_agent'][:40]}{mine}",
         )
     heading = Text(f"{len(answer['sessions'])} of at most {answer['limit']} sessions")
-    return Outcome(answer, page(heading, rows))
+    return Outcome(answer, page(heading, rows) if answer["sessions"] else heading)
 
 
 @client_command(sessions, "end")
@@ -124,7 +125,7 @@ async def end_session(
     [dim]pricekeeper sessions end $ORG chat --all[/dim]
     """
     if everything == (session is not None):
-        raise typer.BadParameter("either --session ID or --all")
+        raise MisusedError("say either --session ID or --all")
     keeper = place.keeper(client_of(org, app), itself=True)
     if session is None:
         await keeper.end_sessions()

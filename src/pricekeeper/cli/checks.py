@@ -17,8 +17,8 @@ from typing import Final, Literal, TypeAlias
 from pricekeeper.bootstrap.services import KEY_FILE
 from pricekeeper.cli.demo_org import DEMO_KEY
 from pricekeeper.cli.local import opened_store
-from pricekeeper.cli.places import Target
-from pricekeeper.cli.upkeep import is_missing_file, tables_found
+from pricekeeper.cli.places import Target, is_missing_file, store_name
+from pricekeeper.cli.upkeep import tables_found
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
@@ -64,7 +64,7 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
     except PriceKeeperError as error:
         yield Check("settings", "FAIL", str(error), "mend that one, then look again")
         return
-    yield Check("settings", "OK", f"the store is {_named(settings)}")
+    yield Check("settings", "OK", f"the store is {store_name(settings)}")
     yield _models(settings)
     yield _provisioning_key(settings)
     for check in (*_data_folder(settings), *_disk(settings)):
@@ -156,7 +156,7 @@ def _disk(settings: Settings) -> Iterator[Check]:
 
 async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
     if is_missing_file(settings):
-        told = f"{_named(settings)} is not there yet"
+        told = f"{store_name(settings)} is not there yet"
         yield Check("store", "WARN", told, "pricekeeper tables create, or just serve")
         return
     try:
@@ -245,11 +245,3 @@ def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that is there."""
     folder = folder.resolve()
     return next(one for one in (folder, *folder.parents) if one.is_dir())
-
-
-def _named(settings: Settings) -> str:
-    match settings.store:
-        case SqliteLocation(path):
-            return path if path == MEMORY else str(Path(path).resolve())
-        case place:
-            return f"DynamoDB in {place.region}, tables {place.prefix}*"

@@ -41,7 +41,7 @@ NewOrgArgument = Annotated[
 ]
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The app's id.")]
 OptionalApp = Annotated[
-    str | None, typer.Argument(metavar="[APP]", help="The app; else the organisation itself.")
+    str | None, typer.Argument(metavar="APP", help="The app; else the organisation itself.")
 ]
 NameOption = Annotated[str | None, typer.Option("--name", help="What people call it.")]
 YamlOption = Annotated[
@@ -50,7 +50,7 @@ YamlOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-@place_command(orgs, "put")
+@place_command(orgs, "put", may_create=True)
 async def put_org(
     place: Place,
     org: NewOrgArgument,
@@ -110,7 +110,13 @@ async def list_orgs(place: Place) -> Outcome:
     """
     found = await place.admin.list_orgs()
     rows = table(
-        "organisation", "name", "timezone", "scope", "quotas a day", numbers=["quotas a day"]
+        "organisation",
+        "name",
+        "timezone",
+        "scope",
+        "quotas a day",
+        numbers=["quotas a day"],
+        wraps=["name"],
     )
     for org in found:
         settings = org["configuration"]
@@ -180,7 +186,13 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
     """
     found = await place.admin.list_apps(org)
     rows = table(
-        "app", "name", "order", "quotas a day", "sessions", numbers=["quotas a day", "sessions"]
+        "app",
+        "name",
+        "order",
+        "quotas a day",
+        "sessions",
+        numbers=["quotas a day", "sessions"],
+        wraps=["name", "order"],
     )
     for app in found:
         settings = app["configuration"]

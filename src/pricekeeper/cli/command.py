@@ -45,8 +45,6 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        envvar=URL,
-        show_envvar=False,
         help=f"A running service instead of the store; else ${URL}.",
         rich_help_panel=_PANEL,
     ),
@@ -106,9 +104,10 @@ Command: TypeAlias = Callable[..., Awaitable[Outcome]]
 Decorator: TypeAlias = Callable[[Command], Command]
 
 
-def place_command(group: typer.Typer, name: str) -> Decorator:
+def place_command(group: typer.Typer, name: str, *, may_create: bool = False) -> Decorator:
     """A command that works on a service with the provisioning key, or on the store."""
-    return _registered(group, name, _KEY_OPTIONS, _on_place)
+    run = functools.partial(_on_place, may_create=may_create)
+    return _registered(group, name, _KEY_OPTIONS, run)
 
 
 def client_command(group: typer.Typer, name: str) -> Decorator:
@@ -127,8 +126,10 @@ def doctor_command(group: typer.Typer, name: str) -> Decorator:
     return _registered(group, name, options, _on_target)
 
 
-async def _on_place(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
-    async with open_place(target) as place:
+async def _on_place(
+    function: Command, target: Target, given: Mapping[str, Any], *, may_create: bool = False
+) -> Outcome:
+    async with open_place(target, may_create=may_create) as place:
         return await function(place, **given)
 
 

@@ -71,7 +71,7 @@ def run_demo(
     *,
     secs: Annotated[
         int, typer.Option("--secs", min=2, max=600, help="How long the day shall take.")
-    ] = 24,
+    ] = 22,
     calls: Annotated[
         int, typer.Option("--calls", min=60, max=100_000, help="How many model calls it has.")
     ] = 2_000,

@@ -26,10 +26,11 @@ async def doctor(target: Target) -> Outcome:
 
     [dim]pricekeeper doctor --url https://keeper.example.com[/dim]
     """
-    if target.url:
+    url = target.service_url
+    if url is not None:
         from pricekeeper.cli.checks_service import service_checks  # noqa: PLC0415
 
-        checks = [check async for check in service_checks(target, target.url)]
+        checks = [check async for check in service_checks(target, url)]
     else:
         from pricekeeper.cli.checks import store_checks  # noqa: PLC0415
 

@@ -44,12 +44,20 @@ def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:
     )
 
 
-def table(*columns: str, numbers: Iterable[str] = ()) -> Table:
-    """A calm table: a line under the heading, numbers to the right."""
+def table(*columns: str, numbers: Iterable[str] = (), wraps: Iterable[str] = ()) -> Table:
+    """A calm table: a line under the heading, numbers to the right.
+
+    Where the terminal is narrow, only what ``wraps`` gives way.
+    """
     made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    right = set(numbers)
+    right, soft = set(numbers), set(wraps)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column not in soft,
+            overflow="fold",
+        )
     return made
 
 
@@ -65,7 +73,7 @@ def facts(pairs: Mapping[str, RenderableType]) -> Table:
 
 def page(heading: RenderableType, *parts: RenderableType) -> Group:
     """A heading and what is under it, a little indented."""
-    return Group(heading, *(Padding(part, (0, 0, 0, 2)) for part in parts))
+    return Group(heading, *(Padding(part, (0, 0, 0, 2), expand=False) for part in parts))
 
 
 def done(what: str, after: str = "") -> Text:
@@ -81,6 +89,11 @@ def moment(text: str | None) -> str:
     if not text:
         return "never"
     return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def minute(text: str) -> str:
+    """An RFC 3339 time in a table."""
+    return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M")
 
 
 def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:

@@ -42,20 +42,27 @@ _BY_STATUS: Final[Mapping[int, int]] = {
 _FIXES: Final[Mapping[str, str]] = {
     "UNREACHABLE": "is it running there? Without --url the command works on the store itself",
     "REPLY_LOST": "look before you repeat it",
-    "UNAUTHORIZED": "check PRICEKEEPER_PROVISIONING_KEY (or --key); usage, limits and sessions "
-    "want the client's own id and secret",
+    "UNAUTHORIZED": "check PRICEKEEPER_PROVISIONING_KEY, or --key",
     "FORBIDDEN": "use the organisation's own credentials",
     "NOT_FOUND": "'pricekeeper org list' and 'app list' show what there is",
     "RATE_LIMIT_EXCEEDED": "wait a moment",
-    "STORE_MISCONFIGURED": "'pricekeeper doctor' says what to do",
+    "STORE_MISCONFIGURED": "'pricekeeper doctor' says more, 'pricekeeper tables create' makes it",
     "STORE_UNAVAILABLE": "'pricekeeper doctor' says what is wrong",
     "STORE_CONTENDED": "try again",
     "OUTCOME_UNKNOWN": "look before you repeat it",
 }
 
 
+class MisusedError(PriceKeeperError):
+    """The command line, or a file that it names, can't be meant like that."""
+
+    code = "USAGE"
+
+
 def exit_code(error: PriceKeeperError) -> int:
     """The code for an error, whether it was raised here or told by a service."""
+    if isinstance(error, MisusedError):
+        return USAGE
     if isinstance(error, StoreMisconfiguredError):
         return FAILED  # for a caller of the service that is 'not now'; for its operator it is not
     status = getattr(error, "status", None)
@@ -78,6 +85,8 @@ def _fix(error: PriceKeeperError) -> str:
     details: Mapping[str, Any] = getattr(error, "details", None) or {}
     problem = getattr(error, "problem", None)
     if problem is not None:
+        if problem.extras.get("error") == "invalid_client":
+            return "check PRICEKEEPER_CLIENT_ID and PRICEKEEPER_CLIENT_SECRET"
         details = problem.extras.get("details", details)
     if labels := details.get("valid_labels"):
         return f"the labels of this deployment are {', '.join(labels)}"

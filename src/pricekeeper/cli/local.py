@@ -7,49 +7,65 @@ A service that runs on the same store sees a change within thirty seconds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import unquote, urlencode
 
 import msgspec
-import starlette.requests
-from starlette.routing import compile_path
 from starlette.types import Message
 
 from pricekeeper.bootstrap import Services, open_services
+from pricekeeper.cli.places import is_missing_file, store_name
 from pricekeeper.client import Admin, PriceKeeper, Request
 from pricekeeper.clock import SystemClock
-from pricekeeper.errors import NotFoundError
+from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.errors import NotFoundError, SettingsError, StoreMisconfiguredError
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.edge import read_json
+from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.operation import Call, Operation
-from pricekeeper.settings import Settings
+from pricekeeper.http.routing import Paths
+from pricekeeper.settings import DATA_DIR, Settings
 from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client
 from pricekeeper.tokens import Principal
 
-_PATHS: Final = [(compile_path(operation.path)[0], operation) for operation in OPERATIONS]
+CLAIM: Final = "claimSecret"
+
 _JSON: Final = [(b"content-type", b"application/json")]
 
 
 class LocalTransport:
     """Carries requests to the operations of this process, as the client or as the operator."""
 
-    def __init__(self, services: Services, client: Client | None = None) -> None:
+    def __init__(
+        self, services: Services, client: Client | None = None, *, claims: bool = False
+    ) -> None:
         self._services = services
         self._principal = None if client is None else _principal(client)
+        self._claims = claims
 
     async def send(self, request: Request) -> Any:
         """The answer's JSON; raises the error itself where a service would tell a problem."""
         operation, path = _found(request)
+        if operation.name == CLAIM and not self._claims:
+            raise SettingsError(
+                DATA_DIR,
+                "names a folder without the service's pepper, so that a secret claimed here would "
+                "open nothing; name the service's folder, or claim it there with --url",
+            )
         call = Call(
             services=self._services,
             api_limits=ApiLimits(self._services.limiter, {}),
             metrics=Metrics(self._services.meter),
-            request=_as_starlette(request),
+            request=_incoming(request),
             request_id="local",
             path=path,
             principal=self._principal,
@@ -68,13 +84,14 @@ class LocalTransport:
 class Local:
     """The store as a place for commands."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, *, claims: bool) -> None:
         self._services = services
+        self._claims = claims
 
     @property
     def admin(self) -> Admin:
         """Provisioning."""
-        return Admin.over(LocalTransport(self._services))
+        return Admin.over(LocalTransport(self._services, claims=self._claims))
 
     def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
         """What concerns one client; the operator may act for any."""
@@ -83,15 +100,39 @@ class Local:
 
 
 @asynccontextmanager
-async def open_local(settings: Settings) -> AsyncIterator[Local]:
-    """Open everything that the service would open."""
-    async with open_services(settings) as services:
-        yield Local(services)
+async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[Local]:
+    """The store as a place; secrets can be claimed where the service's pepper is."""
+    claims = is_missing_file(settings) or (settings.data_dir / PEPPER_FILE).exists()
+    async with opened_services(settings, may_create=may_create) as services:
+        yield Local(services, claims=claims)
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncIterator[Store]:
+async def opened_services(
+    settings: Settings, *, may_create: bool = False
+) -> AsyncIterator[Services]:
+    """Everything that the service would open, leaving no keys where it has none.
+
+    A new store gets new keys and a new pepper, as at a first start. But a store that is there
+    already has a service somewhere with its own, and whatever were made here beside it would
+    be taken for those later.
+    """
+    is_new = is_missing_file(settings)
+    if not may_create:
+        _require_store(settings)
+    with ExitStack() as closing:
+        if not is_new and not (settings.data_dir / PEPPER_FILE).exists():
+            folder = closing.enter_context(TemporaryDirectory(prefix="pricekeeper-"))
+            settings = replace(settings, data_dir=Path(folder))
+        async with open_services(settings) as services:
+            yield services
+
+
+@asynccontextmanager
+async def opened_store(settings: Settings, *, may_create: bool = False) -> AsyncIterator[Store]:
     """The store alone, for what needs neither keys nor prices. Nothing is created in it."""
+    if not may_create:
+        _require_store(settings)
     store = await open_store(settings.store, clock=SystemClock())
     try:
         yield store
@@ -99,21 +140,33 @@ async def opened_store(settings: Settings) -> AsyncIterator[Store]:
         await store.close()
 
 
+def _require_store(settings: Settings) -> None:
+    if is_missing_file(settings):
+        raise StoreMisconfiguredError(f"there is no store: {store_name(settings)} is missing")
+
+
 def _found(request: Request) -> tuple[Operation, dict[str, str]]:
-    for pattern, operation in _PATHS:
-        matched = pattern.match(request.path) if operation.method == request.method else None
-        if matched is not None:
-            return operation, {name: unquote(text) for name, text in matched.groupdict().items()}
-    raise NotFoundError(f"{request.method} {request.path}")  # pragma: no cover - a client's bug
+    """The operation on that path; a path that nobody serves names nothing."""
+    found = _paths()[request.method].find(unquote(request.path))
+    if found is None:
+        raise NotFoundError(f"{request.method} {request.path}")
+    return found
 
 
-def _as_starlette(request: Request) -> starlette.requests.Request[Any]:
+@cache
+def _paths() -> Mapping[str, Paths[Operation]]:
+    """Every operation by method and path."""
+    paths: dict[str, Paths[Operation]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.method, Paths()).add(operation.path, operation)
+    return paths
+
+
+def _incoming(request: Request) -> Incoming:
     body = b"" if request.body is None else msgspec.json.encode(request.body)
-    messages: Sequence[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-    following = iter(messages)
 
     async def receive() -> Message:
-        return next(following)
+        return {"type": "http.request", "body": body, "more_body": False}
 
     scope = {
         "type": "http",
@@ -123,7 +176,7 @@ def _as_starlette(request: Request) -> starlette.requests.Request[Any]:
         "headers": _JSON,
         "client": None,
     }
-    return starlette.requests.Request(scope, receive)
+    return Incoming(scope, receive)
 
 
 def _principal(client: Client) -> Principal:

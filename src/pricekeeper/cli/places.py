@@ -10,16 +10,18 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-import typer
-
+from pricekeeper.cli.exits import MisusedError
 from pricekeeper.settings import (
     CONFIG,
     LOG_LEVEL,
+    MEMORY,
     PROVISIONING_KEY,
     STORE,
     Settings,
+    SqliteLocation,
     read_settings,
 )
 
@@ -42,6 +44,14 @@ class Target:
     key: str | None = field(default=None, repr=False)
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
+
+    @property
+    def service_url(self) -> str | None:
+        """The service to work against. One that the environment names gives way to ``--store``."""
+        said_store = self.store is not None or self.config is not None
+        if self.url is not None and said_store:
+            raise MisusedError("--url and --store or --config exclude each other")
+        return self.url or (None if said_store else os.environ.get(URL) or None)
 
     def settings(self) -> Settings:
         """The settings of this process, with what the command line says instead."""
@@ -87,13 +97,13 @@ class Remote:
 
         client_id, secret = self._target.client_id, self._target.client_secret
         if not client_id or not secret:
-            raise typer.BadParameter(
+            raise MisusedError(
                 f"a service shows this to the client alone: set {CLIENT_ID} and {CLIENT_SECRET}, "
                 "or leave --url out and work on the store"
             )
         allowed = {client.client_id} if itself else {client.client_id, client.org.client_id}
         if client_id not in allowed:
-            raise typer.BadParameter(
+            raise MisusedError(
                 f"{client_id} can't see this: it takes the credentials of "
                 f"{' or '.join(sorted(allowed))}"
             )
@@ -104,18 +114,37 @@ class Remote:
 
 
 @asynccontextmanager
-async def open_place(target: Target) -> AsyncIterator[Place]:
-    """The place that the command line names; the store, if it names none."""
-    if target.url:
-        if target.store or target.config:
-            raise typer.BadParameter("--url and --store or --config exclude each other")
+async def open_place(target: Target, *, may_create: bool = False) -> AsyncIterator[Place]:
+    """The place that the command line names; the store, if it names none.
+
+    A store that is not there is more often a typing error than a wish, unless ``may_create``.
+    """
+    url = target.service_url
+    if url is not None:
         async with AsyncExitStack() as closing:
-            yield Remote(target, target.url, closing)
+            yield Remote(target, url, closing)
         return
     from pricekeeper.cli.local import open_local  # noqa: PLC0415  # it brings everything
 
-    async with open_local(target.settings()) as local:
+    async with open_local(target.settings(), may_create=may_create) as local:
         yield local
+
+
+def is_missing_file(settings: Settings) -> bool:
+    """Whether the store is a file that nobody has made yet; opening it would make it."""
+    match settings.store:
+        case SqliteLocation(path) if path != MEMORY:
+            return not Path(path).exists()
+    return False
+
+
+def store_name(settings: Settings) -> str:
+    """The store as people would point to it."""
+    match settings.store:
+        case SqliteLocation(path):
+            return path if path == MEMORY else str(Path(path).resolve())
+        case place:
+            return f"DynamoDB in {place.region}, tables {place.prefix}*"
 
 
 def quiet_logs() -> None:

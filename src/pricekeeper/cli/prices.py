@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page, table, usd
+from pricekeeper.cli.drawing import page, table
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import PRICE_SOURCE, Settings
 
@@ -40,14 +41,14 @@ async def show_prices(
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
-    from pricekeeper.bootstrap import open_services  # noqa: PLC0415
+    from pricekeeper.cli.local import opened_services  # noqa: PLC0415
     from pricekeeper.metering.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
     answer: list[dict[str, Any]] = []
-    names = [component.value.replace("_", " ") for component in COMPONENTS]
-    rows = table("model", *names, "source", "model id", numbers=names)
-    async with open_services(settings) as services:
+    names = ["in", "out", "cache read", "write 5m", "write 1h"]
+    rows = table("model", "model id", *names, "source", numbers=names, wraps=["model id"])
+    async with opened_services(settings) as services:
         today = date_of(org_day("UTC", services.clock.now_ms()))
         shown = today if day is None else day.date()
         for model in services.prices.catalogue:
@@ -63,8 +64,7 @@ async def show_prices(
                     "source": found.source,
                 }
             )
-            told = ("-" if price is None else usd(price) for price in rates)
-            rows.add_row(model.label, *told, found.source, model.bedrock_model_id)
+            rows.add_row(model.label, model.bedrock_model_id, *map(_price, rates), found.source)
     heading = Text.assemble(("prices ", "bold"), f"{shown}  per million tokens")
     return Outcome({"day": shown.isoformat(), "models": answer}, page(heading, rows))
 
@@ -85,11 +85,11 @@ async def refresh_prices(
 
     [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
     """
-    from pricekeeper.bootstrap import open_services  # noqa: PLC0415
+    from pricekeeper.cli.local import opened_services  # noqa: PLC0415
     from pricekeeper.values import parse_model_label  # noqa: PLC0415
 
     labels = [parse_model_label(label, "--accept") for label in accept or ()]
-    async with open_services(settings) as services:
+    async with opened_services(settings) as services:
         for label in labels:
             services.prices.catalogue.model(label)  # a misspelt one would be accepted in silence
         report = await services.prices.refresh(_source(settings, source), accept_suspicious=labels)
@@ -156,15 +156,22 @@ def _checked(report: CheckReport) -> RenderableType:
 
 
 def _changes_table(old: str, new: str) -> Any:
-    return table("model", "price", old, new, numbers=[old, new])
+    return table("model", "price", old, new, numbers=[old, new], wraps=["price"])
 
 
 def _add_changes(rows: Any, label: str, changes: Sequence[Change], without: str) -> None:
     if not changes:
         rows.add_row(label, without, "", "")
     for change in changes:
-        old, new = ("-" if n is None else usd(n) for n in (change.old, change.new))
-        rows.add_row(label, change.price, old, new)
+        rows.add_row(label, change.price, _price(change.old), _price(change.new))
+
+
+def _price(micros: int | None) -> str:
+    """Dollars per million tokens, all of them: a price is not rounded."""
+    if micros is None:
+        return "-"
+    text = f"{Decimal(micros).scaleb(-6):f}".rstrip("0")
+    return f"${text}{'0' * max(0, 2 - len(text.partition('.')[2]))}"
 
 
 def _unmatched(label: str, reason: str) -> Text:

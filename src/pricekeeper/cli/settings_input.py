@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from pricekeeper.cli.exits import MisusedError
+
 STDIN: Final = "-"
 
 _LIMIT: Final = re.compile(
@@ -66,11 +68,11 @@ def read_settings_file(path: str | None) -> dict[str, Any]:
         text = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
         found = load_strict_yaml(text)
     except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from error
+        raise MisusedError(f"--file {path}: {error.strerror}") from error
     except (InvalidYamlError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{path}: {error}", param_hint="--file") from error
+        raise MisusedError(f"--file {path}: {error}") from error
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"{path}: want fields, name: value", param_hint="--file")
+        raise MisusedError(f"--file {path}: want fields, name: value")
     return found
 
 
@@ -79,7 +81,7 @@ def settings_body(file: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
     body = read_settings_file(file)
     body |= {name: value for name, value in given.items() if value is not None}
     if not body:
-        raise typer.BadParameter("say what it shall be, with --file or flags", param_hint="--file")
+        raise MisusedError("say what it shall be, with --file or with flags; see --help")
     return body
 
 
@@ -101,10 +103,9 @@ def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:
         except (InvalidOperation, OverflowError):
             exact = False
         if not exact:
-            raise typer.BadParameter(
-                f"{text!r}: want LABEL=USD, such as premium=25 or economy=0.5, "
-                "to the micro-dollar at the finest",
-                param_hint="--quota",
+            raise MisusedError(
+                f"--quota {text}: want LABEL=USD, such as premium=25 or economy=0.5, "
+                "to the micro-dollar at the finest"
             )
         quotas[label] = int(micros)
     return quotas
@@ -118,9 +119,8 @@ def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] 
     for text in texts:
         matched = _LIMIT.fullmatch(text)
         if matched is None:
-            raise typer.BadParameter(
-                f"{text!r}: want LABEL:NAME=N/PERIOD, such as *:rpm=60/1m",
-                param_hint="--rate-limit",
+            raise MisusedError(
+                f"--rate-limit {text}: want LABEL:NAME=N/PERIOD, such as *:rpm=60/1m"
             )
         amount = int(matched["amount"])
         limits.setdefault(matched["label"], {})[matched["name"]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +12,9 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import done, facts, page, table
+from pricekeeper.cli.places import is_missing_file
 from pricekeeper.errors import StoreMisconfiguredError
-from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.settings import Settings
 
 if TYPE_CHECKING:  # it brings every feature with it
     from pricekeeper.storage import Store
@@ -59,7 +59,7 @@ async def create_tables(settings: Settings) -> Outcome:
     """
     from pricekeeper.cli.local import opened_store  # noqa: PLC0415
 
-    async with opened_store(settings) as store:
+    async with opened_store(settings, may_create=True) as store:
         await store.create_tables()
         found = await tables_found(store)
     return Outcome({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
@@ -136,14 +136,6 @@ async def tables_found(store: Store) -> dict[str, bool]:
         else:
             found[one.name] = True
     return found
-
-
-def is_missing_file(settings: Settings) -> bool:
-    """Whether the store is a file that nobody has made yet; opening it would make it."""
-    match settings.store:
-        case SqliteLocation(path) if path != MEMORY:
-            return not Path(path).exists()
-    return False
 
 
 def _is_missing_table(error: StoreMisconfiguredError) -> bool:

@@ -15,12 +15,14 @@ from pricekeeper.cli.command import Outcome, client_command
 from pricekeeper.cli.drawing import (
     FULL_PCT,
     STATUS_STYLES,
+    minute,
     moment,
     page,
     pct_bar,
     table,
     usd,
 )
+from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.places import Place
 
 usage = typer.Typer(no_args_is_help=True, help="What was spent.")
@@ -51,7 +53,7 @@ async def show_usage(
     keeper = place.keeper(client_of(org, app))
     if first is None:
         if last is not None:
-            raise typer.BadParameter("--to needs --from")
+            raise MisusedError("--to needs --from")
         answer = await keeper.usage()
         return Outcome(answer, _day(answer))
     if last is None or last == first:
@@ -68,7 +70,7 @@ async def show_limits(place: Place, org: OrgArgument, app: AppArgument) -> Outco
     [dim]pricekeeper limits show $ORG chat[/dim]
     """
     answer = await place.keeper(client_of(org, app)).limits()
-    rows = table("model", "limit", "left", "of", "", "full again", numbers=["left", "of"])
+    rows = table("model", "limit", "left", "of", "", "full again (UTC)", numbers=["left", "of"])
     for label, named in answer["resources"].items():
         for name, limit in named.items():
             left_pct = FULL_PCT * limit["remaining"] / limit["capacity"]
@@ -78,7 +80,7 @@ async def show_limits(place: Place, org: OrgArgument, app: AppArgument) -> Outco
                 f"{limit['remaining']:,}",
                 f"{limit['capacity']:,}",
                 pct_bar(left_pct, "green" if left_pct > FULL_PCT // 10 else "yellow"),
-                "is full" if left_pct == FULL_PCT else moment(limit["resets_at"]),
+                "is full" if left_pct == FULL_PCT else minute(limit["resets_at"]),
             )
     empty = Text(f"{app} has no rate limits; see 'pricekeeper app put --help'")
     return Outcome(answer, rows if answer["resources"] else empty)

@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 import yarl
 
+from pricekeeper import __version__
 from pricekeeper.client.errors import (
     ForbiddenError,
     ReplyLostError,
@@ -125,6 +126,7 @@ class Wire:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": f"pricekeeper-client/{__version__}"},
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
             )
         return self._session

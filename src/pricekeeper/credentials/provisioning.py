@@ -35,13 +35,16 @@ class Provisioning:
     async def put_org(self, org_id: OrgId, body: Mapping[str, Any]) -> Provisioned:
         """Create the organisation, or replace its settings."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id))
-        return _told(await self._tenants.put_org(org_id, body, enrolment), retrieval)
+        return self._told(await self._tenants.put_org(org_id, body, enrolment), retrieval)
 
     async def put_app(self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any]) -> Provisioned:
         """Create the app, or replace what it overrides."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id))
-        return _told(await self._tenants.put_app(org_id, app_id, body, enrolment), retrieval)
+        saved = await self._tenants.put_app(org_id, app_id, body, enrolment)
+        return self._told(saved, retrieval)
 
-
-def _told(saved: Saved, retrieval: Retrieval) -> Provisioned:
-    return Provisioned(saved.created, saved.policy, retrieval if saved.created else None)
+    def _told(self, saved: Saved, retrieval: Retrieval) -> Provisioned:
+        if not saved.created:
+            return Provisioned(created=False, policy=saved.policy, retrieval=None)
+        self._credentials.meter.retrievals_issued += 1
+        return Provisioned(created=True, policy=saved.policy, retrieval=retrieval)

@@ -20,6 +20,7 @@ from pricekeeper.credentials import items
 from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.items import Claimable, Held
 from pricekeeper.credentials.legacy import LegacyHashes, is_legacy
+from pricekeeper.credentials.meter import CredentialsMeter
 from pricekeeper.credentials.secret import (
     CLIENT_SECRET,
     RETRIEVAL_TOKEN,
@@ -103,6 +104,7 @@ class Credentials:
         self._peppers = peppers
         self._entropy = entropy
         self._legacy = LegacyHashes()
+        self.meter = CredentialsMeter()
 
     async def authenticate(self, client_id: str, secret: str) -> Authenticated:
         """The client that this is the secret of: one read, whether it exists or not.
@@ -150,6 +152,7 @@ class Credentials:
             key, retrieval, now_epoch = self._new_retrieval()
             claimable = Claimable(client, grace_period_hours, item.get(items.SECRET_HASH))
             if await self._make_claimable(key, claimable, item, now_epoch):
+                self.meter.retrievals_issued += 1
                 _log.info("secret_rotation_begun", client_id=client.client_id)
                 return Rotation(client.client_id, retrieval, grace_period_hours)
         raise ContendedError(f"{client.client_id}: others kept rotating its secret")
@@ -159,29 +162,13 @@ class Credentials:
 
         A token that is mistyped, unknown, used, replaced or expired is not found, alike.
         """
-        if not is_well_formed(RETRIEVAL_TOKEN, token):
-            raise _not_claimable("malformed")
-        key = items.retrieval_key(Secret(token))
-        claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
-        if claimable is None:
-            raise _not_claimable("unknown, expired or used")
-        client_id = claimable.client.client_id
-        secret = mint(CLIENT_SECRET, self._entropy)
-        new_hash = self._peppers.hash(client_id, secret.reveal())
-        for _ in range(ATTEMPTS_MAX):
-            now_epoch = self._now_epoch()
-            operations = items.claim_operations(key, claimable, new_hash, now_epoch)
-            try:
-                await self._store.transact(operations)
-            except TransactionCancelledError as cancelled:
-                claimable = _still_claimable(key, claimable, cancelled)
-                continue
-            except OutcomeUnknownError as lost:
-                if await self._attribute(claimable.client, items.SECRET_HASH, lost) != new_hash:
-                    raise
-            _log.info("secret_claimed", client_id=client_id)
-            return Claimed(client_id, secret, items.grace_ends_at(claimable, now_epoch))
-        raise ContendedError(f"{client_id}: its secret kept changing")
+        try:
+            claimed = await self._claim(token)
+        except NotFoundError:
+            self.meter.retrievals_refused += 1
+            raise
+        self.meter.retrievals_claimed += 1
+        return claimed
 
     async def end_grace(self, client: Client) -> None:
         """Stop the replaced secret from working, now: one write."""
@@ -246,6 +233,31 @@ class Credentials:
             _log.warning("secret_hash_kept", client_id=client.client_id, error=error.code)
         else:
             _log.info("secret_hash_upgraded", client_id=client.client_id)
+
+    async def _claim(self, token: str) -> Claimed:
+        if not is_well_formed(RETRIEVAL_TOKEN, token):
+            raise _not_claimable("malformed")
+        key = items.retrieval_key(Secret(token))
+        claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
+        if claimable is None:
+            raise _not_claimable("unknown, expired or used")
+        client_id = claimable.client.client_id
+        secret = mint(CLIENT_SECRET, self._entropy)
+        new_hash = self._peppers.hash(client_id, secret.reveal())
+        for _ in range(ATTEMPTS_MAX):
+            now_epoch = self._now_epoch()
+            operations = items.claim_operations(key, claimable, new_hash, now_epoch)
+            try:
+                await self._store.transact(operations)
+            except TransactionCancelledError as cancelled:
+                claimable = _still_claimable(key, claimable, cancelled)
+                continue
+            except OutcomeUnknownError as lost:
+                if await self._attribute(claimable.client, items.SECRET_HASH, lost) != new_hash:
+                    raise
+            _log.info("secret_claimed", client_id=client_id)
+            return Claimed(client_id, secret, items.grace_ends_at(claimable, now_epoch))
+        raise ContendedError(f"{client_id}: its secret kept changing")
 
     async def _make_claimable(
         self, key: str, claimable: Claimable, item: Item, now_epoch: int

@@ -43,18 +43,17 @@ def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
         draining = asyncio.Event()
         async with (
             open_services(settings, clock=clock) as services,
-            _background(services) as observer,
+            _api_limits(services) as api_limits,
+            _background(services, api_limits) as observer,
         ):
-            limiter = Limiter(services.store, clock=services.clock)
             with readiness_ends_first(draining, settings.drain_secs):
                 yield {
                     "services": services,
-                    "api_limits": ApiLimits(limiter, settings.api_limits_per_minute),
+                    "api_limits": api_limits,
                     "metrics": observer.metrics,
                     "openapi": document,
                     "draining": draining,
                 }
-            await limiter.close()
 
     router = Router(default=Routes(OPERATIONS), redirect_slashes=False, lifespan=lifespan)
     return Shell(router, AccessLog(enabled=settings.log_level in ("debug", "info")))
@@ -68,10 +67,17 @@ def app_from_environment() -> Shell:
 
 
 @asynccontextmanager
-async def _background(services: Services) -> AsyncIterator[Observer]:
+async def _api_limits(services: Services) -> AsyncIterator[ApiLimits]:
+    """The API's own limits; what was prefetched for them is given back at the end."""
+    async with Limiter(services.store, clock=services.clock) as limiter:
+        yield ApiLimits(limiter, services.settings.api_limits_per_minute)
+
+
+@asynccontextmanager
+async def _background(services: Services, api_limits: ApiLimits) -> AsyncIterator[Observer]:
     """Aggregation, price refresh and metrics, supervised, for as long as the service runs."""
     supervisor = Supervisor(services.clock)
-    observer = Observer(services, Metrics(services.meter), supervisor)
+    observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
     interval_secs = services.settings.aggregator_interval_secs
     if interval_secs:
         supervisor.start(
@@ -85,3 +91,4 @@ async def _background(services: Services) -> AsyncIterator[Observer]:
         yield observer
     finally:
         await supervisor.close()
+        observer.carry()  # for whoever is scraped after this worker has ended

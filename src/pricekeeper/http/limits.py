@@ -7,6 +7,7 @@ through here: whatever they want from the store will say so itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -27,7 +28,10 @@ class ApiLimits:
     """What each caller may do a minute; kinds that are not in the mapping are not limited."""
 
     def __init__(self, limiter: Limiter, per_minute: Mapping[str, int]) -> None:
-        self._limiter = limiter
+        self.limiter = limiter
+        self.decisions: Counter[tuple[str, str]] = Counter()
+        """Requests by kind and outcome: ``granted``, ``denied``, or ``unlimited`` because the store
+        did not answer."""
         self._limits = {
             kind: (Limit(LIMIT, count, count, MINUTE_MS),) for kind, count in per_minute.items()
         }
@@ -38,7 +42,7 @@ class ApiLimits:
         if limits is None or kind is None:
             return ()
         count = limits[0].capacity
-        outcome = await self._limiter.try_acquire(
+        outcome = await self.limiter.try_acquire(
             f"api/{caller}",
             kind,
             {LIMIT: 1},
@@ -47,7 +51,9 @@ class ApiLimits:
             prefetch=max(1, min(BLOCK_MAX, count // BLOCKS_PER_MINUTE)),
         )
         if isinstance(outcome, Denial):
+            self.decisions[kind, "denied"] += 1
             raise RateLimitExceededError(outcome.violations)
+        self.decisions[kind, "unlimited" if outcome.unlimited else "granted"] += 1
         return _headers(outcome, count, now_ms)
 
 

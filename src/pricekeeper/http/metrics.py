@@ -1,9 +1,9 @@
 """What an operator watches, as Prometheus metrics.
 
-Features count in plain integers, which costs next to nothing; here those counts are carried
-over into Prometheus' own, every few seconds and at each scrape. With several workers the
-metrics live in files that all of them share (prometheus-client's multiprocess mode), so that a
-scrape answered by one worker speaks for all.
+Features count in plain integers, which costs next to nothing; those counts are carried over into
+Prometheus' own every few seconds and at each scrape. With several workers the metrics live in
+files that all of them share (prometheus-client's multiprocess mode), so that a scrape answered
+by one worker speaks for all. What each metric means to an operator is in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -11,51 +11,112 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final, NamedTuple, TypeAlias
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+)
 from prometheus_client import Counter as Total
 
-from pricekeeper.telemetry import StoreMeter
+from pricekeeper.telemetry import BOUNDS, Sizes, StoreMeter
 
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_METHODS: Final = frozenset({"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 _LIMIT_NAMES_MAX: Final = 200
 """Limits are named by tenants; beyond this many names, the rest counts as one."""
+_REST: Final = "other"
+_NO_FAULTS: Final = dict.fromkeys(("throttled", "conflict", "ambiguous", "unreachable", "sweep"), 0)
+"""Shown from the beginning, so that the first one is seen as a change."""
+
+
+class Family(NamedTuple):
+    """One metric, with a line for each combination of its labels."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+TOTALS: Final = (
+    Family("pricekeeper_problems", "Requests that were refused or failed, by error.", ("code",)),
+    Family("pricekeeper_usage_records", "Usage records by what became of them.", ("outcome",)),
+    Family("pricekeeper_selections", "Model selections by reason.", ("reason",)),
+    Family("pricekeeper_sticky_flips", "Fallbacks to another model by outcome.", ("outcome",)),
+    Family("pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")),
+    Family(
+        "pricekeeper_api_limit_decisions",
+        "Requests by the API's own limit and outcome.",
+        ("limit", "outcome"),
+    ),
+    Family("pricekeeper_limiter_work", "What limiters did beyond that.", ("limiter", "kind")),
+    Family("pricekeeper_tokens", "Tokens issued, refreshed and refused.", ("event",)),
+    Family("pricekeeper_token_checks", "Access tokens checked, by answer.", ("answer",)),
+    Family("pricekeeper_revocations", "What ended before its time, by kind.", ("kind",)),
+    Family("pricekeeper_retrieval_tokens", "One-time tokens issued, claimed, refused.", ("event",)),
+    Family("pricekeeper_store_calls", "Calls of the storage port.", ("call",)),
+    Family("pricekeeper_store_attempts", "Requests to DynamoDB by action.", ("action",)),
+    Family("pricekeeper_store_faults", "Failed attempts by kind.", ("kind",)),
+    Family(
+        "pricekeeper_store_capacity_units",
+        "DynamoDB capacity consumed, by table.",
+        ("table", "kind"),
+    ),
+    Family("pricekeeper_store_swept", "Expired rows removed from SQLite."),
+    Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",)),
+)
+SIZES: Final = (
+    Family("pricekeeper_store_commit_operations", "Operations in one SQLite commit."),
+    Family("pricekeeper_usage_commit_records", "Usage records in one commit."),
+)
+_LAG: Final = Family(
+    "pricekeeper_aggregator_lag_seconds",
+    "Since the last complete aggregation began: no older usage is missing in a daily total.",
+)
+_QUOTA: Final = Family(
+    "pricekeeper_quota_used_ratio",
+    "Spend against the day's quota, by scope and label, as of the last selection.",
+    ("scope", "label"),
+)
+
+Counts: TypeAlias = Mapping[str, float] | Mapping[tuple[str, str], float]
 
 
 class Metrics:
     """Everything that /metrics shows. One per process."""
 
     def __init__(self, store: StoreMeter) -> None:
+        # They double the lines, and nobody asks when a counter began.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._store = store
-        self._seen: dict[str, Counter[str]] = {}
         self._requests = Histogram(
             "pricekeeper_request_seconds",
             "How long requests took, by route and status.",
-            ["method", "route", "status"],
+            ("method", "route", "status"),
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._children: dict[tuple[str, str, int], Any] = {}
-        self._limits = self._total(
-            "pricekeeper_limit_decisions", "Acquires by limit and outcome.", ["limit", "outcome"]
-        )
+        self._children: dict[tuple[str, str, int], Histogram] = {}
+        self._totals = {family.name: Total(*family, registry=self.registry) for family in TOTALS}
+        self._sizes = {
+            family.name: Histogram(*family, buckets=BOUNDS, registry=self.registry)
+            for family in SIZES
+        }
+        self._carried: dict[tuple[str, tuple[str, ...]], float] = {}
+        self.aggregator_lag = self._gauge(_LAG)
+        self.quota = self._gauge(_QUOTA)
+        self._problems: Counter[str] = Counter()
+        self._limit_decisions: Counter[tuple[str, str]] = Counter()
         self._limit_names: set[str] = set()
-        self.aggregator_lag = self._gauge(
-            "pricekeeper_aggregator_lag_seconds",
-            "Age of the oldest usage that is not in a daily total yet.",
-        )
-        self.quota = self._gauge(
-            "pricekeeper_quota_used_ratio",
-            "How much of a day's quota is spent, by scope and label.",
-            ["scope", "label"],
-        )
-        self._totals: dict[str, Total] = {}
-        self.refresh: Callable[[], None] = self.carry_store
+        self.refresh: Callable[[], None] = self.carry_own
         """Brings the counts up to date before a scrape."""
 
     def request(self, method: str, route: str, status: int, elapsed_us: int) -> None:
@@ -64,57 +125,53 @@ class Metrics:
         child = self._children.get(place)
         if child is None:
             # Bounded: routes are ours, and a method that we do not know counts as one.
-            known = method if method in _METHODS else "OTHER"
+            known = method if method in _METHODS else _REST
             child = self._requests.labels(known, route, str(status))
             if known == method:
                 self._children[place] = child
         child.observe(elapsed_us / 1e6)
 
+    def problem(self, code: str) -> None:
+        """Note a request that was refused or failed; the codes are those of our own errors."""
+        self._problems[code] += 1
+
     def limit_decision(self, limit: str, outcome: str) -> None:
-        """Note what one limit decided."""
+        """Note what one limit of a tenant's decided."""
         if limit not in self._limit_names:
             if len(self._limit_names) >= _LIMIT_NAMES_MAX:
-                limit = "other"
+                limit = _REST
             self._limit_names.add(limit)
-        self._limits.labels(limit, outcome).inc()
+        self._limit_decisions[limit, outcome] += 1
 
-    def carry(self, name: str, help_: str, label: str, counts: Mapping[str, int]) -> None:
-        """Add what a feature has counted since the last time to the counter of that name."""
-        total = self._totals.get(name)
-        if total is None:
-            total = self._totals[name] = self._total(name, help_, [label])
-        seen = self._seen.setdefault(name, Counter())
+    def carry(self, name: str, counts: Counts) -> None:
+        """Add what was counted since the last time to the total of that name, by its labels."""
+        total = self._totals[name]
         for key, count in counts.items():
-            if count > seen[key]:
-                total.labels(key).inc(count - seen[key])
-                seen[key] = count
+            labels = key if isinstance(key, tuple) else (key,) if key else ()
+            place = total.labels(*labels) if labels else total  # there from now on, be it at 0
+            place.inc(self._more(name, labels, count))
 
-    def carry_store(self) -> None:
-        """Carry over what the store has counted."""
+    def carry_sizes(self, name: str, sizes: Sizes) -> None:
+        """Add the sizes that were noted since the last time to the histogram of that name."""
+        histogram = self._sizes[name]
+        # As its observe() does for one, for many at once; it has no public way to.
+        for place, count in enumerate(sizes.counts):
+            histogram._buckets[place].inc(self._more(name, (str(place),), count))  # noqa: SLF001
+        histogram._sum.inc(self._more(name, (), sizes.total))  # noqa: SLF001
+
+    def carry_own(self) -> None:
+        """Carry over what the store and the HTTP layer itself have counted."""
         meter = self._store
-        for name, help_, label, counts in (
-            ("pricekeeper_store_calls", "Calls of the storage port.", "call", meter.calls),
-            ("pricekeeper_store_attempts", "Requests to DynamoDB.", "action", meter.attempts),
-            ("pricekeeper_store_faults", "Failed attempts by kind.", "kind", meter.faults),
-            ("pricekeeper_store_read_half_units", "Read capacity.", "table", meter.read_half_units),
-            (
-                "pricekeeper_store_write_half_units",
-                "Write capacity.",
-                "table",
-                meter.write_half_units,
-            ),
-            (
-                "pricekeeper_store_work",
-                "Durable commits, what they carried, and what was swept.",
-                "kind",
-                {
-                    "commits": meter.commits,
-                    "operations": meter.committed_operations,
-                    "swept": meter.swept,
-                },
-            ),
-        ):
-            self.carry(name, help_, label, counts)
+        self.carry("pricekeeper_problems", self._problems)
+        self.carry("pricekeeper_limit_decisions", self._limit_decisions)
+        self.carry("pricekeeper_store_calls", meter.calls)
+        self.carry("pricekeeper_store_attempts", meter.attempts)
+        self.carry("pricekeeper_store_faults", {**_NO_FAULTS, **meter.faults})
+        for kind, used in (("read", meter.read_half_units), ("write", meter.write_half_units)):
+            units = {(table, kind): half_units / 2 for table, half_units in used.items()}
+            self.carry("pricekeeper_store_capacity_units", units)
+        self.carry("pricekeeper_store_swept", {"": meter.swept})
+        self.carry_sizes("pricekeeper_store_commit_operations", meter.commit_sizes)
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
@@ -125,13 +182,12 @@ class Metrics:
             return generate_latest(shared)
         return generate_latest(self.registry)
 
-    def _gauge(self, name: str, help_: str, labels: list[str] | None = None) -> Gauge:
-        return Gauge(
-            name, help_, labels or [], registry=self.registry, multiprocess_mode="mostrecent"
-        )
+    def _more(self, name: str, labels: tuple[str, ...], count: float) -> float:
+        """How much a count has grown since it was carried over last."""
+        place = (name, labels)
+        before = self._carried.get(place, 0)
+        self._carried[place] = count
+        return max(0, count - before)
 
-    def _total(self, name: str, help_: str, labels: list[str]) -> Total:
-        return Total(name, help_, labels, registry=self.registry)
-
-
-_METHODS: Final = frozenset({"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH"})
+    def _gauge(self, family: Family) -> Gauge:
+        return Gauge(*family, registry=self.registry, multiprocess_mode="mostrecent")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import Final
 
 import structlog
 
 from pricekeeper.bootstrap import Services, Supervisor, price_source
+from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
-from pricekeeper.http.runtime import recent_decisions
+from pricekeeper.limiter import LimiterMeter
 from pricekeeper.metering import AggregationReport
+from pricekeeper.selection import Decision
 
 CARRY_INTERVAL_MS: Final = 5_000
-QUOTAS_SHOWN_MAX: Final = 1_000
-"""Clients whose quotas are shown; a metric with a line for each of a million helps nobody."""
 PRICES_INTERVAL_MS: Final = 24 * 3_600_000
 
 _log = structlog.get_logger(__name__)
@@ -22,62 +23,41 @@ _log = structlog.get_logger(__name__)
 class Observer:
     """Turns what the features have counted into metrics, and keeps the prices fresh."""
 
-    def __init__(self, services: Services, metrics: Metrics, supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        services: Services,
+        metrics: Metrics,
+        supervisor: Supervisor,
+        api_limits: ApiLimits,
+    ) -> None:
         self._services = services
         self._supervisor = supervisor
+        self._api_limits = api_limits
+        self._quotas_shown: dict[str, tuple[Decision, bool]] = {}
+        self._caught_up_at_ms: int | None = None
+        if services.settings.aggregator_interval_secs:
+            self._caught_up_at_ms = services.clock.now_ms()  # until a run knows better
         self.metrics = metrics
         metrics.refresh = self.carry
 
     def aggregated(self, report: AggregationReport) -> None:
-        """Note an aggregator run."""
-        self.metrics.aggregator_lag.set((report.lag_ms or 0) / 1000)
+        """Note an aggregator run: what it has caught up with, or knows that another one has."""
         if report.failed:
             _log.warning("aggregation_incomplete", failed=report.failed, errors=report.errors)
+        if not report.failed and not report.skipped:
+            self._caught_up_at_ms = report.began_at_ms
+        elif report.since_last_ms is not None:
+            self._caught_up_at_ms = report.began_at_ms - report.since_last_ms
 
     def carry(self) -> None:
         """Carry over what every feature has counted."""
-        carry, selection = self.metrics.carry, self._services.selection.meter
-        self.metrics.carry_store()
-        carry(
-            "pricekeeper_job_crashes",
-            "Background jobs that crashed.",
-            "job",
-            self._supervisor.crashes,
-        )
-        carry(
-            "pricekeeper_selections",
-            "Model selections by outcome; warm ones came from memory.",
-            "reason",
-            {**selection.decisions, "warm": selection.warm},
-        )
-        carry(
-            "pricekeeper_sticky_flips",
-            "Sticky fallbacks: made here, lost to others, unknown, failed.",
-            "outcome",
-            {
-                "made": selection.flips,
-                "lost": selection.flips_lost,
-                "unknown": selection.flips_unknown,
-                "failed": selection.flips_failed,
-            },
-        )
-        for decision in recent_decisions()[:QUOTAS_SHOWN_MAX]:
-            for use in decision.choice.quotas:
-                place = self.metrics.quota.labels(decision.policy.scope_key, use.label)
-                place.set(use.quota_pct_hundredths / 10_000)
-        limiter = self._services.limiter.meter
-        carry(
-            "pricekeeper_limiter_decisions",
-            "Acquires by outcome.",
-            "outcome",
-            {
-                "granted": limiter.granted,
-                "denied": limiter.denied,
-                "prefetched": limiter.prefetched,
-                "unlimited": limiter.unlimited,
-                "rolled_back": limiter.rolled_back,
-            },
-        )
+        self.metrics.carry_own()
+        self._carry_aggregator_lag()
+        self._carry_quotas()
+        self._carry_spend()
+        self._carry_limits()
+        self._carry_identity()
+        self.metrics.carry("pricekeeper_job_crashes", self._supervisor.crashes)
 
     async def carry_forever(self) -> None:
         """Carry over again and again, for workers that are seldom scraped."""
@@ -95,3 +75,104 @@ class Observer:
             report = await self._services.prices.refresh(source)
             _log.info("prices_refreshed", report=str(report))
             await self._services.clock.sleep_ms(PRICES_INTERVAL_MS)
+
+    def _carry_aggregator_lag(self) -> None:
+        """It grows until a run is complete; who does not run the aggregator does not know it."""
+        lag_ms: float = nan
+        if self._caught_up_at_ms is not None:
+            lag_ms = max(0, self._services.clock.now_ms() - self._caught_up_at_ms)
+        self.metrics.aggregator_lag.set(lag_ms / 1000)
+
+    def _carry_quotas(self) -> None:
+        """Show each decision once: of several workers, the one that decided last is believed."""
+        now_ms = self._services.clock.now_ms()
+        for scope, decision in self._services.selection.meter.latest.items():
+            over = decision.resets_at_ms <= now_ms
+            shown = self._quotas_shown.get(scope)
+            if shown is not None and shown[0] is decision and shown[1] is over:
+                continue
+            self._quotas_shown[scope] = (decision, over)
+            for use in decision.choice.quotas:
+                ratio = 0.0 if over else use.quota_pct_hundredths / 10_000
+                self.metrics.quota.labels(scope, use.label).set(ratio)
+
+    def _carry_spend(self) -> None:
+        metering, selection = self._services.metering.meter, self._services.selection.meter
+        self.metrics.carry(
+            "pricekeeper_usage_records",
+            {
+                "accepted": metering.accepted,
+                "duplicate": metering.duplicates,
+                "failed": metering.failed,
+            },
+        )
+        self.metrics.carry_sizes("pricekeeper_usage_commit_records", metering.commit_sizes)
+        self.metrics.carry(
+            "pricekeeper_selections", {**selection.decisions, "warm": selection.warm}
+        )
+        self.metrics.carry(
+            "pricekeeper_sticky_flips",
+            {
+                "made": selection.flips,
+                "lost": selection.flips_lost,
+                "unknown": selection.flips_unknown,
+                "failed": selection.flips_failed,
+            },
+        )
+
+    def _carry_limits(self) -> None:
+        api = self._api_limits
+        self.metrics.carry("pricekeeper_api_limit_decisions", api.decisions)
+        self._carry_limiter("api", api.limiter.meter)
+        self._carry_limiter("tenants", self._services.limiter.meter)
+
+    def _carry_limiter(self, limiter: str, meter: LimiterMeter) -> None:
+        self.metrics.carry(
+            "pricekeeper_limiter_work",
+            {
+                (limiter, "prefetched"): meter.prefetched,
+                (limiter, "unlimited"): meter.unlimited,
+                (limiter, "lost_race"): meter.lost_races,
+                (limiter, "rolled_back"): meter.rolled_back,
+                (limiter, "refund_lost"): meter.refunds_lost,
+            },
+        )
+
+    def _carry_identity(self) -> None:
+        identity, credentials = self._services.identity.meter, self._services.credentials.meter
+        sessions = identity.sessions
+        self.metrics.carry(
+            "pricekeeper_tokens",
+            {
+                "issued": identity.issued,
+                "refreshed": identity.refreshed,
+                "login_refused": identity.logins_refused,
+                "refresh_refused": identity.refreshes_refused,
+            },
+        )
+        self.metrics.carry(
+            "pricekeeper_token_checks",
+            {
+                "memory": identity.checks_from_memory,
+                "store": identity.checks_from_store,
+                "refused": identity.checks_refused,
+            },
+        )
+        self.metrics.carry(
+            "pricekeeper_revocations",
+            {
+                "token": identity.tokens_revoked,
+                "session": sessions.ended,
+                "evicted": sessions.evicted,
+                "reused": sessions.reused,
+                "client": identity.clients_ended,
+            },
+        )
+        self.metrics.carry(
+            "pricekeeper_retrieval_tokens",
+            {
+                "issued": credentials.retrievals_issued,
+                "claimed": credentials.retrievals_claimed,
+                "refused": credentials.retrievals_refused,
+            },
+        )

@@ -220,11 +220,6 @@ def _claimed_id(record: Any) -> str | None:
     return found[:64] if isinstance(found, str) else None
 
 
-def recent_decisions() -> list[Decision]:
-    """What was decided lately, one for each client, for whoever watches quotas."""
-    return [decision for decision, _, _ in _ENCODED.values()]
-
-
 def _encoded(decision: Decision) -> tuple[bytes, bytes]:
     """The answer's bytes and their mark; a decision that is given again is not encoded again."""
     client = decision.policy.client

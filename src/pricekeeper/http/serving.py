@@ -24,6 +24,7 @@ from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.edge import read_json
 from pricekeeper.http.gate import REFUSALS, admit, count_failure
 from pricekeeper.http.incoming import Incoming
+from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.oauth import told as oauth_error
 from pricekeeper.http.operation import Answer, Call, Operation
 from pricekeeper.http.problems import MethodNotAllowedError, Problem, problem_of
@@ -65,12 +66,15 @@ class Endpoint:
             await self._serve(call, send)
             return
         try:
-            await self._serve(call, send)
-        except REFUSALS as error:
-            await count_failure(call)
-            await reply(send, oauth_error(error, call))
+            try:
+                await self._serve(call, send)
+            except REFUSALS:
+                await count_failure(call)
+                raise
         except PriceKeeperError as error:
-            await reply(send, oauth_error(error, call))
+            answer = oauth_error(error, call)
+            _note(error, answer.status, call.metrics, call.request_id)
+            await reply(send, answer)
 
     async def _serve(self, call: Call, send: Send) -> None:
         operation = self.operation
@@ -156,11 +160,11 @@ class Shell:
             status = 499  # nobody is left to be told
         except PriceKeeperError as error:
             problem = problem_of(error, _now_ms(scope))
-            if problem.status >= 500:  # noqa: PLR2004
-                log.warning("problem", request_id=request_id, code=error.code, exc_info=error)
+            _note(error, problem.status, scope["state"]["metrics"], request_id)
             await _tell(send_with_headers, problem, request_id, started=bool(status))
         except Exception:
             log.exception("unhandled", request_id=request_id)
+            scope["state"]["metrics"].problem(PriceKeeperError.code)
             problem = problem_of(PriceKeeperError(), 0)
             await _tell(send_with_headers, problem, request_id, started=bool(status))
         finally:
@@ -186,6 +190,13 @@ async def reply(
         headers.append((b"content-length", b"0"))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": data})
+
+
+def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: str) -> None:
+    """Count an error that is about to be told; what is no fault of the caller's is logged too."""
+    metrics.problem(error.code)
+    if status >= 500:  # noqa: PLR2004
+        log.warning("problem", request_id=request_id, code=error.code, exc_info=error)
 
 
 async def _tell(send: Send, problem: Problem, request_id: str, *, started: bool) -> None:

@@ -45,6 +45,7 @@ from pricekeeper.errors import (
 from pricekeeper.metering.combining import Counted, Plan, Settled, Submission, summed, take
 from pricekeeper.metering.counters import Counters
 from pricekeeper.metering.items import RETENTION_DAYS
+from pricekeeper.metering.meter import MeteringMeter
 from pricekeeper.storage import Store
 
 PENDING_MAX: Final = 10_000
@@ -103,6 +104,7 @@ class Committer:
         self._busy: set[tuple[Counted, int]] = set()
         self._marked: dict[Counted, None] = {}
         self._closed = False
+        self.meter = MeteringMeter()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -223,6 +225,7 @@ class Committer:
         return self._random.randint(0, min(PAUSE_MS_MAX, PAUSE_MS_FIRST << sendings))
 
     def _answer_applied(self, commit: _Commit, plan: Plan) -> None:
+        self.meter.commit_sizes.note(len(plan.submissions))
         for place, counters in plan.sums.items():
             self._counted(place, counters)
         for submission, item in zip(plan.submissions, plan.items, strict=True):
@@ -235,6 +238,8 @@ class Committer:
         """Answer those who met a receipt, and keep the others; whether there were any."""
         met = plan.met(cancelled.reasons)
         own = [submission for submission, item in met if item.get("commit_id") == commit.id]
+        if own:
+            self.meter.commit_sizes.note(len(own))
         for place, counters in summed(own).items():
             self._counted(place, counters)
         for submission, item in met:
@@ -252,13 +257,17 @@ class Committer:
         self._tell_counted(place, counters)
 
     def _answer(self, submission: Submission, settled: Settled) -> None:
-        for place, future in enumerate(self._waiting(submission)):
+        waiting = self._waiting(submission)
+        self.meter.accepted += settled.accepted
+        self.meter.duplicates += len(waiting) - settled.accepted
+        for place, future in enumerate(waiting):
             if not future.done():  # else its caller was cancelled; the record stands
                 future.set_result(settled if place == 0 else settled._replace(accepted=False))
 
     def _fail(self, left: Sequence[Submission], error: BaseException) -> None:
         for submission in left:
             for future in self._waiting(submission):
+                self.meter.failed += 1
                 if isinstance(error, asyncio.CancelledError):
                     future.cancel()
                 elif not future.done():

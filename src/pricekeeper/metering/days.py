@@ -47,13 +47,8 @@ def day_start_ms(zone: str, day: str) -> int:
 
 def next_midnight_ms(zone: str, epoch_ms: int) -> int:
     """The first instant of the day after the one that the instant belongs to."""
-    info = ZoneInfo(zone)
     following = date_of(org_day(zone, epoch_ms)) + _ONE_DAY
-    start_ms = _start_ms(info, following)
-    while start_ms <= epoch_ms:  # once at most: only a date that was left out begins when it ends
-        following += _ONE_DAY
-        start_ms = _start_ms(info, following)
-    return start_ms
+    return _start_ms(ZoneInfo(zone), following)
 
 
 def date_of(day: str) -> date:

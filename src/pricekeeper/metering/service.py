@@ -115,6 +115,7 @@ class Metering:
             self._counted,
             retention_days=retention_days,
         )
+        self.meter = self._committer.meter
         self._stale: set[Account] = set()
         self._refreshing: asyncio.Task[None] | None = None
 

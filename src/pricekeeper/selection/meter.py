@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
+
+from pricekeeper.selection.decision import Decision
+
+SCOPES_MAX: Final = 1_000
+"""Scopes whose latest decision is kept: a metric with a line for each of a million helps nobody."""
 
 
 @dataclass(slots=True)
@@ -28,5 +34,15 @@ class SelectionMeter:
     flips_failed: int = 0
     """Flips that the store could not take. The decision held all the same."""
 
+    latest: dict[str, Decision] = field(default_factory=dict)
+    """What was decided last for each scope; no more scopes than the first `SCOPES_MAX`."""
+
     overrides: Counter[str] = field(default_factory=Counter)
     """Commands of operators: ``set`` and ``cleared``."""
+
+    def decided(self, decision: Decision) -> None:
+        """Count a decision that was made anew, and keep it as the latest of its scope."""
+        choice, scope = decision.choice, decision.policy.scope_key
+        self.decisions["EXHAUSTED" if choice.label is None else choice.reason.value] += 1
+        if scope in self.latest or len(self.latest) < SCOPES_MAX:
+            self.latest[scope] = decision

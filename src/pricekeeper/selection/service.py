@@ -197,7 +197,7 @@ class Selection:
             resets_at_ms=moment.ends_at_ms,
             live=live,
         )
-        self.meter.decisions["EXHAUSTED" if choice.label is None else choice.reason.value] += 1
+        self.meter.decided(decision)
         before = self._cache.last(policy.client)
         if self._cache.keep(decision, reading):
             _log_change(before, decision)

@@ -1,6 +1,7 @@
 """At most N live sessions for each client: opened, refreshed, listed, ended."""
 
 from pricekeeper.sessions.items import generation_of, slot_key
+from pricekeeper.sessions.meter import SessionsMeter
 from pricekeeper.sessions.opening import Login, Opened
 from pricekeeper.sessions.refresh_token import (
     REFRESH_TOKEN_LENGTH_MAX,
@@ -34,6 +35,7 @@ __all__ = [
     "Session",
     "SessionId",
     "Sessions",
+    "SessionsMeter",
     "generation_of",
     "make_labels",
     "parse_session_id",

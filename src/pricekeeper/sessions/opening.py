@@ -39,6 +39,7 @@ from pricekeeper.sessions.items import (
     slots_query,
     still,
 )
+from pricekeeper.sessions.meter import SessionsMeter
 from pricekeeper.sessions.refresh_token import RefreshKeys, derive, hash_of, token_of
 from pricekeeper.sessions.session import Labels, Lifetimes, Session, SessionId, Slots
 from pricekeeper.storage import Put, Store, Write
@@ -85,6 +86,7 @@ class Opening:
         lifetimes: Lifetimes,
         randomness: random.Random,
         touched: Callable[[SessionId], None],
+        meter: SessionsMeter,
     ) -> None:
         self._login = login
         self._store = store
@@ -93,6 +95,7 @@ class Opening:
         self._lifetimes = lifetimes
         self._randomness = randomness
         self._touched = touched
+        self._meter = meter
         self._tried: list[SessionId] = []
         self._remembered: SessionId | None = None
 
@@ -120,6 +123,7 @@ class Opening:
                         Put(SESSIONS, block_item(oldest, self._clock.now_ms())),
                     ]
                 )
+                self._meter.evicted += 1
             finally:
                 self._touched(oldest.id)
         return fresh
@@ -194,6 +198,7 @@ class Opening:
                 operations.append(Put(SESSIONS, block_item(session, now_ms)))
             try:
                 await self._transact(operations)
+                self._meter.evicted += len(some)
             finally:
                 for session in some:
                     self._touched(session.id)

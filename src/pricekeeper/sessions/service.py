@@ -34,6 +34,7 @@ from pricekeeper.sessions.items import (
     slots_query,
     still,
 )
+from pricekeeper.sessions.meter import SessionsMeter
 from pricekeeper.sessions.opening import Login, Opened, Opening
 from pricekeeper.sessions.refresh_token import (
     RefreshKeys,
@@ -84,6 +85,7 @@ class Sessions:
         self._randomness = randomness or random.SystemRandom()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[SessionId], None]] = []
+        self.meter = SessionsMeter()
 
     def on_touched(self, listener: Callable[[SessionId], None]) -> None:
         """Have the listener called whenever a session may just have ended by our doing."""
@@ -120,6 +122,7 @@ class Sessions:
             lifetimes=self._lifetimes,
             randomness=self._randomness,
             touched=self._touched,
+            meter=self.meter,
         )
 
     def open_refresh_token(self, text: str) -> RefreshToken:
@@ -179,6 +182,11 @@ class Sessions:
 
     async def end_session(self, subject: str, session_id: SessionId) -> bool:
         """End one session, however often it was refreshed; whether it was there."""
+        was_there = await self._end(subject, session_id)
+        self.meter.ended += was_there
+        return was_there
+
+    async def _end(self, subject: str, session_id: SessionId) -> bool:
         now_ms = self._clock.now_ms()
         try:
             await self._store.update(ending(subject, session_id.slot, now_ms, holds(session_id)))
@@ -260,7 +268,8 @@ class Sessions:
             presented_rotation=token.rotation,
             current_rotation=session.rotation,
         )
-        await self.end_session(session.subject, session.id)
+        self.meter.reused += 1
+        await self._end(session.subject, session.id)
 
 
 def _check(login: Login) -> None:

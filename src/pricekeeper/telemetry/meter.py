@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from pricekeeper.telemetry.sizes import Sizes
+
 
 @dataclass(slots=True)
 class StoreMeter:
@@ -36,8 +38,17 @@ class StoreMeter:
     committed_operations: int = 0
     """Operations that those commits carried."""
 
+    commit_sizes: Sizes = field(default_factory=Sizes)
+    """How many operations each of those commits carried."""
+
     swept: int = 0
     """Expired items removed in the background."""
+
+    def committed(self, operations: int) -> None:
+        """Count a durable commit of that many operations."""
+        self.commits += 1
+        self.committed_operations += operations
+        self.commit_sizes.note(operations)
 
     def clear(self) -> None:
         """Start counting anew."""

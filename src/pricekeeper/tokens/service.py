@@ -17,6 +17,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.credentials import Credentials
 from pricekeeper.errors import (
     ConditionFailedError,
+    InvalidClientError,
     InvalidTokenError,
     InvalidValueError,
     NotFoundError,
@@ -37,6 +38,7 @@ from pricekeeper.tokens.access_token import Claims, sign
 from pricekeeper.tokens.items import revocation
 from pricekeeper.tokens.keyring import ACCESS_SECS, Jwks
 from pricekeeper.tokens.keys import Keys
+from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.principal import Principal, scopes_of
 from pricekeeper.tokens.validation import Validator
 
@@ -95,8 +97,15 @@ class Identity:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
+        self.meter = IdentityMeter(sessions=sessions.meter)
         self._validator = Validator(
-            store, clock=clock, keys=keys, tenants=tenants, issuer=issuer, audience=audience
+            store,
+            clock=clock,
+            keys=keys,
+            tenants=tenants,
+            issuer=issuer,
+            audience=audience,
+            meter=self.meter,
         )
         sessions.on_touched(lambda session_id: self._validator.touch(session_id.nonce))
 
@@ -114,7 +123,11 @@ class Identity:
         `InvalidClientError` if it does not, `SessionLimitRaceError` if other logins of the
         same client kept winning. The same request token again gives the same session.
         """
-        authenticated = await self._credentials.authenticate(client_id, client_secret)
+        try:
+            authenticated = await self._credentials.authenticate(client_id, client_secret)
+        except InvalidClientError:
+            self.meter.logins_refused += 1
+            raise
         policy = authenticated.policy
         opened = await self._sessions.open_session(
             Login(
@@ -125,16 +138,18 @@ class Identity:
                 request_token=request_token,
             )
         )
+        self.meter.issued += 1
         return self._grant(policy, opened)
 
     async def refresh(self, refresh_token: str) -> Grant:
         """A new access token and the next refresh token, if session and client still stand."""
-        token = self._sessions.open_refresh_token(refresh_token)
-        policy = await self._standing(token.subject)
-        if policy is None:
-            _log.info("refresh_token_refused", reason="its client is gone", client_id=token.subject)
-            raise InvalidTokenError
-        return self._grant(policy, await self._sessions.refresh(token, policy.token_generation))
+        try:
+            policy, opened = await self._refreshed(refresh_token)
+        except InvalidTokenError:
+            self.meter.refreshes_refused += 1
+            raise
+        self.meter.refreshed += 1
+        return self._grant(policy, opened)
 
     async def validate(self, access_token: str) -> Principal:
         """Whom the token speaks for; without a store call, if it was seen a moment ago."""
@@ -197,10 +212,19 @@ class Identity:
         """End every session and every token of the client: one write."""
         client = parse_client_id(client_id)
         await self._tenants.end_tokens_issued_before_now(client.org_id, client.app_id)
+        self.meter.clients_ended += 1
 
     def jwks(self) -> Jwks:
         """The public keys, for those who verify tokens by themselves."""
         return self._keys.jwks()
+
+    async def _refreshed(self, refresh_token: str) -> tuple[Policy, Opened]:
+        token = self._sessions.open_refresh_token(refresh_token)
+        policy = await self._standing(token.subject)
+        if policy is None:
+            _log.info("refresh_token_refused", reason="its client is gone", client_id=token.subject)
+            raise InvalidTokenError
+        return policy, await self._sessions.refresh(token, policy.token_generation)
 
     async def _standing(self, client_id: str) -> Policy | None:
         """What holds for the client at this moment; ``None`` if it is gone."""
@@ -219,6 +243,7 @@ class Identity:
                 raise
         finally:
             self._validator.touch(principal.token_id)
+        self.meter.tokens_revoked += 1
 
     async def _introspect_refresh(self, client_id: str, text: str) -> Introspection | None:
         token = self._sessions.open_refresh_token(text)

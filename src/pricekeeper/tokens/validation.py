@@ -28,6 +28,7 @@ from pricekeeper.tenants import Tenants, parse_client_id
 from pricekeeper.tokens.access_token import ACCESS_TOKEN_LENGTH_MAX, Claims, Flaw, verify
 from pricekeeper.tokens.items import revoked_place
 from pricekeeper.tokens.keys import Keys
+from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.principal import Principal
 
 STANDING_AGE_MS_MAX: Final = 30_000
@@ -64,6 +65,7 @@ class Validator:
         issuer: str,
         audience: str,
         verified_max: int = VERIFIED_MAX,
+        meter: IdentityMeter | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -72,6 +74,7 @@ class Validator:
         self._issuer = issuer
         self._audience = audience
         self._verified_max = verified_max
+        self._meter = meter or IdentityMeter()
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
         self._revision = keys.revision
         self._changes = 0
@@ -83,13 +86,16 @@ class Validator:
         verified = self._verified_token(token)
         principal = verified.principal
         if principal.expires_at_epoch <= self._clock.now_ms() // 1000:
-            raise _refusal(Flaw.EXPIRED, principal)
-        if not verified.fallen and not self._is_fresh(verified):
+            raise self._refusal(Flaw.EXPIRED, principal)
+        known = bool(verified.fallen) or self._is_fresh(verified)
+        if not known:
             await self._ask(verified)
         if not verified.fallen:
             await self._match_client(verified)
         if verified.fallen:
-            raise _refusal(verified.fallen, principal)
+            raise self._refusal(verified.fallen, principal)
+        self._meter.checks_from_memory += known
+        self._meter.checks_from_store += not known
         return principal
 
     def touch(self, name: str) -> None:
@@ -103,7 +109,7 @@ class Validator:
     def _verified_token(self, token: str) -> _Verified:
         """The token as it was verified before, or now."""
         if len(token) > ACCESS_TOKEN_LENGTH_MAX:
-            raise _refusal(Flaw.TOO_LONG)
+            raise self._refusal(Flaw.TOO_LONG)
         if self._keys.revision != self._revision:
             self._revision = self._keys.revision
             self._verified.clear()
@@ -127,10 +133,10 @@ class Validator:
             now_epoch=self._clock.now_ms() // 1000,
         )
         if isinstance(claims, Flaw):
-            raise _refusal(claims)
+            raise self._refusal(claims)
         principal, session_id = _principal(claims), parse_session_id(claims.sid)
         if principal is None or session_id is None:
-            raise _refusal(Flaw.MALFORMED)
+            raise self._refusal(Flaw.MALFORMED)
         return _Verified(principal, session_id)
 
     def _is_fresh(self, verified: _Verified) -> bool:
@@ -178,6 +184,17 @@ class Validator:
             if policy.token_generation != verified.token_generation:
                 verified.fallen = "everything of its client was ended"
 
+    def _refusal(self, reason: str, principal: Principal | None = None) -> InvalidTokenError:
+        """Tell the log why, and the caller nothing."""
+        self._meter.checks_refused += 1
+        _log.info(
+            "access_token_refused",
+            reason=str(reason),
+            client_id=principal.client_id if principal else None,
+            session_id=principal.session_id if principal else None,
+        )
+        return InvalidTokenError()
+
 
 def _principal(claims: Claims) -> Principal | None:
     """Whom the claims name; ``None`` if they contradict themselves."""
@@ -197,14 +214,3 @@ def _principal(claims: Claims) -> Principal | None:
         issued_at_epoch=claims.iat,
         expires_at_epoch=claims.exp,
     )
-
-
-def _refusal(reason: str, principal: Principal | None = None) -> InvalidTokenError:
-    """Tell the log why, and the caller nothing."""
-    _log.info(
-        "access_token_refused",
-        reason=str(reason),
-        client_id=principal.client_id if principal else None,
-        session_id=principal.session_id if principal else None,
-    )
-    return InvalidTokenError()

@@ -131,7 +131,7 @@ async def impatient(
     callspec = getattr(request.node, "callspec", None)
     fault = callspec.params.get("fault") if callspec is not None else None
     short = fault in (None, Fault.STALL_AFTER)
-    limits = Limits(reply_timeout_ms=600 if short else 10_000)
+    limits = Limits(connect_timeout_ms=500, total_timeout_ms=600 if short else 10_000)
     return await opener(proxy.endpoint, clock=clock, meter=meter, limits=limits)
 
 

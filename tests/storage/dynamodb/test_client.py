@@ -456,7 +456,9 @@ async def test_waiting_for_a_connection_is_not_having_sent(
     opener: Opener, proxy: FaultProxy, meter: StoreMeter, key: Key
 ) -> None:
     """Who did not get one in time knows that nothing was applied."""
-    limits = Limits(connections_max=1, queue_timeout_ms=30, reply_timeout_ms=400, attempts_max=1)
+    limits = Limits(
+        connections_max=1, connect_timeout_ms=400, total_timeout_ms=1500, attempts_max=1
+    )
     store = await opener(proxy.endpoint, meter=meter, limits=limits)
     proxy.next("UpdateItem", Fault.STALL_AFTER)
     outcomes = await asyncio.gather(

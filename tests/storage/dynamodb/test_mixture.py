@@ -87,7 +87,7 @@ async def storm(
 async def stormy(
     opener: Opener, proxy: FaultProxy, clock: TestClock, meter: StoreMeter
 ) -> DynamoDbStore:
-    limits = Limits(reply_timeout_ms=400, attempts_max=4)
+    limits = Limits(connect_timeout_ms=300, total_timeout_ms=400, attempts_max=4)
     return await opener(proxy.endpoint, clock=clock, meter=meter, limits=limits)
 
 

@@ -35,6 +35,7 @@ from pricekeeper.cli.demo.traffic import (
     quotas,
 )
 from pricekeeper.cli.demo.view import View, going_on, summary
+from pricekeeper.cli.exits import MisusedError
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.pricing import load_catalogue
@@ -69,7 +70,8 @@ def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: 
     org_id = str(uuid.uuid4())
     console = Console()
     with _folder(keep) as folder:
-        result = asyncio.run(_live(folder, org_id, secs, plan_day(calls, seed), console, as_json))
+        shown = None if as_json else console
+        result = asyncio.run(_live(folder, org_id, secs, plan_day(calls, seed), shown))
     if as_json:
         print_json(_told(result, org_id))
     else:
@@ -88,7 +90,7 @@ def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: 
 
 
 async def _live(
-    folder: Path, org_id: str, secs: int, planned: list[Planned], console: Console, quiet: bool
+    folder: Path, org_id: str, secs: int, planned: list[Planned], console: Console | None
 ) -> Result:
     today = org_day(ZONE, SystemClock().now_ms())
     starts_at_ms = day_start_ms(ZONE, today)
@@ -101,7 +103,7 @@ async def _live(
             await company.set_up(settings.provisioning_key or "", planned)
             clock.run((ends_at_ms - starts_at_ms + AFTER_MIDNIGHT_MS) // (secs * 1000))
             watching = None
-            if not quiet:
+            if console is not None:
                 watching = asyncio.create_task(View(console, board, clock).follow())
             try:
                 await company.live_through(planned)
@@ -117,12 +119,12 @@ async def _live(
 def _folder(keep: str | None) -> Iterator[Path]:
     """A folder of its own: a new one that is left, or one that is gone afterwards."""
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="pricekeeper-demo-") as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory(prefix="pricekeeper-demo-") as temporary:
+            yield Path(temporary)
         return
     folder = Path(keep)
     if folder.exists() and any(folder.iterdir()):
-        raise typer.BadParameter(f"{keep} is not empty", param_hint="--keep")
+        raise MisusedError(f"--keep {keep}: the folder is not empty")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
 

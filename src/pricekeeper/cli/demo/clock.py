@@ -15,6 +15,7 @@ from typing import Final
 
 SLOWDOWN: Final = 60
 PAUSE_SECS_MIN: Final = 0.005
+PAUSE_SECS_MAX: Final = 0.05
 """Of real time. A pause of milliseconds is for others to make progress, which takes real time."""
 
 
@@ -36,8 +37,9 @@ class FastClock:
     async def sleep_ms(self, duration_ms: int) -> None:
         """Let that much time pass on this clock, however long it takes."""
         until_ms = self.now_ms() + duration_ms
-        while (left_ms := until_ms - self.now_ms()) > 0:
-            await asyncio.sleep(max(PAUSE_SECS_MIN, left_ms / 1000 / self._anchor[2]))
+        while (left_ms := until_ms - self.now_ms()) > 0:  # the speed may have changed meanwhile
+            left_secs = left_ms / 1000 / self._anchor[2]
+            await asyncio.sleep(min(PAUSE_SECS_MAX, max(PAUSE_SECS_MIN, left_secs)))
 
     def run(self, speed: int) -> None:
         """From now on time passes so many times as fast as outside."""

@@ -28,6 +28,7 @@ from pricekeeper.cli.demo.traffic import (
     app_settings,
     org_settings,
 )
+from pricekeeper.cli.drawing import usd
 from pricekeeper.client import (
     Admin,
     ForbiddenError,
@@ -185,7 +186,11 @@ class Company:
         lease_id = str(uuid.uuid4())
         for attempt in range(DENIALS_MAX):
             try:
-                lease = await keeper.acquire(label, consume, lease_id=lease_id)
+                if call.long_job:
+                    with self.clock.slowly():  # they come within a minute of each other
+                        lease = await keeper.acquire(label, consume, lease_id=lease_id)
+                else:
+                    lease = await keeper.acquire(label, consume, lease_id=lease_id)
             except RateLimitedError as error:
                 violation = error.violations[0]
                 wait_ms = error.retry_after_ms or 0
@@ -205,7 +210,7 @@ class Company:
         """Record the usage, twice if the first reply got lost. The ledger counts it once."""
         now_ms, request_id = self.clock.now_ms(), str(uuid.uuid4())
         stamp = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for attempt in range(2 if call.resend else 1):
+        for _ in range(2 if call.resend else 1):
             recorded = await keeper.record(
                 label,
                 call.input_tokens,
@@ -215,7 +220,7 @@ class Company:
                 timestamp=stamp,
             )
             if recorded.duplicate:
-                told = f"sent again after a lost reply: a duplicate, not counted ({attempt + 1}x)"
+                told = "sent again after a lost reply: a duplicate, not counted"
                 self._note("duplicate", call.app_id, told, tell=not self.board.counts["duplicate"])
         day = _dashed(org_day(ZONE, now_ms // 1000 * 1000))
         self.ledger.add(call, day, label)
@@ -260,7 +265,7 @@ class Company:
         if model.reason == "NORMAL":
             self._note("midnight", app_id, f"{before} → {model.label}: the quotas start anew")
         else:
-            self._note("flip", app_id, f"{before} → {model.label}: {_why(model)}")
+            self._note("flip", app_id, f"{before} → {model.label}: {_why(before, model)}")
 
     def _note(self, kind: str, app_id: str, told: str, *, tell: bool = True) -> None:
         self.board.note(Event(self.clock.now_ms(), app_id, kind, told), tell=tell)
@@ -291,10 +296,11 @@ async def _claimed(admin: Admin, created: Mapping[str, Any]) -> Credentials:
     return Credentials(claimed["client_id"], claimed["client_secret"])
 
 
-def _why(model: Selection) -> str:
-    """The last exhausted model of the explanation, in its own words."""
-    parts = model.explanation.split("; ")
-    return next((part for part in reversed(parts) if "exhausted" in part or "given up" in part), "")
+def _why(before: str, model: Selection) -> str:
+    """What the service says about the model that was left."""
+    left = model.answer["quota_status"]["models_status"][before]
+    spent, quota = usd(left["spend_usd_micros"]), usd(left["quota_usd_micros"])
+    return f"{spent} of {quota} spent on {before}, until midnight"
 
 
 def _dashed(day: str) -> str:

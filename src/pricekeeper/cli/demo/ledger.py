@@ -73,6 +73,11 @@ class Ledger:
         """What was sent; nothing, if there was nothing."""
         return self.sums.get((app_id, day, label)) or Sums()
 
+    def whole(self) -> Sums:
+        """Everything that was sent."""
+        names = Sums.__dataclass_fields__
+        return Sums(*(sum(getattr(one, name) for one in self.sums.values()) for name in names))
+
     def differences(
         self, app_id: str, day: str, models: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[Difference]:

@@ -32,6 +32,7 @@ def demo_settings(folder: Path) -> Settings:
         provisioning_key=secrets.token_hex(16),
         api_limits_per_minute=dict(API_LIMITS_PER_MINUTE),
         aggregator_interval_secs=AGGREGATE_EVERY_SECS,
+        log_level="error",
         drain_secs=0,
     )
 
@@ -39,7 +40,7 @@ def demo_settings(folder: Path) -> Settings:
 @contextmanager
 def running_service(settings: Settings, clock: Clock) -> Iterator[str]:
     """Serve on a free port of the loopback address; the value is the URL."""
-    configure_logging("error")
+    configure_logging(settings.log_level)
     listening = socket.create_server(("127.0.0.1", 0))
     port: int = listening.getsockname()[1]
     config = server_config(make_app(settings, clock=clock), host="127.0.0.1", port=port)

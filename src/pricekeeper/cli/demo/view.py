@@ -27,9 +27,10 @@ EVENTS_SHOWN: Final = 8
 PLAIN_EVERY_HOURS: Final = 3
 TIGHT_PCT: Final = 95
 
+_WIDTHS: Final = (13, 8, *(16 for _ in LABELS), 6, 8)
 _MARKS: Final = {
     "flip": ("↓", "yellow"),
-    "denied": ("×", "red"),
+    "denied": ("✗", "red"),
     "granted": ("✓", "green"),
     "evicted": ("⇥", "magenta"),
     "duplicate": ("=", "cyan"),
@@ -125,6 +126,13 @@ def summary(
             app_id, day, label, f"{sums.requests:,}", f"{sums.input_tokens:,}",
             f"{sums.output_tokens:,}", usd(sums.cost_usd_micros), equal,
         )  # fmt: skip
+    rows.add_section()
+    whole = ledger.whole()
+    verdict = Text("DIFFERS", "bold red") if differences else Text("✓ equal", "bold green")
+    rows.add_row(
+        "in all", "", "", f"{whole.requests:,}", f"{whole.input_tokens:,}",
+        f"{whole.output_tokens:,}", usd(whole.cost_usd_micros), verdict,
+    )  # fmt: skip
     counts = board.counts
     seen = Text(
         f"{counts['flip']} flips, {counts['denied']} denials with a reason, "
@@ -146,18 +154,24 @@ def summary(
 
 def going_on(store: str | None, org_id: str) -> RenderableType:
     """What to do next."""
-    lines = ["pricekeeper serve --demo"]
+    lines = {
+        "pricekeeper serve --demo": "the service, with a key and an app to try with curl",
+        "pricekeeper demo --keep demo-data": "the same day again, to look into afterwards",
+    }
     if store is not None:
-        lines = [
-            f"pricekeeper usage show {org_id} --store {store}",
-            f"pricekeeper app list {org_id} --store {store}",
-            *lines,
-        ]
-    return Group(Text("\nGo on:", "dim"), *(to_paste(f"  {line}") for line in lines))
+        lines = {
+            f"pricekeeper usage show {org_id} --store {store}": "what was spent",
+            f"pricekeeper app list {org_id} --store {store}": "who spent it",
+            "pricekeeper serve --demo": lines["pricekeeper serve --demo"],
+        }
+    pairs = ((Text(f"  {told}", "dim"), to_paste(f"    {line}")) for line, told in lines.items())
+    return Group(Text("\nGo on:"), *(part for pair in pairs for part in pair))
 
 
 def _apps(apps: Iterable[AppState]) -> Table:
     rows = table("app", "now", *LABELS, "calls", "spent", numbers=["calls", "spent"])
+    for column, width in zip(rows.columns, _WIDTHS, strict=True):
+        column.min_width = width  # so that nothing moves when a word or a number grows
     for app in apps:
         rows.add_row(
             app.app_id,

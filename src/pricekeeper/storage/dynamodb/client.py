@@ -60,10 +60,10 @@ class Limits:
 
     connections_max: int = 64
     connect_timeout_ms: int = 1_000
-    queue_timeout_ms: int = 5_000
-    """Waiting for one of the connections to become free."""
-    reply_timeout_ms: int = 3_000
-    """Silence after the request was sent."""
+    """Until there is a connection, be it free again or new. Must be less than the total: then
+    whatever takes longer than that was sent."""
+    total_timeout_ms: int = 3_000
+    """Until the reply has been read, connecting included."""
     attempts_max: int = 8
     lost_replies_max: int = 3
     """Attempts, of those, whose reply may be lost before we stop asking."""
@@ -122,13 +122,11 @@ class Client:
                 limit=limits.connections_max, ssl=_trust(access), ttl_dns_cache=60
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
+            headers=self._signer.constant_headers,
             skip_auto_headers=_AUTO_HEADERS,
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(
-                total=(limits.queue_timeout_ms + 2 * limits.reply_timeout_ms) / 1000,
-                connect=limits.queue_timeout_ms / 1000,
-                sock_connect=limits.connect_timeout_ms / 1000,
-                sock_read=limits.reply_timeout_ms / 1000,
+                total=limits.total_timeout_ms / 1000, connect=limits.connect_timeout_ms / 1000
             ),
         )
 

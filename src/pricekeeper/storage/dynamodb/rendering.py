@@ -63,13 +63,17 @@ class Placeholders:
 
     def value(self, value: Value) -> str:
         """What stands for the value; the same for equal strings, numbers and bytes."""
-        shared = (type(value), value)
-        if shared[0] not in _SHARED_TYPES:
-            return self._new(value)
-        placeholder = self._shared.get(shared)
-        if placeholder is None:
-            placeholder = self._shared[shared] = self._new(value)
-        return placeholder
+        kind = type(value)
+        if kind not in _SHARED_TYPES:
+            placeholder = f":{len(self._values)}"
+            self._values[placeholder] = encode(value)
+            return placeholder
+        shared = (kind, value)
+        known = self._shared.get(shared)
+        if known is None:
+            known = self._shared[shared] = f":{len(self._values)}"
+            self._values[known] = {"N": str(value)} if kind is int else encode(value)
+        return known
 
     def add_to(self, request: Request) -> None:
         """Put what was referred to into the request; it must not be there if empty."""
@@ -79,11 +83,6 @@ class Placeholders:
             }
         if self._values:
             request["ExpressionAttributeValues"] = self._values
-
-    def _new(self, value: Value) -> str:
-        placeholder = f":{len(self._values)}"
-        self._values[placeholder] = encode(value)
-        return placeholder
 
 
 def condition_text(condition: Condition, into: Placeholders) -> str:

@@ -135,8 +135,7 @@ class Writer:
             return self._failed(jobs, translated(error, committing=committing))
         except Exception as error:  # noqa: BLE001 - a bug of ours: told to every caller, loudly
             return self._failed(jobs, error)
-        self._meter.commits += 1
-        self._meter.committed_operations += len(jobs)
+        self._meter.committed(len(jobs))
         return answers
 
     def _forget_if_stale(self) -> None:

@@ -1,0 +1,24 @@
+"""What metering has counted, counted: for the metrics endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pricekeeper.telemetry import Sizes
+
+
+@dataclass(slots=True)
+class MeteringMeter:
+    """What became of the records of one instance."""
+
+    accepted: int = 0
+    """Records that this instance has counted."""
+
+    duplicates: int = 0
+    """Records that had been counted before, with the same body or another one."""
+
+    failed: int = 0
+    """Records that the store could not take, or about which nobody knows."""
+
+    commit_sizes: Sizes = field(default_factory=Sizes)
+    """How many records each commit counted."""

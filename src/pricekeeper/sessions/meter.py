@@ -1,0 +1,19 @@
+"""How sessions ended before their time, counted for the metrics endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class SessionsMeter:
+    """What one instance has ended, and why."""
+
+    ended: int = 0
+    """By their own client."""
+
+    evicted: int = 0
+    """To make room for a newer one, or because the limit was lowered."""
+
+    reused: int = 0
+    """Because a refresh token that was spent came back: it may have been stolen."""

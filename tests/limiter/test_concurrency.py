@@ -1,0 +1,132 @@
+"""Real concurrency on every store: many tasks, one bucket, exact to the token."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from contract.conftest import ShiftedClock
+from pricekeeper.errors import ContendedError
+from pricekeeper.limiter import Denial, Lease, Limit, Limiter
+from pricekeeper.limiter.till import ATTEMPTS_MAX
+from pricekeeper.storage import Add, Key, Put, Store, Update
+from pricekeeper.storage.tables import RATE_BUCKETS
+
+TASKS = 100
+FIFTY = Limit.per_day("n", 50)
+
+
+@pytest.fixture
+def clock() -> ShiftedClock:
+    """Real time: pauses between attempts are real, too."""
+    return ShiftedClock()
+
+
+@pytest.mark.parametrize("instances", [1, 4])
+async def test_a_hundred_tasks_get_exactly_what_is_there(
+    make: Callable[..., Limiter], entity: str, instances: int
+) -> None:
+    """From a bucket that none of them has seen: fifty are granted, the others denied."""
+    limiters = [make([FIFTY]) for _ in range(instances)]
+    outcomes = await asyncio.gather(
+        *(limiters[task % instances].try_acquire(entity, "r", {"n": 1}) for task in range(TASKS))
+    )
+
+    assert sum(outcome.granted for outcome in outcomes) == 50
+    stands = (await limiters[0].peek(entity, "r"))["n"]
+    assert (stands.remaining, stands.consumed) == (0, 50)
+
+
+async def test_a_hundred_tasks_on_a_bucket_that_is_always_full(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """The refill has to be settled all the time; who loses a race is served all the same."""
+    limiters = [make([Limit("n", 100_000, 1_000_000, 1_000)]) for _ in range(4)]
+    for _ in range(3):
+        outcomes = await asyncio.gather(
+            *(limiters[task % 4].try_acquire(entity, "r", {"n": 1}) for task in range(TASKS))
+        )
+        assert all(outcome.granted for outcome in outcomes)
+
+    assert (await limiters[0].peek(entity, "r"))["n"].consumed == 3 * TASKS
+
+
+async def test_the_count_of_what_was_consumed_is_exact(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """Under acquires, adjustments and releases side by side, some with a name."""
+    limiters = [make([Limit.per_second("n", 10_000)]) for _ in range(4)]
+
+    async def use(task: int) -> int:
+        limiter = limiters[task % 4]
+        name = uuid.uuid4() if task % 5 == 0 else None
+        lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+        if task % 2:
+            await lease.adjust({"n": task % 7 - 3})
+        if task % 3 == 0:
+            await lease.release()
+        return sum(lease.held.values())
+
+    held = await asyncio.gather(*(use(task) for task in range(TASKS)))
+
+    assert (await limiters[0].peek(entity, "r"))["n"].consumed == sum(held)
+
+
+async def test_a_hundred_tasks_share_a_parent(make: Callable[..., Limiter], entity: str) -> None:
+    """Ten apps with twenty each, an organisation with fifty: fifty are granted."""
+    limits = {"app": 20, "org": 50}
+    limiters = [
+        make(lambda one, _: [Limit.per_day("n", limits[one.rpartition("/")[2][:3]])])
+        for _ in range(2)
+    ]
+    outcomes = await asyncio.gather(
+        *(
+            limiters[task % 2].try_acquire(
+                f"{entity}/app{task % 10}", "r", {"n": 1}, parents=[f"{entity}/org"]
+            )
+            for task in range(TASKS)
+        )
+    )
+
+    assert sum(isinstance(outcome, Lease) for outcome in outcomes) == 50
+    assert all(
+        violation.entity == f"{entity}/org"
+        for outcome in outcomes
+        if isinstance(outcome, Denial)
+        for violation in outcome.violations
+    )
+    apps = await limiters[0].peek_many([(f"{entity}/app{app}", "r") for app in range(10)])
+    assert sum(app["n"].consumed for app in apps) == 50
+
+
+async def test_whoever_keeps_losing_is_told_so_and_not_denied(
+    make: Callable[..., Limiter], store: Store, clock: ShiftedClock, entity: str
+) -> None:
+    """There is enough, but somebody changes the bucket before every attempt."""
+    limiter = make([Limit.per_second("n", 10)])
+    await limiter.acquire(entity, "r", {"n": 1})
+
+    class Rival:
+        """Moves ``rf`` on whenever it sees a write coming."""
+
+        def __init__(self) -> None:
+            self.moved = 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        async def update(self, operation: Update) -> object:
+            self.moved += 1
+            key = Key(entity, "r")
+            await store.update(Update(RATE_BUCKETS, key, (Add("rf", -1),)))
+            return await store.update(operation)
+
+        async def put(self, operation: Put) -> None:
+            await store.put(operation)
+
+    rival = Rival()
+    victim = Limiter(rival, clock=clock, limits=[Limit.per_second("n", 10)])  # type: ignore[arg-type]
+    with pytest.raises(ContendedError):
+        await victim.acquire(entity, "r", {"n": 1}, on_unavailable="allow")
+    assert rival.moved == ATTEMPTS_MAX
