@@ -1,6 +1,6 @@
 """What counting usage costs, as ratios measured in one run on one machine.
 
-Run it as ``python bench/spend.py``. Each round counts new records through metering, and keeps the
+Run it with ``make bench-spend``. Each round counts new records through metering, and keeps the
 transactions that this led to; then the bare store, empty of them, is given the very same ones.
 The ratio of the two is what checking, pricing, combining and answering cost. Beside it stands the
 same work without combining: every record in a transaction of its own, as many at once as there

@@ -132,8 +132,9 @@ async def test_query_follows_the_engine_s_own_pages(store: Store, at: Place) -> 
         Query(SESSIONS, "x", limit=0),
         Query(SESSIONS, "x", limit=1001),
         Query(SESSIONS, "x", prefix="a", first="b"),
+        Query(SESSIONS, "x", prefix="a" * 1025),
     ],
-    ids=["no-sort-key", "empty-pk", "limit-0", "limit-1001", "prefix-and-range"],
+    ids=["no-sort-key", "empty-pk", "limit-0", "limit-1001", "prefix-and-range", "long-prefix"],
 )
 async def test_impossible_queries_are_refused(store: Store, query: Query) -> None:
     """Alike on every store."""

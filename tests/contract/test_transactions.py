@@ -136,6 +136,21 @@ async def test_a_token_belongs_to_its_operations(store: Store, at: Place) -> Non
     assert await value(store, key) == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(b"a", "YQ=="), (frozenset({"a", "b"}), ["a", "b"]), (1, True), ("1", 1), ({}, [])],
+    ids=["bytes", "set", "bool", "text", "map"],
+)
+async def test_a_token_tells_values_of_different_types_apart(
+    store: Store, at: Place, first: object, second: object
+) -> None:
+    """However alike they look when they are written down."""
+    key, token = at.key(), at.run
+    await store.transact([Put(CONFIG, {"PK": key.pk, "SK": key.sk, "v": first})], token=token)
+    with pytest.raises(TokenReusedError):
+        await store.transact([Put(CONFIG, {"PK": key.pk, "SK": key.sk, "v": second})], token=token)
+
+
 async def test_a_cancelled_transaction_leaves_its_token_free(store: Store, at: Place) -> None:
     """Once the condition holds, the same call goes through."""
     key, token = at.key(), at.run

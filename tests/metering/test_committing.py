@@ -369,3 +369,19 @@ async def test_an_account_is_marked_by_whoever_counts_first_and_not_again(
     for metering in (first, first, second, second):
         await metering.record(policy, a_usage())
     assert marks() == [1, 1, 0, 1, 0]
+
+
+async def test_what_became_of_the_records_is_counted(
+    metering: Metering, wire: ScriptedStore, policy: Policy
+) -> None:
+    """Accepted, met again, failed, and how many shared a commit; also when a reply was lost."""
+    known = a_usage()
+    wire.script.append(reply_lost)
+    await asyncio.gather(*(metering.record(policy, one) for one in (known, a_usage(), known)))
+    wire.script.append(fails(StoreUnavailableError("scripted")))
+    with pytest.raises(StoreUnavailableError):
+        await metering.record(policy, a_usage())
+    await metering.record(policy, known)
+    meter = metering.meter
+    assert (meter.accepted, meter.duplicates, meter.failed) == (2, 2, 1)
+    assert meter.commit_sizes.total == 2

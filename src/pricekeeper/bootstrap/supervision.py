@@ -33,6 +33,7 @@ class Supervisor:
 
     def start(self, name: str, job: Callable[[], Awaitable[None]]) -> None:
         """Run the job, again and again if need be."""
+        self.crashes[name] += 0  # shown from the beginning, so that the first is seen as a change
         task = asyncio.create_task(self._keep_running(name, job), name=f"pricekeeper-{name}")
         self._tasks.append(task)
 

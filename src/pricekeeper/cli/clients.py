@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli.command import Outcome, place_command
 from pricekeeper.cli.drawing import claim_hint, facts, page, rate_limits, table, to_paste, usd
+from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.places import Place
 from pricekeeper.cli.settings_input import (
     FileOption,
@@ -245,8 +247,11 @@ def _shared(
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    if not yes:
-        typer.confirm(question, abort=True, err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise MisusedError("nobody is here to ask; say --yes if it is meant")
+    typer.confirm(question, abort=True, err=True)
 
 
 def _picture(answer: Mapping[str, Any]) -> RenderableType:

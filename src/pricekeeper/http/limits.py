@@ -8,7 +8,7 @@ through here: whatever they want from the store will say so itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from pricekeeper.errors import RateLimitExceededError
@@ -20,6 +20,8 @@ BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so that a crash loses no more than that."""
 
 BLOCK_MAX: Final = 1_000
+CALLERS_MAX: Final = 10_000
+"""Callers whose requests are kept ready."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -35,6 +37,7 @@ class ApiLimits:
         self._limits = {
             kind: (Limit(LIMIT, count, count, MINUTE_MS),) for kind, count in per_minute.items()
         }
+        self._standing: dict[tuple[str, str], Callable[[], Awaitable[Lease | Denial]]] = {}
 
     async def admit(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """Take one request; raises `RateLimitExceededError` if there is none left."""
@@ -42,14 +45,19 @@ class ApiLimits:
         if limits is None or kind is None:
             return ()
         count = limits[0].capacity
-        outcome = await self.limiter.try_acquire(
-            f"api/{caller}",
-            kind,
-            {LIMIT: 1},
-            limits=limits,
-            on_unavailable="allow",
-            prefetch=max(1, min(BLOCK_MAX, count // BLOCKS_PER_MINUTE)),
-        )
+        attempt = self._standing.get((kind, caller))
+        if attempt is None:
+            if len(self._standing) >= CALLERS_MAX:
+                self._standing.clear()
+            attempt = self._standing[kind, caller] = self.limiter.standing(
+                f"api/{caller}",
+                kind,
+                {LIMIT: 1},
+                limits=limits,
+                on_unavailable="allow",
+                prefetch=max(1, min(BLOCK_MAX, count // BLOCKS_PER_MINUTE)),
+            )
+        outcome = await attempt()
         if isinstance(outcome, Denial):
             self.decisions[kind, "denied"] += 1
             raise RateLimitExceededError(outcome.violations)

@@ -12,10 +12,12 @@ from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.limiter import LimiterMeter
 from pricekeeper.metering import AggregationReport
-from pricekeeper.selection import Decision
+from pricekeeper.selection import EXHAUSTED, Decision, Reason
 
 CARRY_INTERVAL_MS: Final = 5_000
 PRICES_INTERVAL_MS: Final = 24 * 3_600_000
+_NO_SELECTIONS: Final = dict.fromkeys((*(reason.value for reason in Reason), EXHAUSTED), 0)
+"""Shown from the beginning, so that the first one is seen as a change."""
 
 _log = structlog.get_logger(__name__)
 
@@ -108,7 +110,8 @@ class Observer:
         )
         self.metrics.carry_sizes("pricekeeper_usage_commit_records", metering.commit_sizes)
         self.metrics.carry(
-            "pricekeeper_selections", {**selection.decisions, "warm": selection.warm}
+            "pricekeeper_selections",
+            {**_NO_SELECTIONS, **selection.decisions, "warm": selection.warm},
         )
         self.metrics.carry(
             "pricekeeper_sticky_flips",

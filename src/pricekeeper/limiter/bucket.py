@@ -166,8 +166,12 @@ def guess(draw: Draw, now_ms: int) -> Retry:
 
 
 def probe(bucket: Bucket, as_of_ms: int) -> Retry:
-    """A `Retry` that supposes the bucket to be refilled when we saw it was."""
-    return Retry(bucket.refilled_at_ms, bucket.refilled_at_ms, as_of_ms)
+    """A `Retry` that supposes the bucket to be refilled when we saw it was, or after our moment.
+
+    In the second case no refill counts, so whoever refills it once more is not in the way.
+    """
+    known_ms = min(bucket.refilled_at_ms, as_of_ms)
+    return Retry(known_ms, known_ms, as_of_ms)
 
 
 def stored_range(limit: Limit, tokens: int, retry: Retry) -> tuple[int, int]:

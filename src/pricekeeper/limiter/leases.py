@@ -61,10 +61,10 @@ class Lease:
     __slots__ = (
         "_account",
         "_completion",
+        "_id",
+        "_limits",
         "entity",
         "granted_at_ms",
-        "id",
-        "limits",
         "resource",
         "unlimited",
     )
@@ -74,24 +74,40 @@ class Lease:
         account: Account,
         completion: Completion,
         *,
-        lease_id: str,
+        lease_id: str | None,
         entity: str,
         resource: str,
         granted_at_ms: int,
-        limits: Mapping[str, LimitStatus],
+        limits: Callable[[], Mapping[str, LimitStatus]],
         unlimited: bool = False,
     ) -> None:
         self._account = account
         self._completion = completion
-        self.id = lease_id
+        self._id = lease_id
+        self._limits: Callable[[], Mapping[str, LimitStatus]] | Mapping[str, LimitStatus] = limits
         self.entity = entity
         self.resource = resource
         self.granted_at_ms = granted_at_ms
         """The reading of this instance's clock that the grant was decided by."""
-        self.limits = limits
-        """Each limit right after the grant; where parents share one, the scarcest."""
         self.unlimited = unlimited
         """Whether it was given without a bucket being asked, because the store did not answer."""
+
+    @property
+    def id(self) -> str:
+        """Its name: the caller's, or one that is made up when it is first asked for."""
+        if self._id is None:
+            self._id = str(uuid.uuid4())
+        return self._id
+
+    @property
+    def limits(self) -> Mapping[str, LimitStatus]:
+        """Each limit right after the grant; where parents share one, the scarcest.
+
+        Worked out when it is first asked for: most leases out of memory never are.
+        """
+        if callable(self._limits):
+            self._limits = self._limits()
+        return self._limits
 
     @property
     def granted(self) -> bool:

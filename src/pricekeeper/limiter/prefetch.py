@@ -36,7 +36,7 @@ BLOCKS_MAX: Final = 2
 SHELVES_MAX: Final = 10_000
 """Kinds of request that an instance has blocks for; others are served without."""
 
-_Kind: TypeAlias = tuple[object, ...]
+Kind: TypeAlias = tuple[object, ...]
 
 
 class Block:
@@ -92,13 +92,13 @@ class Pool:
         self._till = till
         self._completion = completion
         self._hold_ms = hold_ms
-        self._shelves: dict[_Kind, _Shelf] = {}
+        self._shelves: dict[Kind, _Shelf] = {}
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    def spend(self, draws: Sequence[Draw], tokens: Mapping[str, int]) -> BlockAccount | None:
+    def spend(self, kind: Kind, tokens: Mapping[str, int]) -> BlockAccount | None:
         """Serve a request from memory, if there is enough; nothing is awaited."""
-        shelf = self._shelves.get(_kind(draws, tokens))
+        shelf = self._shelves.get(kind)
         return None if shelf is None else self._spend(shelf, tokens)
 
     async def fetch(
@@ -109,7 +109,7 @@ class Pool:
         Of several that come at once, one fetches and the others wait for it. Without
         `Taken`, it was served by what another one fetched.
         """
-        kind = _kind(draws, tokens)
+        kind = kind_of(draws, tokens)
         if self._closed or (kind not in self._shelves and len(self._shelves) >= SHELVES_MAX):
             return await self._take(draws, tokens)
         shelf = self._shelves.setdefault(kind, _Shelf())
@@ -208,13 +208,14 @@ class Pool:
         except StoreError:
             self._till.meter.refunds_lost += 1  # they refill
 
-    def _tidy(self, kind: _Kind) -> None:
+    def _tidy(self, kind: Kind) -> None:
         shelf = self._shelves.get(kind)
         if shelf is not None and not shelf.blocks and not shelf.users:
             del self._shelves[kind]
 
 
-def _kind(draws: Sequence[Draw], tokens: Mapping[str, int]) -> _Kind:
+def kind_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> Kind:
+    """What requests that one block can serve have in common."""
     return (*((draw.entity, draw.resource) for draw in draws), *sorted(tokens))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Literal, Self, TypeAlias, get_args
 
 import msgspec
@@ -30,7 +30,7 @@ from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_
 from pricekeeper.limiter.leases import Acquisition, Completion, Lease, parse_id
 from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
 from pricekeeper.limiter.meter import LimiterMeter
-from pricekeeper.limiter.prefetch import HOLD_MS, Pool
+from pricekeeper.limiter.prefetch import HOLD_MS, Kind, Pool, kind_of
 from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find
 from pricekeeper.limiter.taking import Taken, take_loose, take_together
 from pricekeeper.limiter.till import Till
@@ -55,11 +55,10 @@ class _Request(msgspec.Struct, frozen=True):
     lease_id: str | None
     on_unavailable: OnUnavailable
     prefetch: int
-
-    @property
-    def takes(self) -> tuple[Draw, ...]:
-        """The draws that take something, one at least."""
-        return tuple(draw for draw in self.draws if draw.tokens)
+    takes: tuple[Draw, ...]
+    """The draws that take something, one at least."""
+    kind: Kind
+    """What blocks in memory can serve it."""
 
 
 class Limiter:
@@ -127,13 +126,37 @@ class Limiter:
             on_unavailable=on_unavailable,
             prefetch=prefetch,
         )
-        return Acquisition(
-            at_once=lambda: self._at_once(request),
-            attempt=lambda: self._attempt(request),
-            completion=self._completion,
-            meter=self.meter,
-            named=request.lease_id is not None,
+        return self._acquisition(request)
+
+    def standing(
+        self,
+        entity: str,
+        resource: str,
+        consume: Mapping[str, int],
+        *,
+        limits: Sequence[Limit],
+        on_unavailable: OnUnavailable | None = None,
+        prefetch: int | None = None,
+    ) -> Callable[[], Awaitable[Lease | Denial]]:
+        """A request that will be made again and again: checked now, then as quick as can be.
+
+        Calling what this returns is `try_acquire` with these arguments.
+        """
+        request = self._checked(
+            entity,
+            resource,
+            consume,
+            parents=(),
+            limits=limits,
+            lease_id=None,
+            on_unavailable=on_unavailable,
+            prefetch=prefetch,
         )
+
+        async def attempt() -> Lease | Denial:
+            return self._at_once(request) or await self._acquisition(request).decided()
+
+        return attempt
 
     async def try_acquire(
         self,
@@ -213,6 +236,15 @@ class Limiter:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _acquisition(self, request: _Request) -> Acquisition:
+        return Acquisition(
+            at_once=lambda: self._at_once(request),
+            attempt=lambda: self._attempt(request),
+            completion=self._completion,
+            meter=self.meter,
+            named=request.lease_id is not None,
+        )
+
     async def _account(self, entity: str, lease_id: uuid.UUID | str) -> RecordedAccount:
         named = parse_id(lease_id, "lease_id")
         return RecordedAccount(
@@ -240,7 +272,7 @@ class Limiter:
         """A lease out of memory, if tokens for it were fetched ahead."""
         if request.prefetch == 1:
             return None
-        account = self._pool.spend(request.takes, request.tokens)
+        account = self._pool.spend(request.kind, request.tokens)
         if account is None:
             return None
         self.meter.granted += 1
@@ -291,18 +323,24 @@ class Limiter:
 
     def _lease(self, request: _Request, account: Account, taken: Taken | None) -> Lease:
         now_ms = self._clock.now_ms()
-        buckets: Sequence[Bucket | None] = (
-            taken.buckets if taken else [self._till.recall(draw) for draw in request.takes]
-        )
         unlimited = isinstance(account, NoAccount)
+
+        def limits() -> Mapping[str, LimitStatus]:
+            if unlimited:
+                return {}
+            buckets: Sequence[Bucket | None] = (
+                taken.buckets if taken else [self._till.recall(draw) for draw in request.takes]
+            )
+            return _scarcest(request.takes, buckets, now_ms)
+
         return Lease(
             account,
             self._completion,
-            lease_id=request.lease_id or str(uuid.uuid4()),
+            lease_id=request.lease_id,
             entity=request.entity,
             resource=request.resource,
             granted_at_ms=taken.as_of_ms if taken else now_ms,
-            limits={} if unlimited else _scarcest(request.takes, buckets, now_ms),
+            limits=limits,
             unlimited=unlimited,
         )
 
@@ -335,6 +373,7 @@ class Limiter:
         for name in tokens:
             if not any(name in draw.limits for draw in draws):
                 raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")
+        takes = tuple(draw for draw in draws if draw.tokens)
         named_id = None if lease_id is None else parse_id(lease_id, "lease_id")
         ahead = self._prefetch
         if prefetch is not None:
@@ -350,6 +389,8 @@ class Limiter:
             lease_id=named_id,
             on_unavailable=_checked_policy(on_unavailable or self._on_unavailable),
             prefetch=ahead if named_id is None else 1,
+            takes=takes,
+            kind=kind_of(takes, tokens),
         )
 
     def _limits_of(

@@ -1,32 +1,27 @@
-"""Taking tokens: from one bucket by a plain write, from several by a transaction.
+"""Taking tokens: one round of requests against one bucket, or one chain of buckets.
 
-`take` sends first and asks later: the write planned from memory, or a guess. A refusal brings
-the bucket with it, and the next write, or the denial, is planned from that. An acquire is
-decided by one reading of the clock, made when it came: whoever loses a race to somebody who
-refilled the bucket after that finds it freshly refilled, and does not have to fight on.
+A round is decided by one reading of the clock. It sends first and asks later: a write planned
+from memory, or a guess. A refusal brings the bucket with it, and the next write, or the denial,
+is planned from that. Several requests of a round go into one write, as many as there are
+tokens for, in the order of their arrival.
 
-`take_together` takes from all buckets or none, and writes the record of a lease beside them.
-A refused transaction costs double and need not tell of every bucket, so here what was never
-seen is read first, and nothing is denied without having read.
+One bucket takes a plain write. A chain, or a lease to be recorded, takes a transaction: all of
+it or nothing. A refused transaction costs double and need not tell of every bucket, so there
+what was never seen is read first, and nothing is denied without having read.
 
-Either loses only to others who got on: after `ATTEMPTS_MAX` times it raises `ContendedError`,
-which says neither yes nor no. When a reply is lost, `OutcomeUnknownError` goes to the caller:
-tokens may be gone that nobody got, which refill; they are never taken twice.
+A round loses only to others who got on: after `ATTEMPTS_MAX` times its requests are told
+`ContendedError`, which says neither yes nor no. When a reply is lost, they are told
+`OutcomeUnknownError`: tokens may be gone that nobody got, which refill; none is taken twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import msgspec
 
-from pricekeeper.errors import (
-    CancellationReason,
-    ConditionFailedError,
-    ReasonCode,
-    TransactionCancelledError,
-)
+from pricekeeper.errors import ConditionFailedError, ReasonCode, TransactionCancelledError
 from pricekeeper.limiter.bucket import (
     Bucket,
     Create,
@@ -55,160 +50,218 @@ class Taken(msgspec.Struct, frozen=True):
     buckets: tuple[Bucket | None, ...]
 
 
-async def take(till: Till, draw: Draw) -> Taken | Denial:
-    """Take from one bucket: one write as a rule, two if it is absent or not as last seen."""
-    now_ms = till.clock.now_ms()
-    bucket, told = till.recall(draw), False
-    for attempt in range(ATTEMPTS_MAX):
-        await till.pause(attempt)
-        unseen = bucket is None and not told
-        planned = guess(draw, now_ms) if unseen else plan(bucket, draw, now_ms)
-        step, takes = planned, True
-        if isinstance(step, Denial):
-            if step.settle is not None:
-                step, takes = step.settle, False
-            elif told or bucket is None:
-                return step.told_after(till.clock.now_ms() - now_ms)
-            else:  # what was seen may be long gone: the store decides
-                step = probe(bucket, now_ms)
-        try:
-            bucket = await _write(till, draw, step)
-        except ConditionFailedError as refusal:
-            bucket, takes = bucket_of(refusal.item), False
-            till.meter.lost_races += told
-        told = True
-        till.remember(draw, bucket)
-        if takes:
-            return Taken(_decided_ms(till, bucket, now_ms), (bucket,))
-    raise till.contended(draw)
+Outcome: TypeAlias = Taken | Denial | LeaseRecord
+"""A record: the lease was granted before, and nothing was taken now."""
 
 
-@overload
-async def take_together(till: Till, draws: Sequence[Draw]) -> Taken | Denial: ...
-@overload
-async def take_together(
-    till: Till, draws: Sequence[Draw], record: LeaseRecord
-) -> Taken | Denial | LeaseRecord: ...
-async def take_together(
-    till: Till, draws: Sequence[Draw], record: LeaseRecord | None = None
-) -> Taken | Denial | LeaseRecord:
-    """Take from all of these or none, in one transaction.
+class Wish:
+    """One request: what it takes from each bucket, the record of its lease, what came of it."""
 
-    If the lease was granted before, nothing is taken: the answer is its record as it is now.
-    """
-    chain = _Chain(till, draws, record)
-    if not chain.all_seen and (granted := await chain.read()):
-        return granted
-    for attempt in range(ATTEMPTS_MAX):
-        await till.pause(attempt)
-        chain.plan()
-        denials = [step for step in chain.steps if isinstance(step, Denial)]
-        if not denials:
-            outcome = await chain.transact()
-            if outcome is not None:
-                return outcome
-        elif chain.has_read and all(denial.settle is None for denial in denials):
-            return chain.denial(denials)
-        else:
-            await chain.settle()
-            if granted := await chain.read():
-                return granted
-    raise till.contended(draws[0])
+    __slots__ = ("draws", "outcome", "record")
+
+    def __init__(self, draws: Sequence[Draw], record: LeaseRecord | None = None) -> None:
+        self.draws = tuple(draws)
+        self.record = record
+        self.outcome: Outcome | None = None
+
+    def goes_with(self, other: Wish) -> bool:
+        """Whether one write may serve both: the same buckets, limits and kind of write."""
+        return (self.record is None) == (other.record is None) and all(
+            mine.limits == theirs.limits
+            for mine, theirs in zip(self.draws, other.draws, strict=True)
+        )
 
 
-async def take_loose(till: Till, draws: Sequence[Draw]) -> Taken | Denial:
-    """Take from all of these or none, for a lease of which there is no record."""
-    if len(draws) == 1:
-        return await take(till, draws[0])
-    return await take_together(till, draws)
+class Round:
+    """Wishes that go with each other, on their way to an outcome."""
 
-
-class _Chain:
-    """The buckets of one transaction, what is known of each, and what is planned for it."""
-
-    def __init__(self, till: Till, draws: Sequence[Draw], record: LeaseRecord | None) -> None:
+    def __init__(self, till: Till, wishes: Sequence[Wish]) -> None:
+        first = wishes[0]
         self._till = till
-        self._draws = tuple(draws)
-        self._record = record
-        self._buckets = [till.recall(draw) for draw in draws]
+        self._pending = list(wishes)
+        self._draws = first.draws
+        self._plain = len(first.draws) == 1 and first.record is None
+        self._buckets = [till.recall(draw) for draw in first.draws]
+        self._told = False
+        """Whether the store told us of the buckets in this round; else they are from memory."""
         self._now_ms = till.clock.now_ms()
-        self.steps: list[_Step | Denial] = []
-        self.has_read = False
 
-    @property
-    def all_seen(self) -> bool:
-        return None not in self._buckets
+    async def run(self) -> None:
+        """Give every wish its outcome, or raise for all that have none yet."""
+        fruitless = 0
+        while self._pending:
+            await self._till.pause(fruitless)
+            before = len(self._pending)
+            await self._advance()
+            fruitless = 0 if len(self._pending) < before else fruitless + 1
+            if fruitless == ATTEMPTS_MAX:
+                raise self._till.contended(self._draws[0])
 
-    async def read(self) -> LeaseRecord | None:
-        """Read all of it at once; the answer is the lease, if it was granted before."""
-        places = [(RATE_BUCKETS, bucket_key(draw.entity, draw.resource)) for draw in self._draws]
-        if self._record is not None:
-            places.append((RATE_BUCKETS, self._record.key))
-        items = await self._till.store.batch_get(places)
-        self._buckets = [bucket_of(item) for item in items[: len(self._draws)]]
-        for draw, bucket in zip(self._draws, self._buckets, strict=True):
-            self._till.remember(draw, bucket)
-        self.has_read = True
-        return None if self._record is None else _known(self._record, items[-1])
+    async def _advance(self) -> None:
+        """One write or one read, or the denials."""
+        unseen = None in self._buckets and not self._told
+        if unseen and not self._plain:
+            await self._read()
+        elif unseen:
+            await self._write(self._pending, [guess(self._total(0, self._pending), self._now_ms)])
+        else:
+            going, steps = self._affordable()
+            if going:
+                await self._write(going, steps)
+            elif not self._told:  # what we remember may be long gone: the store decides
+                await self._ask()
+            elif not await self._settled():
+                self._deny()
 
-    def plan(self) -> None:
-        """Decide what to write to each bucket."""
-        self.steps = [
-            plan(bucket, draw, self._now_ms)
-            for bucket, draw in zip(self._buckets, self._draws, strict=True)
-        ]
+    def _affordable(self) -> tuple[list[Wish], list[_Step]]:
+        """The wishes that there are tokens for, first come, first served, and how to take them."""
+        going: list[Wish] = []
+        steps: list[_Step] = []
+        names = set()
+        for wish in self._pending:
+            if wish.record is not None:
+                if wish.record.key in names:
+                    continue  # its twin goes first; then it is known
+                names.add(wish.record.key)
+            planned = self._planned([*going, wish])
+            if planned is not None:
+                going.append(wish)
+                steps = planned
+        return going, steps
 
-    def denial(self, denials: Sequence[Denial]) -> Denial:
-        """All of them as one."""
-        violations = tuple(one for denial in denials for one in denial.violations)
-        return Denial(violations).told_after(self._till.clock.now_ms() - self._now_ms)
+    def _planned(self, wishes: Sequence[Wish]) -> list[_Step] | None:
+        """How to take all of it from every bucket; ``None`` if one of them denies that."""
+        steps = []
+        for place, bucket in enumerate(self._buckets):
+            step = plan(bucket, self._total(place, wishes), self._now_ms)
+            if isinstance(step, Denial):
+                return None
+            steps.append(step)
+        return steps
 
-    async def settle(self) -> None:
-        """Bring buckets whose limits have changed up to date, each by itself; taking nothing."""
-        for draw, step in zip(self._draws, self.steps, strict=True):
-            if isinstance(step, Denial) and step.settle is not None:
-                try:
-                    await _write(self._till, draw, step.settle)
-                except ConditionFailedError:
-                    self._till.meter.lost_races += 1  # all of it is read again anyway
+    async def _write(self, going: Sequence[Wish], steps: Sequence[_Step]) -> None:
+        draws = [self._total(place, going) for place in range(len(self._draws))]
+        operations = [_operation(draw, step) for draw, step in zip(draws, steps, strict=True)]
+        if self._plain:
+            if not await self._write_one(0, operations[0]):
+                return
+        else:
+            if not await self._transact(operations, going):
+                return
+            for place, step in enumerate(steps):
+                self._learn(place, expected(step, self._buckets[place], draws[place]))
+        taken = Taken(self._decided_ms(), tuple(self._buckets))
+        for wish in going:
+            wish.outcome = taken
+        self._sort_out()
 
-    async def transact(self) -> Taken | LeaseRecord | None:
-        """Write everything; ``None`` if others came first, and then we know better."""
-        steps = [step for step in self.steps if not isinstance(step, Denial)]
-        writes: list[Write] = [
-            _operation(draw, step) for draw, step in zip(self._draws, steps, strict=True)
-        ]
-        if self._record is not None:
-            writes.append(Put(RATE_BUCKETS, lease_item(self._record), ITEM_ABSENT))
+    async def _write_one(self, place: int, operation: Put | Update) -> bool:
+        """Whether that was done; either way the store has told us of the bucket."""
         try:
-            await self._till.store.transact(writes)
+            if isinstance(operation, Put):
+                await self._till.store.put(operation)
+                self._learn(place, bucket_of(operation.item))
+            else:
+                self._learn(place, bucket_of(await self._till.store.update(operation)))
+        except ConditionFailedError as refusal:
+            self._learn(place, bucket_of(refusal.item))
+            self._till.meter.lost_races += self._told
+            return False
+        else:
+            return True
+        finally:
+            self._told = self._told or self._plain
+
+    async def _transact(self, operations: Sequence[Write], going: Sequence[Wish]) -> bool:
+        """Whether that was done; if not, we know better about whatever was in the way."""
+        puts = [Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in going if one.record]
+        try:
+            await self._till.store.transact([*operations, *puts])
         except TransactionCancelledError as cancelled:
-            return self._learn(cancelled)
-        for place, (draw, step) in enumerate(zip(self._draws, steps, strict=True)):
-            self._buckets[place] = expected(step, self._buckets[place], draw)
-            self._till.remember(draw, self._buckets[place])
-        decided_ms = (_decided_ms(self._till, one, self._now_ms) for one in self._buckets)
-        return Taken(max(decided_ms), tuple(self._buckets))
+            failed = [one.code is ReasonCode.CONDITION_FAILED for one in cancelled.reasons]
+            if not any(failed):
+                raise
+            self._till.meter.lost_races += 1
+            items = [one.item for one in cancelled.reasons]
+            for place in range(len(operations)):
+                if failed[place]:
+                    self._learn(place, bucket_of(items[place]))
+            self._recognise(going, items[len(operations) :])
+            return False
+        return True
 
-    def _learn(self, cancelled: TransactionCancelledError) -> LeaseRecord | None:
-        reasons: Sequence[CancellationReason] = cancelled.reasons
-        if all(reason.code is not ReasonCode.CONDITION_FAILED for reason in reasons):
-            raise cancelled
-        self._till.meter.lost_races += 1
-        for place, (draw, reason) in enumerate(zip(self._draws, reasons, strict=False)):
-            if reason.code is ReasonCode.CONDITION_FAILED:
-                self._buckets[place] = bucket_of(reason.item)
-                self._till.remember(draw, self._buckets[place])
-        return None if self._record is None else _known(self._record, reasons[-1].item)
+    async def _ask(self) -> None:
+        bucket = self._buckets[0]
+        if self._plain and bucket is not None:
+            await self._write(self._pending[:1], [probe(bucket, self._now_ms)])
+        else:
+            await self._read()
 
+    async def _read(self) -> None:
+        """Read everything at once: the buckets, and the leases if they were granted before."""
+        keys = [bucket_key(draw.entity, draw.resource) for draw in self._draws]
+        keys += [wish.record.key for wish in self._pending if wish.record]
+        items = await self._till.store.batch_get([(RATE_BUCKETS, key) for key in keys])
+        for place in range(len(self._draws)):
+            self._learn(place, bucket_of(items[place]))
+        self._told = True
+        self._recognise(self._pending, items[len(self._draws) :])
 
-async def _write(till: Till, draw: Draw, step: _Step) -> Bucket | None:
-    """Send one of the three paths that take; the answer is the bucket as it is afterwards."""
-    operation = _operation(draw, step)
-    if isinstance(operation, Put):
-        await till.store.put(operation)
-        return step.after if isinstance(step, Create) else None
-    return bucket_of(await till.store.update(operation))
+    def _recognise(
+        self, wishes: Sequence[Wish], items: Sequence[Mapping[str, Any] | None]
+    ) -> None:
+        """Answer the wishes whose lease exists with its record as it is now."""
+        named = [wish for wish in wishes if wish.record]
+        for wish, item in zip(named, items, strict=True):
+            if wish.record and item is not None:
+                wish.outcome = lease_of(wish.record.entity, wish.record.lease_id, item)
+        self._sort_out()
+
+    async def _settled(self) -> bool:
+        """Bring buckets whose limits have changed up to date, taking nothing; whether any had."""
+        wish = self._pending[0]
+        some = False
+        for place, draw in enumerate(wish.draws):
+            step = plan(self._buckets[place], draw, self._now_ms)
+            if isinstance(step, Denial) and step.settle is not None:
+                await self._write_one(place, normal(draw, step.settle))
+                some = True
+        return some
+
+    def _deny(self) -> None:
+        waited_ms = self._till.clock.now_ms() - self._now_ms
+        for wish in self._pending:
+            steps = [
+                plan(bucket, draw, self._now_ms)
+                for bucket, draw in zip(self._buckets, wish.draws, strict=True)
+            ]
+            denials = [step for step in steps if isinstance(step, Denial)]
+            violations = tuple(one for denial in denials for one in denial.violations)
+            wish.outcome = Denial(violations).told_after(waited_ms)
+        self._sort_out()
+
+    def _sort_out(self) -> None:
+        self._pending = [wish for wish in self._pending if wish.outcome is None]
+
+    def _learn(self, place: int, bucket: Bucket | None) -> None:
+        self._buckets[place] = bucket
+        self._till.remember(self._draws[place], bucket)
+
+    def _total(self, place: int, wishes: Sequence[Wish]) -> Draw:
+        """What these wishes take from one bucket, together."""
+        draw = wishes[0].draws[place]
+        if len(wishes) == 1:
+            return draw
+        tokens: dict[str, int] = {}
+        for wish in wishes:
+            for name, count in wish.draws[place].tokens.items():
+                tokens[name] = tokens.get(name, 0) + count
+        return Draw(draw.entity, draw.resource, draw.limits, tokens)
+
+    def _decided_ms(self) -> int:
+        """The moment a grant counts for: our reading, or that of who refilled after it."""
+        latest_ms = max(one.refilled_at_ms if one else 0 for one in self._buckets)
+        return max(self._now_ms, min(latest_ms, self._till.clock.now_ms()))
 
 
 def _operation(draw: Draw, step: _Step) -> Put | Update:
@@ -217,13 +270,3 @@ def _operation(draw: Draw, step: _Step) -> Put | Update:
     if isinstance(step, Normal):
         return normal(draw, step)
     return retry(draw, step)
-
-
-def _decided_ms(till: Till, bucket: Bucket | None, now_ms: int) -> int:
-    """The moment that a grant counts for: when it was asked, or when the bucket was refilled."""
-    refilled_ms = now_ms if bucket is None else bucket.refilled_at_ms
-    return max(now_ms, min(refilled_ms, till.clock.now_ms()))
-
-
-def _known(record: LeaseRecord, item: Mapping[str, Any] | None) -> LeaseRecord | None:
-    return lease_of(record.entity, record.lease_id, item)

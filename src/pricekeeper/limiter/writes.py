@@ -77,7 +77,7 @@ def retry(draw: Draw, plan: Retry) -> Update:
     the expiry: it was put off for longer than a bucket may go without a `normal`.
     """
     refilled = attr(REFILLED)
-    known = plan.floor_ms == plan.ceiling_ms
+    known = plan.floor_ms == plan.ceiling_ms < plan.as_of_ms
     actions: list[Action] = []
     conditions = [refilled.eq(plan.floor_ms) if known else refilled.ge(plan.floor_ms)]
     for name, tokens in draw.tokens.items():

@@ -15,10 +15,11 @@ from pricekeeper.selection.fallback import (
     quota_pct_hundredths,
     quota_status,
 )
-from pricekeeper.selection.meter import SelectionMeter
+from pricekeeper.selection.meter import EXHAUSTED, SelectionMeter
 from pricekeeper.selection.service import Selection
 
 __all__ = [
+    "EXHAUSTED",
     "Choice",
     "Decision",
     "Guidance",

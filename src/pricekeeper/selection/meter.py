@@ -8,6 +8,8 @@ from typing import Final
 
 from pricekeeper.selection.decision import Decision
 
+EXHAUSTED: Final = "EXHAUSTED"
+"""The reason of a decision that there is no model to call."""
 SCOPES_MAX: Final = 1_000
 """Scopes whose latest decision is kept: a metric with a line for each of a million helps nobody."""
 
@@ -20,7 +22,7 @@ class SelectionMeter:
     """Answers from memory."""
 
     decisions: Counter[str] = field(default_factory=Counter)
-    """Decisions made anew, by reason; ``EXHAUSTED`` if there was no label."""
+    """Decisions made anew, by reason; `EXHAUSTED` if there was no label."""
 
     flips: int = 0
     """Sticky states that this instance moved forward."""
@@ -43,6 +45,6 @@ class SelectionMeter:
     def decided(self, decision: Decision) -> None:
         """Count a decision that was made anew, and keep it as the latest of its scope."""
         choice, scope = decision.choice, decision.policy.scope_key
-        self.decisions["EXHAUSTED" if choice.label is None else choice.reason.value] += 1
+        self.decisions[EXHAUSTED if choice.label is None else choice.reason.value] += 1
         if scope in self.latest or len(self.latest) < SCOPES_MAX:
             self.latest[scope] = decision

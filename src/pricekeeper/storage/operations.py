@@ -20,6 +20,7 @@ from pricekeeper.storage.values import (
     ITEM_BYTES_MAX,
     PARTITION_KEY,
     SORT_KEY,
+    SORT_KEY_BYTES_MAX,
     Item,
     Value,
     item_bytes,
@@ -33,7 +34,6 @@ TRANSACTION_TOKEN_TTL_SECS: Final = 600
 QUERY_ITEMS_MAX: Final = 1000
 
 _NOT_UPDATABLE: Final = frozenset({PARTITION_KEY, SORT_KEY, ""})
-_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Put(msgspec.Struct, frozen=True, tag=True):
@@ -142,7 +142,8 @@ class Query(msgspec.Struct, frozen=True):
             raise InvalidOperationError(f"{self.table.name}: a table without SK can't be queried")
         self.table.checked(Key(self.pk, "any"))
         for bound in (self.prefix, self.first, self.last, self.after):
-            text_bytes(bound)
+            if text_bytes(bound) > SORT_KEY_BYTES_MAX:
+                raise InvalidOperationError(f"SK has at most {SORT_KEY_BYTES_MAX} bytes")
         if self.prefix and (self.first or self.last):
             raise InvalidOperationError("a query takes a prefix or a range, not both")
         if not 1 <= self.limit <= QUERY_ITEMS_MAX:
@@ -178,7 +179,7 @@ def check_transaction(operations: Sequence[Write], token: str | None) -> None:
 
 def fingerprint(operations: Sequence[Write]) -> bytes:
     """A digest that is equal in every process exactly when the operations are."""
-    return hashlib.sha256(_canonical(list(operations))).digest()
+    return hashlib.sha256(_spelt_out(operations).encode("utf-8", "surrogatepass")).digest()
 
 
 def check_item_size(item: Mapping[str, Value]) -> None:
@@ -188,6 +189,22 @@ def check_item_size(item: Mapping[str, Value]) -> None:
     size = item_bytes(item)
     if size > ITEM_BYTES_MAX:
         raise InvalidOperationError(f"an item of {size} bytes: the most is {ITEM_BYTES_MAX}")
+
+
+def _spelt_out(value: object) -> str:
+    """Like ``repr``, but the same wherever it is asked: members of sets and maps are in order."""
+    match value:
+        case msgspec.Struct():
+            fields = (_spelt_out(getattr(value, name)) for name in value.__struct_fields__)
+            return f"{type(value).__name__}({','.join(fields)})"
+        case set() | frozenset():
+            return f"{{{','.join(sorted(map(_spelt_out, value)))}}}"
+        case dict():
+            pairs = sorted(f"{name!r}:{_spelt_out(member)}" for name, member in value.items())
+            return f"<{','.join(pairs)}>"
+        case list() | tuple():
+            return f"[{','.join(map(_spelt_out, value))}]"
+    return repr(value)
 
 
 def _check_expiry(table: Table, item: Mapping[str, Value]) -> None:

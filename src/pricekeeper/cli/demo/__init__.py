@@ -36,6 +36,7 @@ from pricekeeper.cli.demo.traffic import (
 )
 from pricekeeper.cli.demo.view import View, going_on, summary
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.places import quiet_logs
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.pricing import load_catalogue
@@ -67,6 +68,7 @@ class Result:
 
 def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: bool) -> None:
     """Live through the day, show it, and check its sums."""
+    quiet_logs()
     org_id = str(uuid.uuid4())
     console = Console()
     with _folder(keep) as folder:

@@ -18,7 +18,6 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.http.app import make_app
 from pricekeeper.settings import API_LIMITS_PER_MINUTE, Settings, SqliteLocation
-from pricekeeper.telemetry.logs import configure_logging
 
 START_SECS_MAX: Final = 30
 AGGREGATE_EVERY_SECS: Final = 300
@@ -40,7 +39,6 @@ def demo_settings(folder: Path) -> Settings:
 @contextmanager
 def running_service(settings: Settings, clock: Clock) -> Iterator[str]:
     """Serve on a free port of the loopback address; the value is the URL."""
-    configure_logging(settings.log_level)
     listening = socket.create_server(("127.0.0.1", 0))
     port: int = listening.getsockname()[1]
     config = server_config(make_app(settings, clock=clock), host="127.0.0.1", port=port)

@@ -1,0 +1,130 @@
+"""Commands run in this process, on a store of their own or against a real service."""
+
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from pricekeeper.cli import command, main
+from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.clock import SystemClock
+
+ORG = "550e8400-e29b-41d4-a716-446655440000"
+NOBODY = "550e8400-e29b-41d4-a716-44665544ffff"
+QUOTAS = ("--quota", "premium=50", "--quota", "standard=20", "--quota", "economy=0.5")
+ORG_FLAGS = (
+    *("--name", "Acme", "--timezone", "Europe/Berlin", "--scope", "APP"),
+    *("--order", "premium,standard,economy", *QUOTAS),
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The answer; fails if there is anything else on stdout."""
+        return json.loads(self.out)
+
+
+@dataclass
+class Cli:
+    """The command line, and what is in the environment."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+    place: tuple[str, ...] = ()
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, *arguments: str, place: tuple[str, ...] | None = None) -> Done:
+        words = [*arguments, *(self.place if place is None else place)]
+        self.monkeypatch.setattr(sys, "argv", ["pricekeeper", *words])
+        self.capsys.readouterr()
+        try:
+            main()
+        except SystemExit as ended:
+            code = 0 if ended.code is None else int(ended.code)
+        else:
+            code = 0
+        printed = self.capsys.readouterr()
+        return Done(code, printed.out, printed.err)
+
+    def ok(self, *arguments: str, place: tuple[str, ...] | None = None) -> Any:
+        """The answer of a command that has to work."""
+        done = self(*arguments, "--json", place=place)
+        assert (done.code, done.err) == (0, ""), done
+        return done.json
+
+    def register(self) -> None:
+        """An organisation with an app, and the secrets of both."""
+        created = [
+            self.ok("org", "put", ORG, *ORG_FLAGS),
+            self.ok("app", "put", ORG, "chat", "--name", "Chat", "--rate-limit", "*:rpm=60/1m"),
+        ]
+        for answer in created:
+            token = answer["secret_retrieval"]["token"]
+            claimed = self.ok("credentials", "claim", token)
+            self.secrets[claimed["client_id"]] = claimed["client_secret"]
+
+    def become(self, client_id: str) -> None:
+        """Use that client's credentials, where a service wants some."""
+        self.monkeypatch.setenv("PRICEKEEPER_CLIENT_ID", client_id)
+        self.monkeypatch.setenv("PRICEKEEPER_CLIENT_SECRET", self.secrets[client_id])
+
+
+@pytest.fixture(autouse=True)
+def logs_that_can_be_undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command sets up logging for its process; this one has other tests to run."""
+    monkeypatch.setattr(command, "quiet_logs", lambda: None)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands on a store that is not there yet."""
+    for name in [name for name in os.environ if name.startswith("PRICEKEEPER_")]:
+        monkeypatch.delenv(name)
+    settings: Mapping[str, str] = {
+        "PRICEKEEPER_STORE": f"sqlite:///{tmp_path}/demo.db",
+        "PRICEKEEPER_DATA_DIR": str(tmp_path / "data"),
+        "COLUMNS": "120",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    return Cli(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def service(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    """The same, with a running service on that store; its key is in the environment."""
+    settings = demo_settings(cli.folder)
+    with running_service(settings, SystemClock()) as url:
+        monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", settings.provisioning_key or "")
+        cli.place = ("--url", url)
+        yield cli
+
+
+@pytest.fixture(params=["store", "service"])
+def anywhere(request: pytest.FixtureRequest, cli: Cli) -> Cli:
+    """Commands on the store, and once more against a service."""
+    if request.param == "service":
+        request.getfixturevalue("service")
+    return cli

@@ -1,0 +1,132 @@
+"""The command line's face: help with examples, --json everywhere, quick to start, clean output."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from cli.conftest import ORG, ORG_FLAGS, Cli
+from pricekeeper.cli.commands import app
+
+GUIDE = Path(__file__).parents[2] / "docs" / "cli.md"
+SERVES = {("serve",)}
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that does something, with the words that lead to it."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+        return
+    for name, child in children.items():
+        yield from leaves(child, (*path, name))
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
+
+
+def test_these_are_the_commands() -> None:
+    """All that was promised, and nothing by accident."""
+    assert {" ".join(path) for path in COMMANDS} == {
+        "serve", "demo", "aggregate", "doctor",
+        "org put", "org get", "org list", "org delete",
+        "app put", "app get", "app list", "app delete",
+        "credentials rotate", "credentials claim", "override set", "override clear",
+        "usage show", "limits show", "sessions list", "sessions end",
+        "prices show", "prices refresh", "prices check",
+        "tables create", "tables status", "keys rotate",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_helps_with_an_example(path: tuple[str, ...]) -> None:
+    """Of itself, in its help and in the guide; and it can answer in JSON."""
+    command = COMMANDS[path]
+    example = f"pricekeeper {' '.join(path)}"
+    assert re.search(rf"\[dim\].*{example}", command.help), "help"
+    assert re.search(rf"^{example}\b", GUIDE.read_text("utf-8"), re.MULTILINE), "docs/cli.md"
+    options = {name for parameter in command.params for name in parameter.opts}
+    assert ("--json" in options) is (path not in SERVES)
+
+
+def test_help_is_shown(cli: Cli) -> None:
+    """For the whole and for a part, with the exit codes where people look first."""
+    assert "5 unavailable" in cli("--help").out
+    assert "Rotating" not in cli("org", "--help").out
+    assert "usage show" in cli("usage", "show", "--help").out
+    assert cli("--version").out.startswith("pricekeeper ")
+    assert cli("no-such-command").code == 2
+
+
+def test_the_guides_examples_work(cli: Cli) -> None:
+    """In order, as they are written, but for what only a person knows."""
+    text = GUIDE.read_text("utf-8")
+    (exported,) = re.findall(r"^export ORG=(\S+)$", text, re.MULTILINE)
+    cli.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", "a-key-of-thirty-two-characters--")
+    known = {"$ORG": exported}
+    ran = 0
+    for line in re.findall(r"^pricekeeper (.*)$", text, re.MULTILINE):
+        words = line.partition("  #")[0].replace("'", "").split()
+        if words[0] in ("serve", "demo"):
+            continue  # they have tests of their own
+        if words[:2] == ["credentials", "claim"]:
+            known["pkr_..."] = cli.ok("credentials", "rotate", exported)["secret_retrieval"][
+                "token"
+            ]
+        words = [known.get(word, word) for word in words]
+        done = cli(*words)
+        expected = 3 if "--session" in words else 0
+        assert done.code == expected, (line, done)
+        if "--yaml" in words:
+            (cli.folder / "org.yaml").write_text(done.out, encoding="utf-8")
+        ran += 1
+    assert ran > 20
+
+
+def in_a_process(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    settings = {
+        "PRICEKEEPER_STORE": f"sqlite:///{folder}/store.db",
+        "PRICEKEEPER_DATA_DIR": str(folder / "data"),
+    }
+    return subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-m", "pricekeeper", *words],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_stdout_has_json_and_nothing_else(tmp_path: Path) -> None:
+    """Also from a process that logs what it does: that goes nowhere, or to stderr if asked for."""
+    put = in_a_process(tmp_path, "org", "put", ORG, *ORG_FLAGS, "--json")
+    assert (put.returncode, put.stderr) == (0, "")
+    rotated = in_a_process(tmp_path, "credentials", "rotate", ORG, "--json")
+    assert json.loads(rotated.stdout)["client_id"] == f"org-{ORG}"
+    assert rotated.stderr == ""
+    missing = in_a_process(tmp_path, "app", "get", ORG, "nope", "--json")
+    assert (missing.returncode, missing.stdout) == (3, "")
+    assert missing.stderr.startswith("NOT_FOUND")
+
+
+def test_help_imports_little() -> None:
+    """What explains itself needs no server, client or database."""
+    program = """
+import sys
+from pricekeeper.cli.commands import app
+heavy = ("aiohttp", "apsw", "botocore", "joserfc", "msgspec", "starlette", "structlog", "uvicorn",
+         "yaml")
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

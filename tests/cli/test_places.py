@@ -1,0 +1,195 @@
+"""Every command that can work in two places does the same in both."""
+
+import re
+
+from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+
+CHAT = f"org-{ORG}-app-chat"
+
+
+def test_an_organisation_from_flags(anywhere: Cli) -> None:
+    """Dollars become micro-dollars, exactly; the secret waits to be claimed."""
+    answer = anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--rate-limit", "*:tpm=9000/1m/20000")
+
+    assert answer["status"] == "created"
+    assert answer["secret_retrieval"]["token"].startswith("pkr_")
+    settings = answer["configuration"]
+    assert settings["quotas"] == {"premium": 50_000_000, "standard": 20_000_000, "economy": 500_000}
+    assert settings["rate_limits"] == {
+        "*": {"tpm": {"capacity": 20_000, "refill_amount": 9_000, "refill_period_ms": 60_000}}
+    }
+
+
+def test_what_is_shown_as_yaml_can_be_put_again(anywhere: Cli) -> None:
+    """For an app it is what the app says itself, not what it inherits."""
+    anywhere.register()
+    for words in (("org", "get", ORG), ("app", "get", ORG, "chat")):
+        before = anywhere.ok(*words)
+        text = anywhere(*words, "--yaml").out
+        file = anywhere.folder / "settings.yaml"
+        file.write_text(text, encoding="utf-8")
+        put = anywhere.ok(words[0], "put", *words[2:], "--file", str(file))
+
+        assert put["status"] == "updated"
+        assert put["configuration"] == before["configuration"]
+        assert put.get("inherited_fields") == before.get("inherited_fields")
+    assert "timezone" not in text
+
+
+def test_flags_go_over_the_file(anywhere: Cli) -> None:
+    """The file says most of it, the command line has the last word."""
+    anywhere.register()
+    file = anywhere.folder / "org.yaml"
+    file.write_text(anywhere("org", "get", ORG, "--yaml").out, encoding="utf-8")
+    answer = anywhere.ok("org", "put", ORG, "-f", str(file), "--session-limit", "9")
+
+    assert answer["configuration"]["session_limit"] == 9
+    assert answer["configuration"]["timezone"] == "Europe/Berlin"
+
+
+def test_lists_and_deletions(anywhere: Cli) -> None:
+    """What was put is listed until it is deleted."""
+    anywhere.register()
+    assert [one["org_id"] for one in anywhere.ok("org", "list")] == [ORG]
+    assert [one["app_id"] for one in anywhere.ok("app", "list", ORG)] == ["chat"]
+    anywhere.ok("app", "delete", ORG, "chat", "--yes")
+    assert anywhere.ok("app", "list", ORG) == []
+    anywhere.ok("org", "delete", ORG, "--yes")
+    assert anywhere.ok("org", "list") == []
+
+
+def test_a_secret_is_rotated_and_claimed_once(anywhere: Cli) -> None:
+    """The second claim finds nothing."""
+    anywhere.register()
+    rotated = anywhere.ok("credentials", "rotate", ORG, "chat", "--grace-hours", "1")
+    token = rotated["secret_retrieval"]["token"]
+    claimed = anywhere.ok("credentials", "claim", token)
+    assert claimed["client_id"] == CHAT
+    assert claimed["client_secret"].startswith("pks_")
+    assert "old_secret_expires_at" in claimed
+    assert anywhere("credentials", "claim", token).code == 3
+
+
+def test_an_override_is_set_and_cleared(anywhere: Cli) -> None:
+    """It shows in what is in use today."""
+    anywhere.register()
+    anywhere.become(CHAT)
+    assert anywhere.ok("override", "set", ORG, "economy", "chat")["model_label"] == "economy"
+    assert anywhere.ok("usage", "show", ORG, "chat")["current_active_model"] == "economy"
+    anywhere.ok("override", "clear", ORG, "chat")
+    assert anywhere.ok("usage", "show", ORG, "chat")["current_active_model"] == "premium"
+
+
+def test_usage_limits_and_sessions_are_shown(anywhere: Cli) -> None:
+    """With the app's credentials where a service wants them, with none on the store."""
+    anywhere.register()
+    anywhere.become(CHAT)
+    assert anywhere.ok("usage", "show", ORG, "chat")["total_quota_usd_micros"] == 70_500_000
+    days = anywhere.ok("usage", "show", ORG, "chat", "--from", "2026-01-01", "--to", "2026-01-03")
+    assert [day["date"] for day in days["days"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    limits = anywhere.ok("limits", "show", ORG, "chat")["resources"]
+    assert {name: limit["rpm"]["remaining"] for name, limit in limits.items()} == {
+        "premium": 60,
+        "standard": 60,
+        "economy": 60,
+    }
+    assert anywhere.ok("sessions", "list", ORG, "chat")["limit"] == 5
+    anywhere.ok("sessions", "end", ORG, "chat", "--all")
+
+
+def test_both_places_answer_alike(service: Cli) -> None:
+    """The same store, looked at from both sides: the same JSON."""
+    service.register()
+    for client_id, commands in {
+        CHAT: [
+            ("org", "list"),
+            ("org", "get", ORG),
+            ("app", "get", ORG, "chat"),
+            ("usage", "show", ORG, "chat"),
+            ("usage", "show", ORG, "chat", "--from", "2026-01-01"),
+            ("usage", "show", ORG, "chat", "--from", "2026-01-01", "--to", "2026-01-02"),
+        ],
+        f"org-{ORG}": [("usage", "show", ORG), ("limits", "show", ORG, "chat")],
+    }.items():
+        service.become(client_id)
+        for words in commands:
+            there, here = service.ok(*words), service.ok(*words, place=())
+            assert _timeless(there) == _timeless(here), words
+
+
+def _timeless(answer: object) -> str:
+    """Without the moments at which it was asked: a bucket that is full is full now."""
+    return re.sub(r"'(resets_at|updated_at)': ('[^']*'|None)", "", str(answer))
+
+
+def test_a_session_that_ended_is_gone(service: Cli) -> None:
+    """The operator ends on the store what the service has opened."""
+    service.register()
+    service.become(CHAT)
+    assert len(service.ok("sessions", "list", ORG, "chat")["sessions"]) == 1
+    assert service.ok("sessions", "list", ORG, "chat", place=())["sessions"] == []
+
+
+MISTAKES: dict[tuple[str, ...], int] = {
+    ("org", "get", NOBODY): 3,
+    ("app", "get", ORG, "nope"): 3,
+    ("credentials", "claim", "pkr_nothing"): 3,
+    ("org", "get", "no-uuid"): 2,
+    ("org", "put", ORG, "--name", "x"): 2,
+    ("org", "put", ORG): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--quota", "gold=1"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--quota", "premium=much"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--quota", "premium=0.0000001"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--rate-limit", "rpm=60"): 2,
+    ("org", "put", ORG, "--file", "nowhere.yaml"): 2,
+    ("app", "put", ORG, "a#b", "--name", "x"): 2,
+    ("override", "set", ORG, "gold"): 2,
+    ("credentials", "rotate", ORG, "--grace-hours", "999"): 2,
+    ("sessions", "end", ORG): 2,
+    ("usage", "show", ORG, "--to", "2026-01-01"): 2,
+    ("usage", "show", ORG, "--from", "yesterday"): 2,
+    ("usage", "show", ORG, "--from", "2026-01-01", "--to", "2026-12-31"): 2,
+    ("org", "delete", ORG): 2,
+}
+
+
+def test_what_goes_wrong_has_its_exit_code(anywhere: Cli) -> None:
+    """Not found is 3, a mistake on the command line is 2; both say why, on stderr alone."""
+    anywhere.register()
+    anywhere.become(f"org-{ORG}")
+    for words, code in MISTAKES.items():
+        done = anywhere(*words, "--json")
+        assert (done.code, done.out) == (code, ""), words
+        assert done.err, words
+    assert anywhere.ok("org", "get", ORG)["configuration"]["timezone"] == "Europe/Berlin"
+
+
+def test_an_error_of_ours_is_one_line_with_the_fix(anywhere: Cli) -> None:
+    """What happened, and what to do."""
+    anywhere.register()
+    (line,) = anywhere("app", "get", ORG, "nope").err.splitlines()
+    assert line.startswith("NOT_FOUND")
+    assert "pricekeeper org list" in line
+    (line,) = anywhere("org", "put", ORG, *ORG_FLAGS, "--quota", "gold=1").err.splitlines()
+    assert "quotas.gold" in line
+    assert "economy, premium, standard" in line
+
+
+def test_pictures_show_what_matters(anywhere: Cli) -> None:
+    """What people look for is in what they see."""
+    anywhere.register()
+    anywhere.become(CHAT)
+    for words, wanted in {
+        ("org", "get", ORG): ["Acme", "Europe/Berlin", "premium $50.00", "economy $0.50"],
+        ("app", "get", ORG, "chat"): ["Chat", "*:rpm=60/1m", "inherited"],
+        ("org", "list"): [ORG, "Acme", "$70.50"],
+        ("app", "list", ORG): ["chat", "premium > standard > economy"],
+        ("usage", "show", ORG, "chat"): ["premium ◂", "$0.00 of $70.50", "0.0 %"],
+        ("limits", "show", ORG, "chat"): ["rpm", "60", "is full"],
+        ("sessions", "list", ORG, "chat"): ["of at most 5 sessions"],
+        ("credentials", "rotate", ORG): ["pricekeeper credentials claim pkr_"],
+    }.items():
+        shown = anywhere(*words)
+        assert shown.code == 0, shown
+        for text in wanted:
+            assert text in shown.out, (words, text)

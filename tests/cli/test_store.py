@@ -1,0 +1,149 @@
+"""What is done on the store itself: tables, totals, prices, keys, and no traces."""
+
+import stat
+import uuid
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import ORG, ORG_FLAGS, Cli
+from pricekeeper.storage.tables import ALL_TABLES
+
+NAMES = {table.name for table in ALL_TABLES}
+
+
+@pytest.fixture(params=["sqlite", "dynamodb"])
+def store(request: pytest.FixtureRequest, cli: Cli) -> Cli:
+    """Commands on an empty store of each kind."""
+    if request.param == "dynamodb":
+        endpoint: str = request.getfixturevalue("dynamodb_local")
+        prefix = f"cli-{uuid.uuid4().hex[:8]}-"
+        url = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
+        cli.monkeypatch.setenv("PRICEKEEPER_STORE", url)
+    return cli
+
+
+def test_tables_are_missing_then_created(store: Cli) -> None:
+    """Status creates nothing, and says so with its exit code."""
+    missing = store("tables", "status", "--json")
+    assert (missing.code, missing.json["tables"]) == (1, dict.fromkeys(NAMES, False))
+    assert store.ok("tables", "create")["tables"] == dict.fromkeys(NAMES, True)
+    assert store.ok("tables", "status")["tables"] == dict.fromkeys(NAMES, True)
+    assert store.ok("tables", "create")["tables"] == dict.fromkeys(NAMES, True)
+
+
+def test_an_organisation_on_any_store(store: Cli) -> None:
+    """Put, get, aggregate: the same commands on DynamoDB."""
+    store.ok("org", "put", ORG, *ORG_FLAGS)
+    assert store.ok("org", "get", ORG)["org_name"] == "Acme"
+    assert store.ok("aggregate")["failed"] == 0
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli) -> None:
+    """A typing error in a path is told, and leaves no empty database behind."""
+    for words in (
+        ("org", "list"), ("usage", "show", ORG), ("aggregate",), ("prices", "show"),
+        ("tables", "status"), ("doctor",),
+    ):  # fmt: skip
+        assert cli(*words).code == 1, words
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_the_first_organisation_starts_everything(cli: Cli) -> None:
+    """As a first start of the service would: store, keys and pepper, readable by us alone."""
+    cli.register()
+    files = [cli.folder / "demo.db", *(cli.folder / "data").glob("[!.]*")]
+    assert {file.name for file in files} >= {"demo.db", "pepper", "signing-keys.json"}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_no_keys_are_made_beside_a_store_that_has_some_elsewhere(cli: Cli) -> None:
+    """A second pepper would make secrets that open nothing; nobody would know why."""
+    cli.register()
+    token = cli.ok("credentials", "rotate", ORG)["secret_retrieval"]["token"]
+    elsewhere = cli.folder / "elsewhere"
+    cli.monkeypatch.setenv("PRICEKEEPER_DATA_DIR", str(elsewhere))
+
+    assert cli.ok("org", "get", ORG)["org_id"] == ORG
+    assert cli.ok("credentials", "rotate", ORG, "chat")["secret_retrieval"]
+    done = cli("credentials", "claim", token)
+    assert done.code == 1
+    assert "PRICEKEEPER_DATA_DIR" in done.err
+    assert not elsewhere.exists()
+
+
+def test_aggregate_tells_what_it_did(cli: Cli) -> None:
+    """A report, and exit code 0 when nothing failed."""
+    cli.register()
+    assert cli.ok("aggregate")["failed"] == 0
+    assert "totals written" in cli("aggregate").out
+
+
+def test_prices_in_force(cli: Cli) -> None:
+    """Exact, in the contract's names, with their source; shown without rounding."""
+    cli.register()
+    models = {model["label"]: model for model in cli.ok("prices", "show")["models"]}
+    assert models["premium"]["input_price_usd_micros_per_1m"] == 4_400_000
+    assert models["premium"]["source"] == "config"
+    assert "$0.1375" in cli("prices", "show").out
+
+
+def test_prices_are_refreshed_from_a_source(cli: Cli) -> None:
+    """What the source says is in force afterwards; a second time nothing changes."""
+    cli.register()
+    first = cli.ok("prices", "refresh", "--source", "genai-prices")
+    assert {update["label"] for update in first["updated"]} == {"premium", "standard", "economy"}
+    second = cli.ok("prices", "refresh", "--source", "genai-prices")
+    assert set(second["unchanged"]) == {"premium", "standard", "economy"}
+    sources = {model["source"] for model in cli.ok("prices", "show")["models"]}
+    assert {source.partition(":")[0] for source in sources} == {"pricing-cache"}
+
+
+def config_with_input_price(folder: Path, micros: int) -> str:
+    from pricekeeper.pricing import deployment  # noqa: PLC0415
+
+    built_in = Path(deployment.__file__).with_name(deployment.BUILT_IN).read_text("utf-8")
+    file = folder / "models.yaml"
+    changed = built_in.replace(
+        "input_price_usd_micros_per_1m: 4_400_000", f"input_price_usd_micros_per_1m: {micros}", 1
+    )
+    file.write_text(changed, encoding="utf-8")
+    return str(file)
+
+
+def test_a_file_that_differs_from_the_source_is_told(cli: Cli) -> None:
+    """Exit code 1, as diff has it; agreement is 0."""
+    assert cli("prices", "check", "--source", "genai-prices").code == 0
+    file = config_with_input_price(cli.folder, 4_500_000)
+    done = cli("prices", "check", "--source", "genai-prices", "--config", file)
+    assert done.code == 1
+    assert "$4.50" in done.out
+
+
+def test_a_price_that_is_not_believed_waits_for_a_person(cli: Cli) -> None:
+    """Exit code 1 and the command that accepts it, which then works."""
+    cli.ok("tables", "create")
+    file = config_with_input_price(cli.folder, 44_000_000)
+    words = ("prices", "refresh", "--source", "genai-prices", "--config", file)
+    done = cli(*words)
+    assert done.code == 1
+    assert "--accept premium" in done.out
+    assert cli(*words, "--accept", "gold").code == 2
+    assert cli(*words, "--accept", "premium").code == 0
+
+
+def test_a_price_source_has_to_be_named(cli: Cli) -> None:
+    """By option or setting; neither is a mistake that says which."""
+    cli.ok("tables", "create")
+    done = cli("prices", "refresh")
+    assert done.code == 1
+    assert "PRICEKEEPER_PRICE_SOURCE" in done.err
+
+
+def test_a_key_is_added_and_signs_later(cli: Cli) -> None:
+    """Both are there, so nobody has to log in again; with --drop-old only the new one is."""
+    assert cli("keys", "rotate").code == 1
+    cli.register()
+    assert cli.ok("keys", "rotate")["keys"] == 2
+    dropped = cli.ok("keys", "rotate", "--drop-old")
+    assert (dropped["keys"], dropped["dropped_old"]) == (1, True)

@@ -1,0 +1,60 @@
+"""A service that answers by script, over a real socket: what a network can do to a client."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+LOST = "the request arrives, and the connection is closed"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer."""
+
+    status: int = 200
+    body: Any = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        data = self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+        lines = [f"HTTP/1.1 {self.status} x", f"Content-Length: {len(data)}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode() + data
+
+
+class ScriptedService:
+    """Answers requests in turn; what it was asked is in ``seen``."""
+
+    def __init__(self, *script: Reply | str) -> None:
+        self._script = list(script)
+        self._server: asyncio.Server | None = None
+        self.seen: list[tuple[str, dict[str, str], bytes]] = []
+        self.url = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The request lines, without the protocol."""
+        return [line.rpartition(" ")[0] for line, _, _ in self.seen]
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in head[1:] if line)
+        body = await reader.readexactly(int(headers.get("Content-Length", "0")))
+        self.seen.append((head[0], headers, body))
+        step = self._script.pop(0) if self._script else Reply(500)
+        if isinstance(step, Reply):
+            writer.write(step.encoded())
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()

@@ -1,0 +1,226 @@
+"""What is sent again and what is not, and what every kind of answer becomes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from client.scripted import LOST, Reply, ScriptedService
+from free_port import free_port
+from pricekeeper.client import (
+    Admin,
+    ForbiddenError,
+    MissingError,
+    PriceKeeper,
+    QuotaSpentError,
+    RateLimitedError,
+    RejectedError,
+    ReplyLostError,
+    ServiceError,
+    UnavailableError,
+    UnreachableError,
+)
+from pricekeeper.client.transport import ATTEMPTS_MAX, path_of
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import FieldError, InvalidValueError
+
+ORG = "11111111-1111-4111-8111-111111111111"
+TOKEN = Reply(body={"access_token": "at", "refresh_token": "pkf", "expires_in": 3600})
+BUSY = Reply(503, {"code": "STORE_UNAVAILABLE", "detail": "later"}, {"Retry-After": "1"})
+RECORDED = Reply(
+    202,
+    {"request_id": "r", "status": "accepted", "cost_usd_micros": 1, "org_day": "20260123"},
+)
+
+
+class HastyClock(ManualClock):
+    """Nobody waits: a pause is over at once, and is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses_ms: list[int] = []
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        self.pauses_ms.append(duration_ms)
+        self.advance_ms(duration_ms)
+
+
+def keeper_of(service: ScriptedService, clock: HastyClock | None = None) -> PriceKeeper:
+    return PriceKeeper(
+        service.url, f"org-{ORG}-app-chat", "secret", clock=clock or HastyClock(), timeout_secs=5
+    )
+
+
+@pytest.mark.parametrize("trouble", [LOST, BUSY], ids=["lost", "503"])
+async def test_usage_is_sent_again_under_the_same_id(trouble: Reply | str) -> None:
+    """The record has its id, so a second copy can't count twice."""
+    async with (
+        ScriptedService(TOKEN, trouble, RECORDED, Reply()) as service,
+        keeper_of(service) as keeper,
+    ):
+        await keeper.record("premium", 1, 1)
+
+    first, second = (body for line, _, body in service.seen if "/usage" in line)
+    assert first == second
+
+
+async def test_it_gives_up_after_a_few_attempts_and_says_why() -> None:
+    """A service that is down is told as such, not asked for ever."""
+    async with ScriptedService(TOKEN, *[BUSY] * 10) as service:
+        keeper = keeper_of(service)
+        with pytest.raises(UnavailableError, match="later"):
+            await keeper.record("premium", 1, 1)
+        assert len(service.seen) == 1 + ATTEMPTS_MAX
+        await keeper.close()
+
+
+async def test_it_waits_as_long_as_the_service_says() -> None:
+    """Retry-After counts, with a little more so that not everybody comes back at once."""
+    clock = HastyClock()
+    async with (
+        ScriptedService(TOKEN, BUSY, RECORDED, Reply()) as service,
+        keeper_of(service, clock) as keeper,
+    ):
+        await keeper.record("premium", 1, 1)
+
+    assert [1_000 <= pause_ms < 1_100 for pause_ms in clock.pauses_ms] == [True]
+
+
+async def test_a_write_that_could_be_done_twice_is_sent_once() -> None:
+    """Rotating twice would void the first retrieval token: the caller has to decide."""
+    async with (
+        ScriptedService(LOST, Reply()) as service,
+        Admin(service.url, "key", clock=HastyClock()) as admin,
+    ):
+        with pytest.raises(ReplyLostError, match="may have been done"):
+            await admin.rotate(ORG, grace_period_hours=0)
+
+    assert len(service.seen) == 1
+
+
+async def test_nobody_there_is_told_apart_from_a_lost_reply() -> None:
+    """Nothing was sent, so nothing can have been done."""
+    clock = HastyClock()
+    async with Admin(f"http://127.0.0.1:{free_port()}", "key", clock=clock) as admin:
+        with pytest.raises(UnreachableError, match="can't be reached"):
+            await admin.put_org(ORG, {})
+
+    assert len(clock.pauses_ms) == ATTEMPTS_MAX - 1
+
+
+async def test_a_refused_token_is_replaced_once() -> None:
+    """Evicted or revoked: log in again; and if that is refused too, so be it."""
+    refused = Reply(401, {"code": "UNAUTHORIZED", "detail": "no"})
+    gone = Reply(400, {"error": "invalid_grant"})
+    async with ScriptedService(TOKEN, refused, gone, TOKEN, refused) as service:
+        keeper = keeper_of(service)
+        with pytest.raises(ForbiddenError):
+            await keeper.limits()
+        assert [line.split("/")[-1] for line in service.lines] == [
+            "token", "limits", "refresh", "token", "limits",
+        ]  # fmt: skip
+        await keeper.close()
+
+
+async def test_a_403_is_final() -> None:
+    """The token is good, only not for this: another one would not help."""
+    denied = Reply(403, {"code": "FORBIDDEN", "detail": "not yours"})
+    async with ScriptedService(TOKEN, denied) as service:
+        keeper = keeper_of(service)
+        with pytest.raises(ForbiddenError, match="not yours"):
+            await keeper.limits()
+        assert len(service.seen) == 2
+        await keeper.close()
+
+
+async def test_many_requests_share_one_login() -> None:
+    """Whoever comes while a token is being fetched waits for that one."""
+    answers = [Reply(body={"resources": {}})] * 10
+    async with (
+        ScriptedService(TOKEN, *answers, Reply()) as service,
+        keeper_of(service) as keeper,
+    ):
+        await asyncio.gather(*(keeper.limits() for _ in range(10)))
+
+    assert sum("/auth/token" in line for line in service.lines) == 1
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """It would carry the credentials to wherever it points."""
+    moved = Reply(307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
+    async with ScriptedService(moved) as service, Admin(service.url, "key") as admin:
+        with pytest.raises(ServiceError) as caught:
+            await admin.list_orgs()
+
+    assert caught.value.status == 307
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "code"),
+    [
+        (400, {"code": "INVALID_CONFIG", "detail": "bad"}, RejectedError, "INVALID_CONFIG"),
+        (409, {"code": "CONFLICT", "detail": "no"}, RejectedError, "CONFLICT"),
+        (401, {"code": "UNAUTHORIZED", "detail": "who"}, ForbiddenError, "UNAUTHORIZED"),
+        (404, {"code": "NOT_FOUND", "detail": "none"}, MissingError, "NOT_FOUND"),
+        (429, {"code": "RATE_LIMIT_EXCEEDED", "detail": "slow"}, RateLimitedError,
+         "RATE_LIMIT_EXCEEDED"),
+        (429, {"code": "QUOTA_EXCEEDED", "detail": "spent"}, QuotaSpentError, "QUOTA_EXCEEDED"),
+        (500, {"code": "INTERNAL", "detail": "oops"}, ServiceError, "INTERNAL"),
+        (502, b"<html>Bad Gateway</html>", UnavailableError, "HTTP_502"),
+        (418, b"", RejectedError, "HTTP_418"),
+    ],
+)  # fmt: skip
+async def test_every_answer_has_its_error(
+    status: int, body: Any, kind: type[ServiceError], code: str
+) -> None:
+    """By status and code, also where a proxy on the way answered."""
+    async with (
+        ScriptedService(*[Reply(status, body)] * ATTEMPTS_MAX) as service,
+        Admin(service.url, "key", clock=HastyClock()) as admin,
+    ):
+        with pytest.raises(kind) as caught:
+            await admin.get_org(ORG)
+
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.code) == (status, code)
+
+
+async def test_refused_fields_are_listed() -> None:
+    """What the service names, the error names."""
+    errors = [{"field": "quotas.x", "message": "is no label"}]
+    bad = Reply(400, {"code": "INVALID_CONFIG", "detail": "bad", "errors": errors})
+    async with ScriptedService(bad) as service, Admin(service.url, "key") as admin:
+        with pytest.raises(RejectedError) as caught:
+            await admin.put_org(ORG, {})
+
+    assert caught.value.errors == (FieldError("quotas.x", "is no label"),)
+
+
+async def test_an_app_called_dot_dot_stays_below_its_organisation() -> None:
+    """The path on the wire says what was meant: an app is deleted, not the organisation."""
+    async with ScriptedService(Reply(204, b"")) as service, Admin(service.url, "key") as admin:
+        await admin.delete_app(ORG, "..")
+
+    assert service.lines == [f"DELETE /api/v1/orgs/{ORG}/apps/%2E%2E"]
+
+
+def test_a_path_segment_can_not_add_another() -> None:
+    """Whatever is in it."""
+    assert path_of("a/b", "?x#y") == "/a%2Fb/%3Fx%23y"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://host", "", "http://"])
+def test_what_is_no_url_is_told_at_once(url: str) -> None:
+    """Not by the first request."""
+    with pytest.raises(InvalidValueError, match="url"):
+        Admin(url, "key")
+
+
+async def test_every_page_of_a_list_is_read() -> None:
+    """Until there is no next one."""
+    pages = [Reply(body={"orgs": [{"n": 1}], "next": "a b"}), Reply(body={"orgs": [{"n": 2}]})]
+    async with ScriptedService(*pages) as service, Admin(service.url, "key") as admin:
+        found = await admin.list_orgs()
+
+    assert found == [{"n": 1}, {"n": 2}]
+    assert service.lines[1] == "GET /api/v1/orgs?after=a+b"

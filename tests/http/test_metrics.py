@@ -1,0 +1,322 @@
+"""Every metric moves when it should, by as much as it should: over a socket, on a real server."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from fault_proxy import Fault, FaultProxy
+from http_fixtures import ENVIRONMENT, ORG, Api, Tenant, usage
+from scraping import moves, scrape, until
+from serving import running_server
+
+USAGE = "/api/v1/orgs/{org_id}/apps/{app_id}/usage"
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One server on a SQLite file, with the API's own limits on."""
+    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "token=1000,claim=1000"}
+    with running_server(tmp_path_factory.mktemp("metrics"), environment=environment) as server:
+        yield Api(server.url)
+
+
+@pytest.fixture
+def tenant(api: Api) -> Tenant:
+    return Tenant(api).register()
+
+
+def timed(method: str, route: str, status: int) -> str:
+    labels = f'method="{method}",route="{route}",status="{status}"'
+    return f"pricekeeper_request_seconds_count{{{labels}}}"
+
+
+def test_requests_are_timed_by_route_and_status(api: Api) -> None:
+    """A route is a pattern of ours: whatever ids and nonsense come, there is one line for it."""
+    org = "/api/v1/orgs/{org_id}"
+    with moves(api, {timed("GET", "/healthz", 200): 3, timed("GET", org, 404): 4}):
+        for _ in range(3):
+            api.call("GET", "/healthz")
+        for _ in range(4):
+            api.provision("GET", f"/api/v1/orgs/{uuid.uuid4()}")
+    with moves(api, {timed("GET", "none", 404): 20, timed("other", "/healthz", 405): 2}):
+        for number in range(20):
+            api.call("GET", f"/nonsense/{number}")
+        for method in ("PROPFIND", "TRACE"):
+            api.call(method, "/healthz")
+
+
+def test_latency_falls_into_its_bucket(api: Api) -> None:
+    """The buckets are cumulative, and what the histogram has counted is all in the last one."""
+    api.call("GET", "/healthz")
+    samples = scrape(api)
+    health = 'method="GET",route="/healthz",status="200"'
+    name = f'pricekeeper_request_seconds_bucket{{le="%s",{health}}}'
+    counts = [samples[name % bound] for bound in ("0.0005", "0.01", "0.25", "2.5", "+Inf")]
+    assert counts == sorted(counts)
+    assert counts[-1] == samples[timed("GET", "/healthz", 200)] > 0
+
+
+def test_problems_are_counted_by_their_error(api: Api, tenant: Tenant) -> None:
+    """By our own code for it, which tells more than the status does."""
+    expected = {"NOT_FOUND": 1, "INVALID_VALUE": 1, "UNAUTHORIZED": 1, "INVALID_CLIENT": 1}
+    with moves(api, {f'pricekeeper_problems_total{{code="{c}"}}': n for c, n in expected.items()}):
+        api.call("GET", "/nonsense")
+        api.provision("GET", "/api/v1/orgs/not-a-uuid")
+        api.call("GET", f"{tenant.app}/limits")
+        api.call("POST", "/auth/token", credentials(tenant, "wrong"))
+
+
+def credentials(tenant: Tenant, secret: str | None = None) -> dict[str, str]:
+    return {
+        "grant_type": "client_credentials",
+        "client_id": tenant.client_id,
+        "client_secret": secret or tenant.secrets[tenant.client_id],
+    }
+
+
+def refresh(api: Api, token: str) -> int:
+    body = {"grant_type": "refresh_token", "refresh_token": token}
+    return api.call("POST", "/auth/refresh", body).status
+
+
+def test_retrieval_tokens_issued_claimed_and_refused(api: Api) -> None:
+    """A registration and a rotation issue one each; a second claim is refused."""
+    name = 'pricekeeper_retrieval_tokens_total{event="%s"}'
+    path, claim = f"/api/v1/orgs/{uuid.uuid4()}", "/api/v1/credentials/claim"
+    with moves(api, {name % "issued": 1, name % "claimed": 0, name % "refused": 0}):
+        token = api.provision("PUT", path, ORG).json["secret_retrieval"]["token"]
+        api.provision("PUT", path, ORG)  # an update issues none
+    with moves(api, {name % "issued": 0, name % "claimed": 1, name % "refused": 2}):
+        assert api.call("POST", claim, {"token": token}).status == 200
+        assert api.call("POST", claim, {"token": token}).status == 404
+        assert api.call("POST", claim, {"token": "pkr_mistyped"}).status == 404
+    with moves(api, {name % "issued": 1}):
+        api.provision("POST", f"{path}/credentials/rotate", {"grace_period_hours": 0})
+
+
+def test_tokens_issued_refreshed_and_refused(api: Api, tenant: Tenant) -> None:
+    """A refresh token that comes back after it was spent is refused, and ends its session."""
+    event, kind = 'pricekeeper_tokens_total{event="%s"}', 'pricekeeper_revocations_total{kind="%s"}'
+    with moves(api, {event % "issued": 1, event % "login_refused": 1}):
+        first = tenant.login(tenant.client_id)["refresh_token"]
+        api.call("POST", "/auth/token", credentials(tenant, "wrong"))
+    body = {"grant_type": "refresh_token", "refresh_token": first}
+    with moves(api, {event % "refreshed": 2, event % "refresh_refused": 0}):
+        second = api.call("POST", "/auth/refresh", body).json["refresh_token"]
+        assert refresh(api, second) == 200
+    with moves(api, {event % "refresh_refused": 2, kind % "reused": 1, kind % "session": 0}):
+        assert refresh(api, first) == 400
+        assert refresh(api, "pkf_unheard-of") == 400
+
+
+def test_revocation_is_answered_from_memory_or_from_the_store(api: Api, tenant: Tenant) -> None:
+    """The first check of a token asks the store, those that follow know; a forgery is refused."""
+    answer = 'pricekeeper_token_checks_total{answer="%s"}'
+    token = tenant.login(tenant.client_id)["access_token"]
+    with moves(api, {answer % "store": 1, answer % "memory": 3, answer % "refused": 0}):
+        for _ in range(4):
+            assert api.call("GET", f"{tenant.app}/limits", token=token).status == 200
+    with moves(api, {answer % "store": 0, answer % "memory": 0, answer % "refused": 2}):
+        for bad in (f"{token}x", "nonsense"):
+            assert api.call("GET", f"{tenant.app}/limits", token=bad).status == 401
+
+
+def test_revocations_by_kind(api: Api, tenant: Tenant) -> None:
+    """A token, a session by its refresh token or by name, an eviction, and everything at once."""
+    kind = 'pricekeeper_revocations_total{kind="%s"}'
+    with moves(api, {kind % "token": 1, kind % "session": 2, kind % "evicted": 0}):
+        grants = [tenant.login(tenant.client_id) for _ in range(3)]
+        for name in ("access_token", "access_token"):  # the second time it is none any more
+            body = {"token": grants[0][name]}
+            api.call("POST", "/auth/revoke", body, token=tenant.app_token)
+        body = {"token": grants[1]["refresh_token"]}
+        api.call("POST", "/auth/revoke", body, token=tenant.app_token)
+        path = f"/auth/sessions/{grants[2]['session_id']}"
+        assert api.call("DELETE", path, token=tenant.app_token).status == 204
+    with moves(api, {kind % "evicted": 2}):
+        for _ in range(5):  # two live on: the first, and the one whose access token was revoked
+            tenant.login(tenant.client_id)
+    with moves(api, {kind % "client": 1}):
+        token = tenant.login(tenant.client_id)["access_token"]
+        assert api.call("DELETE", "/auth/sessions", token=token).status == 204
+
+
+def test_usage_and_the_size_of_its_commits(api: Api, tenant: Tenant) -> None:
+    """Ten records that come together are counted by one commit, and a duplicate by none."""
+    outcome = 'pricekeeper_usage_records_total{outcome="%s"}'
+    size, records = "pricekeeper_usage_commit_records", [usage() for _ in range(10)]
+    body = {"requests": [*records, records[0]]}
+    with moves(
+        api,
+        {
+            outcome % "accepted": 10,
+            outcome % "duplicate": 1,
+            f"{size}_count": 1,
+            f"{size}_sum": 10,
+            f'{size}_bucket{{le="8.0"}}': 0,
+            f'{size}_bucket{{le="16.0"}}': 1,
+        },
+    ):
+        batch = api.call("POST", f"{tenant.app}/usage/batch", body, token=tenant.app_token)
+        assert batch.status == 207
+
+
+def test_store_calls_and_the_size_of_commits(api: Api, tenant: Tenant) -> None:
+    """A usage record is one transaction, which is one commit when it comes alone."""
+    call, size = 'pricekeeper_store_calls_total{call="%s"}', "pricekeeper_store_commit_operations"
+    api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+    with moves(
+        api,
+        {
+            call % "transact": 3,
+            call % "put": 0,
+            f"{size}_count": 3,
+            f"{size}_sum": 3,
+            f'{size}_bucket{{le="1.0"}}': 3,
+        },
+    ):
+        for _ in range(3):
+            api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+
+
+def test_selections_flips_and_quotas(api: Api, tenant: Tenant) -> None:
+    """Each flip down the ordering shows, and so does how much of every quota is spent."""
+    reason, flips = 'pricekeeper_selections_total{reason="%s"}', "pricekeeper_sticky_flips_total"
+    path = f"{tenant.app}/model-selection"
+    with moves(api, {reason % "NORMAL": 1, reason % "warm": 2, f'{flips}{{outcome="made"}}': 0}):
+        for _ in range(3):
+            assert api.call("GET", path, token=tenant.app_token).status == 200
+
+    def used(label: str) -> float:
+        scope = f"ORG#{tenant.org_id}#APP#{tenant.app_id}"
+        name = f'pricekeeper_quota_used_ratio{{label="{label}",scope="{scope}"}}'
+        return scrape(api)[name]
+
+    assert used("premium") == 0
+    with moves(api, {f'{flips}{{outcome="made"}}': 2, reason % "EXHAUSTED": 1}):
+        for label in ("premium", "standard", "economy"):
+            record = usage(model_label=label, input_tokens=400_000, output_tokens=100_000)
+            api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+            answer = api.call("GET", f"{path}?force_check=true", token=tenant.app_token)
+            spent = {
+                name: status["quota_pct"] / 100
+                for name, status in (
+                    answer.json["quota_status"]["models_status"]
+                    if answer.status == 200
+                    else answer.json["models"]
+                ).items()
+            }
+            assert {name: used(name) for name in spent} == pytest.approx(spent)
+            assert used(label) > 1
+
+
+def test_limits_by_name_and_outcome(api: Api, tenant: Tenant) -> None:
+    """A tenant's own limits, and the API's; the limit that was in the way is the one denied."""
+    limit = 'pricekeeper_limit_decisions_total{limit="%s",outcome="%s"}'
+    own = 'pricekeeper_api_limit_decisions_total{limit="%s",outcome="%s"}'
+    path = f"{tenant.app}/limits/acquire"
+    with moves(api, {limit % ("rpm", "granted"): 1, limit % ("rpm", "denied"): 2}):
+        for count in (6, 6, 11):
+            body = {"resource": "premium", "consume": {"rpm": count}}
+            api.call("POST", path, body, token=tenant.app_token)
+    with moves(api, {own % ("selection", "granted"): 5, own % ("failures", "granted"): 1}):
+        for _ in range(5):
+            api.call("GET", f"{tenant.app}/model-selection", token=tenant.app_token)
+        api.call("GET", f"{tenant.app}/model-selection", token="nonsense")
+
+
+def test_the_aggregator_lags_until_it_has_run(tmp_path: Path, api: Api) -> None:
+    """It grows with time, and falls when a run is complete; who does not run it can't say."""
+    name = "pricekeeper_aggregator_lag_seconds"
+    assert isnan(scrape(api)[name])
+    environment = {**ENVIRONMENT, "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "1"}
+    with running_server(tmp_path, environment=environment) as server:
+        watched = Api(server.url)
+        seen = [scrape(watched)[name]]
+
+        def fell() -> bool:
+            seen.append(scrape(watched)[name])
+            return seen[-1] < seen[-2]
+
+        until(fell, lambda: seen)
+        assert max(seen) > seen[0]
+
+
+async def test_on_dynamodb_faults_attempts_and_capacity(
+    tmp_path: Path, dynamodb_local: str
+) -> None:
+    """A throttle, a conflict and a lost reply are each counted; the record is, too, once."""
+
+    def watch(proxy: FaultProxy) -> None:
+        prefix = f"metrics-{uuid.uuid4().hex[:8]}-"
+        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
+        with running_server(tmp_path, environment=ENVIRONMENT, store=store) as server:
+            api = Api(server.url)
+            tenant = Tenant(api).register()
+            faults = (Fault.THROTTLE, Fault.CONFLICT, Fault.CLOSE_AFTER)
+            proxy.next("TransactWriteItems", *faults)
+            with moves(
+                api,
+                {
+                    'pricekeeper_store_faults_total{kind="throttled"}': 1,
+                    'pricekeeper_store_faults_total{kind="conflict"}': 1,
+                    'pricekeeper_store_faults_total{kind="ambiguous"}': 1,
+                    'pricekeeper_store_attempts_total{action="TransactWriteItems"}': 4,
+                    'pricekeeper_store_calls_total{call="transact"}': 1,
+                    'pricekeeper_store_capacity_units_total{kind="write",table="RequestDedup"}': 2,
+                    'pricekeeper_usage_records_total{outcome="accepted"}': 1,
+                    'pricekeeper_usage_records_total{outcome="duplicate"}': 0,
+                    "pricekeeper_usage_commit_records_sum": 1,
+                },
+            ):
+                reply = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+                assert reply.json["status"] == "accepted"
+            reads = 'pricekeeper_store_capacity_units_total{kind="read",table="Config"}'
+            assert scrape(api)[reads] > 0
+
+    async with FaultProxy(dynamodb_local) as proxy:
+        await asyncio.to_thread(watch, proxy)
+
+
+def test_with_two_workers_a_scrape_speaks_for_both(tmp_path: Path) -> None:
+    """Whoever answers it: requests, and what the features of either process have counted."""
+    requests, at_once = 80, 8
+    with running_server(tmp_path, "--workers", "2", environment=ENVIRONMENT) as server:
+        api = Api(server.url)
+        tenant = Tenant(api).register()
+
+        def record(_: int) -> str:
+            body = usage(input_tokens=10, output_tokens=0)
+            reply = api.call("POST", f"{tenant.app}/usage", body, token=tenant.app_token)
+            assert reply.status == 202
+            return str(reply.json["status"])
+
+        def refused(_: int) -> int:
+            return api.call("GET", f"{tenant.app}/limits", token="nonsense").status
+
+        with (
+            moves(
+                api,
+                {
+                    timed("POST", USAGE, 202): requests,
+                    'pricekeeper_usage_records_total{outcome="accepted"}': requests,
+                    'pricekeeper_token_checks_total{answer="refused"}': 2 * at_once,
+                    "pricekeeper_usage_commit_records_sum": requests,
+                },
+            ),
+            ThreadPoolExecutor(at_once) as pool,
+        ):
+            assert set(pool.map(record, range(requests))) == {"accepted"}
+            assert set(pool.map(refused, range(2 * at_once))) == {401}
+        path = f"{tenant.app}/model-selection?force_check=true"
+        answer = api.call("GET", path, token=tenant.app_token)
+        spent = answer.json["quota_status"]["quota_pct"] / 100
+        scope = f"ORG#{tenant.org_id}#APP#{tenant.app_id}"
+        name = f'pricekeeper_quota_used_ratio{{label="premium",scope="{scope}"}}'
+        assert spent > 0
+        until(lambda: scrape(api).get(name) == pytest.approx(spent), lambda: scrape(api))
