@@ -26,6 +26,7 @@ AUDIENCE: Final = "PRICEKEEPER_AUDIENCE"
 PRICE_SOURCE: Final = "PRICEKEEPER_PRICE_SOURCE"
 LOG_LEVEL: Final = "PRICEKEEPER_LOG_LEVEL"
 DRAIN: Final = "PRICEKEEPER_DRAIN_SECS"
+TRUSTED_PROXIES: Final = "PRICEKEEPER_TRUSTED_PROXIES"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 _KNOWN: Final = frozenset(
     {
@@ -40,6 +41,7 @@ _KNOWN: Final = frozenset(
         PRICE_SOURCE,
         LOG_LEVEL,
         DRAIN,
+        TRUSTED_PROXIES,
     }
 )
 KEY_LENGTH_MIN: Final = 16
@@ -111,6 +113,7 @@ SETTINGS: Final = (
     Setting(PRICE_SOURCE, "", "genai-prices, or the path or URL of an AWS price list; daily"),
     Setting(LOG_LEVEL, "info", "debug, info, warning or error"),
     Setting(DRAIN, "1", "seconds between /readyz saying no and the end of serving"),
+    Setting(TRUSTED_PROXIES, "", "addresses whose X-Forwarded-For is believed, with commas"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 
@@ -131,6 +134,7 @@ class Settings:
     price_source: str | None = None
     log_level: str = "info"
     drain_secs: int = 1
+    trusted_proxies: str = ""
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -160,6 +164,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         audience=given.get(AUDIENCE) or "pricekeeper",
         price_source=given.get(PRICE_SOURCE) or None,
         log_level=level,
+        trusted_proxies=given.get(TRUSTED_PROXIES, ""),
         drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
     )
 

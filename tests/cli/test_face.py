@@ -59,7 +59,7 @@ def test_every_command_helps_with_an_example(path: tuple[str, ...]) -> None:
 def test_help_is_shown(cli: Cli) -> None:
     """For the whole and for a part, with the exit codes where people look first."""
     assert "5 unavailable" in cli("--help").out
-    assert "Rotating" not in cli("org", "--help").out
+    assert "delete" in cli("org", "--help").out
     assert "usage show" in cli("usage", "show", "--help").out
     assert cli("--version").out.startswith("pricekeeper ")
     assert cli("no-such-command").code == 2

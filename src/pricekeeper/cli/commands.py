@@ -17,11 +17,23 @@ from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
 
+def _tell_version(wanted: bool) -> None:  # noqa: FBT001  # Typer's way
+    if wanted:
+        typer.echo(f"pricekeeper {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def pricekeeper(
     *,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Print the version, and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_tell_version,
+            help="Print the version, and exit.",
+        ),
     ] = False,
 ) -> None:
     """Keep the LLM spend of many organisations and apps under control on Amazon Bedrock.
@@ -30,9 +42,7 @@ def pricekeeper(
     (--url, with $PRICEKEEPER_PROVISIONING_KEY). Exit codes: 0 done, 1 failed, 2 usage, 3 not
     found, 4 refused, 5 unavailable.
     """
-    if version:
-        typer.echo(f"pricekeeper {__version__}")
-        raise typer.Exit
+    del version
 
 
 @app.command()

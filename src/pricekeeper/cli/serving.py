@@ -64,7 +64,7 @@ def serve(
         f"serving on [bold]{url}[/bold] ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
     )
     console.print(f"the API, readable: [bold]{url}/docs[/bold]", soft_wrap=True)
-    _run(host, port, workers)
+    _run(host, port, workers, settings.trusted_proxies)
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
@@ -75,7 +75,13 @@ async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console
 
 
 def server_config(
-    app: Any, *, host: str, port: int, workers: int = 1, factory: bool = False
+    app: Any,
+    *,
+    host: str,
+    port: int,
+    workers: int = 1,
+    factory: bool = False,
+    trusted_proxies: str = "",
 ) -> uvicorn.Config:
     """How the application is served, wherever it is."""
     return uvicorn.Config(
@@ -91,16 +97,24 @@ def server_config(
         access_log=False,
         log_config=None,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=trusted_proxies or None,
         timeout_graceful_shutdown=GRACEFUL_SECS,
     )
 
 
-def _run(host: str, port: int, workers: int) -> None:
+def _run(host: str, port: int, workers: int, trusted_proxies: str) -> None:
     metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
     if metrics_folder is not None:
         os.environ[MULTIPROCESS] = metrics_folder
-    config = server_config(_APP, factory=True, host=host, port=port, workers=workers)
+    config = server_config(
+        _APP,
+        factory=True,
+        host=host,
+        port=port,
+        workers=workers,
+        trusted_proxies=trusted_proxies,
+    )
     try:
         if workers > 1:
             Multiprocess(config, sockets=[config.bind_socket()]).run()

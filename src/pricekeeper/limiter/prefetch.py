@@ -26,8 +26,9 @@ from pricekeeper.limiter.accounts import LooseAccount, draws_of
 from pricekeeper.limiter.bucket import Denial, Draw, status
 from pricekeeper.limiter.giving import give
 from pricekeeper.limiter.leases import Completion
-from pricekeeper.limiter.taking import Taken, take_loose
+from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.turnstile import Turnstile
 
 HOLD_MS: Final = 1_000
 """How long a token stays in memory before it is spent or goes back."""
@@ -88,8 +89,11 @@ class _Shelf:
 class Pool:
     """Every block that this instance has in memory."""
 
-    def __init__(self, till: Till, completion: Completion, *, hold_ms: int) -> None:
+    def __init__(
+        self, till: Till, turnstile: Turnstile, completion: Completion, *, hold_ms: int
+    ) -> None:
         self._till = till
+        self._turnstile = turnstile
         self._completion = completion
         self._hold_ms = hold_ms
         self._shelves: dict[Kind, _Shelf] = {}
@@ -147,7 +151,7 @@ class Pool:
         times = self._affordable(draws, requests)
         if times > 1:
             taken_at_ms = self._till.clock.monotonic_ms()
-            taken = await take_loose(self._till, _times(draws, times))
+            taken = await self._turnstile.take(_times(draws, times))
             if not isinstance(taken, Denial):
                 left = {name: count * (times - 1) for name, count in tokens.items()}
                 block = Block(draws, left, taken_at_ms + self._hold_ms)
@@ -158,7 +162,7 @@ class Pool:
     async def _take(
         self, draws: Sequence[Draw], tokens: Mapping[str, int]
     ) -> tuple[LooseAccount, Taken] | Denial:
-        taken = await take_loose(self._till, draws)
+        taken = await self._turnstile.take(draws)
         if isinstance(taken, Denial):
             return taken
         return LooseAccount(self._till, draws, tokens), taken

@@ -32,8 +32,9 @@ from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import HOLD_MS, Kind, Pool, kind_of
 from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find
-from pricekeeper.limiter.taking import Taken, take_loose, take_together
+from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.turnstile import Turnstile
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
@@ -41,6 +42,7 @@ OnUnavailable: TypeAlias = Literal["deny", "allow"]
 
 PARENTS_MAX: Final = 8
 PREFETCH_MAX: Final = 10_000
+HOLD_MS_MAX: Final = 60_000
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -92,10 +94,10 @@ class Limiter:
         self._on_unavailable = _checked_policy(on_unavailable)
         self._prefetch = _checked_count("prefetch", prefetch, PREFETCH_MAX)
         self._till = Till(store, clock=clock, meter=self.meter, jitter=jitter)
+        self._turnstile = Turnstile(self._till)
         self._completion = Completion()
-        self._pool = Pool(
-            self._till, self._completion, hold_ms=_checked_count("hold_ms", hold_ms, 60_000)
-        )
+        hold_ms = _checked_count("hold_ms", hold_ms, HOLD_MS_MAX)
+        self._pool = Pool(self._till, self._turnstile, self._completion, hold_ms=hold_ms)
 
     def acquire(
         self,
@@ -288,7 +290,7 @@ class Limiter:
                 return fetched
             self.meter.prefetched += fetched[1] is None
             return self._lease(request, *fetched)
-        taken = await take_loose(self._till, request.takes)
+        taken = await self._turnstile.take(request.takes)
         if isinstance(taken, Denial):
             return taken
         return self._lease(request, LooseAccount(self._till, request.draws, request.tokens), taken)
@@ -309,7 +311,7 @@ class Limiter:
             expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
             held=request.tokens,
         )
-        outcome = await take_together(self._till, request.takes, record)
+        outcome = await self._turnstile.take_named(request.takes, record)
         if isinstance(outcome, Denial):
             return outcome
         if isinstance(outcome, Taken):

@@ -174,7 +174,9 @@ class Round:
 
     async def _transact(self, operations: Sequence[Write], going: Sequence[Wish]) -> bool:
         """Whether that was done; if not, we know better about whatever was in the way."""
-        puts = [Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in going if one.record]
+        puts = [
+            Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in going if one.record
+        ]
         try:
             await self._till.store.transact([*operations, *puts])
         except TransactionCancelledError as cancelled:
@@ -207,9 +209,7 @@ class Round:
         self._told = True
         self._recognise(self._pending, items[len(self._draws) :])
 
-    def _recognise(
-        self, wishes: Sequence[Wish], items: Sequence[Mapping[str, Any] | None]
-    ) -> None:
+    def _recognise(self, wishes: Sequence[Wish], items: Sequence[Mapping[str, Any] | None]) -> None:
         """Answer the wishes whose lease exists with its record as it is now."""
         named = [wish for wish in wishes if wish.record]
         for wish, item in zip(named, items, strict=True):

@@ -2,7 +2,7 @@
 
 A process has one write under way to a bucket, or to a chain of them. So its own requests never
 race each other, and the busier a bucket is, the more of them one write serves: a hot bucket
-costs as many writes as fit one after another, however many requests there are. Nobody waits
+takes as many writes as fit one after another, however many requests there are. Nobody waits
 on purpose: who finds the bucket free goes at once.
 """
 
@@ -13,7 +13,7 @@ import copy
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from pricekeeper.errors import PriceKeeperError
+from pricekeeper.errors import OutcomeUnknownError, PriceKeeperError
 from pricekeeper.limiter.bucket import Denial, Draw
 from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.limiter.taking import Outcome, Round, Taken, Wish
@@ -26,22 +26,22 @@ _Chain: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class _Place:
-    """A wish in line, and the future that tells it its outcome, or that it is its turn."""
+    """A wish in line. Its turn tells whom it is to lead through; ``None`` if it was led itself."""
 
     __slots__ = ("turn", "wish")
 
     def __init__(self, wish: Wish) -> None:
         self.wish = wish
-        self.turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.turn: asyncio.Future[list[_Place] | None] = asyncio.get_running_loop().create_future()
 
 
 class Turnstile:
-    """The lines in front of the buckets. As long as the number of callers who wait."""
+    """The lines in front of the buckets; as long as there are callers who wait."""
 
     def __init__(self, till: Till) -> None:
         self._till = till
         self._lines: dict[_Chain, list[_Place]] = {}
-        """The chains that a round is under way for, and who waits for the next."""
+        """Who waits, by chain; a chain is in here as long as a round of it is under way."""
 
     async def take(self, draws: Sequence[Draw]) -> Taken | Denial:
         """Take from all of these buckets or none, for a lease of which there is no record."""
@@ -51,5 +51,49 @@ class Turnstile:
         return outcome
 
     async def take_named(self, draws: Sequence[Draw], record: LeaseRecord) -> Outcome:
-        """As `take`, and record the lease; if it was granted before, answer with its record."""
+        """As `take`, and record the lease; if it was granted before, its record is the answer."""
         return await self._pass(Wish(draws, record))
+
+    async def _pass(self, wish: Wish) -> Outcome:
+        chain = tuple((draw.entity, draw.resource) for draw in wish.draws)
+        line = self._lines.get(chain)
+        if line is None:
+            self._lines[chain] = []
+            await self._lead(chain, wish, [])
+        else:
+            place = _Place(wish)
+            line.append(place)
+            followers = await place.turn
+            if followers is not None:
+                await self._lead(chain, wish, followers)
+        if wish.outcome is None:
+            raise OutcomeUnknownError("whoever went first did not come back")
+        return wish.outcome
+
+    async def _lead(self, chain: _Chain, wish: Wish, followers: Sequence[_Place]) -> None:
+        """Go through together, tell the others what came of it, and let the next ones go."""
+        failure: PriceKeeperError | None = None
+        try:
+            await Round(self._till, [wish, *(one.wish for one in followers)]).run()
+        except PriceKeeperError as error:
+            failure = error
+        finally:
+            for one in followers:
+                if one.turn.done():
+                    continue
+                if one.wish.outcome is None and failure is not None:
+                    one.turn.set_exception(copy.copy(failure))
+                else:
+                    one.turn.set_result(None)
+            self._let_next_go(chain)
+        if failure is not None and wish.outcome is None:
+            raise failure
+
+    def _let_next_go(self, chain: _Chain) -> None:
+        line = [one for one in self._lines.pop(chain) if not one.turn.done()]
+        if not line:
+            return
+        leader, *rest = line
+        followers = [one for one in rest if one.wish.goes_with(leader.wish)][: ROUND_MAX - 1]
+        self._lines[chain] = [one for one in rest if one not in followers]
+        leader.turn.set_result(followers)

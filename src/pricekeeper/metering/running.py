@@ -1,8 +1,8 @@
 """Today's total as this process knows it, without a read for every record.
 
 The last `Total` that was read, plus what this process has counted since the moment up to which
-that total is complete. So the answer to a record always contains the record itself and all that
-went before it here; what other instances counted since that moment comes with the next total.
+that total is complete. So the answer to a record contains the record itself and what went before it
+here; what other instances counted since that moment comes with the next total.
 
 It is an estimate for showing and for guidance, and never stored. Around the moment of the
 total, and by as much as the clocks of the instances differ, records can be in it twice or not

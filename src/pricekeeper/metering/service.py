@@ -117,6 +117,7 @@ class Metering:
         )
         self.meter = self._committer.meter
         self._stale: set[Account] = set()
+        self._being_read: set[Account] = set()
         self._refreshing: asyncio.Task[None] | None = None
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
@@ -258,20 +259,23 @@ class Metering:
         age_ms = self._running.age_ms(account, self._clock.monotonic_ms())
         if age_ms is not None and age_ms < REFRESH_MS:
             return
-        self._stale.add(account)
-        self._refresh_soon()
+        if account not in self._being_read:
+            self._stale.add(account)
+            self._refresh_soon()
 
     def _refresh_soon(self) -> None:
         if self._stale and self._refreshing is None:
+            self._being_read, self._stale = self._stale, set()
             self._refreshing = asyncio.create_task(self._refresh(), name="pricekeeper-totals")
             self._refreshing.add_done_callback(self._refreshed)
 
     def _refreshed(self, _: asyncio.Task[None]) -> None:
         self._refreshing = None
+        self._being_read = set()
         self._refresh_soon()
 
     async def _refresh(self) -> None:
-        accounts, self._stale = self._stale, set()
+        accounts = self._being_read
         asked_at_ms = self._clock.monotonic_ms()
         try:
             totals = await self._reader.aggregated(accounts, consistent=False)

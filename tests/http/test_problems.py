@@ -1,0 +1,249 @@
+"""Errors as answers: each of ours has a documented status and code, and says enough, not more."""
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import pytest
+
+import pricekeeper.http.app  # noqa: F401 - so that every error of the HTTP layer is defined
+from pricekeeper import errors
+from pricekeeper.errors import (
+    CancellationReason,
+    FieldError,
+    PriceKeeperError,
+    PricingError,
+    ReasonCode,
+    StoreError,
+    Violation,
+)
+from pricekeeper.http.edge import BodyTooLargeError, FieldMistake, RequestRefusedError
+from pricekeeper.http.oauth import OAuthRefusedError
+from pricekeeper.http.problems import (
+    STATUS,
+    AccessDeniedError,
+    MethodNotAllowedError,
+    Problem,
+    WrongAudienceError,
+    problem_of,
+    status_of,
+)
+from pricekeeper.http.wire import ProblemBody
+
+NOW_MS = 1_768_000_000_500
+RAN_OUT = Violation("org-1", "premium", "rpm", 5, 1, 1_001)
+TOO_MUCH = Violation("org-1", "premium", "tpm", 500, 100, None)
+LOST = CancellationReason(ReasonCode.CONDITION_FAILED)
+
+# The REST contract's table, and what every HTTP server adds to it.
+CODES = {
+    "INVALID_REQUEST": 400,
+    "INVALID_CONFIG": 400,
+    "INVALID_MODEL_LABEL": 400,
+    "UNAUTHORIZED": 401,
+    "FORBIDDEN": 403,
+    "NOT_FOUND": 404,
+    "CONFLICT": 409,
+    "REQUEST_ID_REUSED": 409,
+    "PAYLOAD_TOO_LARGE": 413,
+    "QUOTA_EXCEEDED": 429,
+    "RATE_LIMIT_EXCEEDED": 429,
+    "SESSION_RACE": 503,
+    "STORE_UNAVAILABLE": 503,
+    "METHOD_NOT_ALLOWED": 405,
+    "INTERNAL": 500,
+}
+
+EXAMPLES: list[PriceKeeperError] = [
+    errors.SettingsError("PRICEKEEPER_STORE", "is no store"),
+    errors.InvalidValueError("app_id", "is too long"),
+    errors.InvalidConfigError([FieldError("quotas.premium", "is missing")], {"valid_labels": []}),
+    errors.ConflictError("agg_shard_count", "can't be changed"),
+    errors.RequestIdReusedError("7c9e6679-7425-40de-944b-e07fc1f90ae7"),
+    errors.NotFoundError("app web of org-1"),
+    errors.InvalidClientError(),
+    errors.OverloadedError("200 hashes are waiting"),
+    errors.InvalidTokenError(),
+    errors.SessionLimitRaceError([LOST]),
+    errors.RateLimitExceededError([RAN_OUT]),
+    errors.QuotaExceededError({"premium": 10_050}, NOW_MS + 59_001, "all spent"),
+    errors.KeyringError("signing-keys.json is damaged"),
+    errors.DeploymentFileError("config.yaml", [FieldError("models", "is missing")]),
+    errors.UnknownModelLabelError("gold", ["premium"]),
+    errors.ModelMismatchError("premium", "anthropic.a", "anthropic.b", "is another model"),
+    errors.UnpricedUsageError("premium", "batch", "has no price", "configure one"),
+    errors.PriceSourceError("aws", "is unreachable"),
+    errors.ConditionFailedError({"PK": "a"}),
+    errors.TransactionCancelledError([LOST]),
+    errors.InvalidOperationError("two operations on one item"),
+    errors.TokenReusedError("token t was used"),
+    errors.StoreMisconfiguredError("no table pricekeeper-Config"),
+    errors.StoreUnavailableError("10.0.0.1 refused the connection"),
+    errors.ThrottledError("slow down"),
+    errors.ContendedError("others kept winning"),
+    errors.StoreClosedError("the store is closed"),
+    errors.OutcomeUnknownError("the reply was lost", {"PK": "a"}),
+    RequestRefusedError("count: expected int", (FieldMistake("count", "expected int"),)),
+    OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token"),
+    BodyTooLargeError("the body may have 1048576 bytes at most"),
+    AccessDeniedError("X-API-Key is wrong"),
+    WrongAudienceError("an app's token does not read what is the organisation's"),
+    MethodNotAllowedError(("GET", "HEAD")),
+]
+
+
+def kinds(above: type[PriceKeeperError] = PriceKeeperError) -> Iterator[type[PriceKeeperError]]:
+    """Walk every error that a request can meet, leaves and others, but for the abstract roots."""
+    for kind in above.__subclasses__():
+        if kind.__module__ == errors.__name__ or kind.__module__.startswith("pricekeeper.http."):
+            if kind not in (PricingError, StoreError):
+                yield kind
+            yield from kinds(kind)
+
+
+def told(problem: Problem) -> Any:
+    return json.loads(problem.body("r-1"))
+
+
+def header(problem: Problem, name: bytes) -> str | None:
+    return dict(problem.headers).get(name, b"").decode() or None
+
+
+each = pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+
+
+def test_there_is_an_example_of_every_error() -> None:
+    """A new error has to be given a status on purpose, here and in the table."""
+    shown = sorted(type(error).__name__ for error in EXAMPLES)
+    assert shown == sorted(kind.__name__ for kind in kinds())
+
+
+@pytest.mark.parametrize("kind", list(kinds()), ids=lambda kind: kind.__name__)
+def test_no_error_falls_through_to_the_default(kind: type[PriceKeeperError]) -> None:
+    """The error, or one that it is a kind of, is in the table by name."""
+    assert any(ancestor in STATUS for ancestor in kind.__mro__)
+    assert PriceKeeperError not in STATUS
+    assert status_of(PriceKeeperError) == (500, "INTERNAL")
+
+
+@each
+def test_status_and_code_are_those_of_the_contract(error: PriceKeeperError) -> None:
+    """No other code leaves, and none with another status."""
+    problem = problem_of(error, NOW_MS)
+    assert CODES[problem.code] == problem.status
+
+
+def test_every_code_of_the_contract_is_used() -> None:
+    """What is documented can happen."""
+    assert {problem_of(error, NOW_MS).code for error in EXAMPLES} == CODES.keys()
+
+
+@each
+def test_the_body_has_every_field(error: PriceKeeperError) -> None:
+    """RFC 9457's, our code and the request's id; decoded by the documented type."""
+    problem = problem_of(error, NOW_MS)
+    body = msgspec.json.decode(problem.body("r-1"), type=ProblemBody)
+    assert (body.status, body.code, body.request_id) == (problem.status, problem.code, "r-1")
+    assert body.title == HTTPStatus(problem.status).phrase or problem.status == 413
+    assert body.type == f"urn:pricekeeper:problem:{body.code.lower().replace('_', '-')}"
+    assert body.detail
+    assert list(told(problem))[:6] == ["type", "title", "status", "detail", "code", "request_id"]
+
+
+@each
+def test_who_may_try_again_is_told_when(error: PriceKeeperError) -> None:
+    """Every 429 and 503 has Retry-After, in whole seconds from one up; nothing else has it."""
+    problem = problem_of(error, NOW_MS)
+    wait = header(problem, b"retry-after")
+    if problem.status in (429, 503):
+        assert wait is not None
+        assert int(wait) >= 1
+    else:
+        assert wait is None
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (errors.RateLimitExceededError([RAN_OUT]), 2),
+        (errors.RateLimitExceededError([RAN_OUT, TOO_MUCH]), 86_400),
+        (errors.QuotaExceededError({}, NOW_MS + 59_001, ""), 60),
+        (errors.QuotaExceededError({}, NOW_MS - 1, ""), 1),
+        (errors.StoreUnavailableError(), 1),
+    ],
+)
+def test_the_wait_is_never_too_short(error: PriceKeeperError, seconds: int) -> None:
+    """Rounded up; a day for what will never fit, so that nobody hammers."""
+    assert header(problem_of(error, NOW_MS), b"retry-after") == str(seconds)
+
+
+@each
+def test_what_the_caller_may_not_know_is_not_told(error: PriceKeeperError) -> None:
+    """Why credentials or names were refused, and what is wrong inside, is for the log alone."""
+    problem = problem_of(error, NOW_MS)
+    if problem.status in (401, 404, 500, 503) and str(error):
+        assert str(error) not in problem.body("r-1").decode()
+
+
+@pytest.mark.parametrize(
+    ("error", "extras"),
+    [
+        (
+            errors.InvalidValueError("app_id", "is too long"),
+            {"errors": [{"field": "app_id", "message": "is too long"}]},
+        ),
+        (
+            errors.InvalidConfigError(
+                [FieldError("a", "is bad"), FieldError("b", "is worse")], {"valid_labels": ["x"]}
+            ),
+            {
+                "errors": [
+                    {"field": "a", "message": "is bad"},
+                    {"field": "b", "message": "is worse"},
+                ],
+                "details": {"valid_labels": ["x"]},
+            },
+        ),
+        (
+            errors.UnknownModelLabelError("gold", ["premium", "economy"]),
+            {
+                "errors": [
+                    {
+                        "field": "model_label",
+                        "message": "'gold' is not one of premium, economy",
+                    }
+                ],
+                "details": {"valid_labels": ["premium", "economy"]},
+            },
+        ),
+        (
+            errors.RateLimitExceededError([RAN_OUT, TOO_MUCH]),
+            {
+                "violations": [
+                    {"limit": "rpm", "requested": 5, "available": 1, "retry_after_ms": 1_001},
+                    {"limit": "tpm", "requested": 500, "available": 100, "never": True},
+                ]
+            },
+        ),
+        (
+            errors.QuotaExceededError({"premium": 10_050}, 1_768_003_200_000, ""),
+            {"models": {"premium": {"quota_pct": 100.5}}, "retry_after": "2026-01-10T00:00:00Z"},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_programs_read_the_extras(error: PriceKeeperError, extras: dict[str, Any]) -> None:
+    """Typed fields beside the text, as the contract names them."""
+    body = told(problem_of(error, NOW_MS))
+    assert {name: body[name] for name in body if name not in ProblemBody.__struct_fields__[:6]} == (
+        extras
+    )
+
+
+def test_a_401_says_how_to_authenticate_and_a_405_with_what() -> None:
+    """The headers that HTTP asks for with these."""
+    assert header(problem_of(AccessDeniedError(), NOW_MS), b"www-authenticate") == "Bearer"
+    refused = problem_of(MethodNotAllowedError(("GET", "HEAD")), NOW_MS)
+    assert header(refused, b"allow") == "GET, HEAD"
