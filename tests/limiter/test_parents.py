@@ -7,7 +7,7 @@ import pytest
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.limiter import Denial, Limit, Limiter
-from pricekeeper.limiter.service import PARENTS_MAX
+from pricekeeper.limiter.requests import PARENTS_MAX
 from pricekeeper.storage import Store
 
 

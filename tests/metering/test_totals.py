@@ -182,3 +182,13 @@ async def test_a_clock_that_is_ahead_makes_no_total_complete_in_the_future(
         assert total is not None
         assert total.requests == requests
         assert total.as_of_ms <= clock.now_ms()
+
+
+async def test_one_read_serves_all_who_have_no_total_yet(
+    metering: Metering, policy: Policy, meter: StoreMeter
+) -> None:
+    """A batch on three labels asks for three totals at once."""
+    usages = [a_usage(model_label=label) for label in LABELS]
+    answers = await metering.record_many(policy, usages)
+    assert meter.calls["batch_get"] == 1
+    assert [getattr(answer, "daily_total").requests for answer in answers] == [1, 1, 1]  # noqa: B009

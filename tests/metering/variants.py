@@ -25,7 +25,7 @@ from pricekeeper.pricing import (
     TokenUsage,
     charge,
 )
-from pricekeeper.storage import Put, Store, Write
+from pricekeeper.storage import ITEM_ABSENT, Put, Store, Write, attr
 from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP
 from pricekeeper.tenants import Policy
 
@@ -97,8 +97,6 @@ class _ByTheLatest(_Passing):
 
     async def put(self, operation: Put) -> None:
         if operation.table is DAILY_TOTAL:
-            from pricekeeper.storage import ITEM_ABSENT, attr  # noqa: PLC0415
-
             newer = ITEM_ABSENT | attr("as_of_ms").le(operation.item["as_of_ms"])
             operation = Put(operation.table, operation.item, newer)
         await self._store.put(operation)

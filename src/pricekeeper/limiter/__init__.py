@@ -4,7 +4,8 @@ from pricekeeper.limiter.bucket import Denial, LimitStatus
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.limits import Limit, LimitsSource
 from pricekeeper.limiter.meter import LimiterMeter
-from pricekeeper.limiter.service import Limiter, OnUnavailable
+from pricekeeper.limiter.requests import OnUnavailable
+from pricekeeper.limiter.service import Limiter
 
 __all__ = [
     "Acquisition",

@@ -46,7 +46,6 @@ class LooseAccount:
     def __init__(self, till: Till, draws: Sequence[Draw], tokens: Mapping[str, int]) -> None:
         self._till = till
         self._draws = tuple(draws)
-        self._limits = frozenset(name for draw in draws for name in draw.limits)
         self._held = dict(tokens)
         self._outcomes: dict[str, bool] = {}
         """The ids that were sent, and whether we know that they were applied."""
@@ -66,7 +65,8 @@ class LooseAccount:
                 raise OutcomeUnknownError("this adjustment may or may not have been applied")
             if self._released:
                 raise released_already()
-            check_delta(delta, self._held, self._limits)
+            limits = {name for draw in self._draws for name in draw.limits}
+            check_delta(delta, self._held, limits)
             if adjustment_id is not None and len(self._outcomes) >= ADJUSTMENTS_MAX:
                 raise too_many_adjustments()
             try:

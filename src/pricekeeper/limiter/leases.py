@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pricekeeper.errors import InvalidValueError, RateLimitExceededError, StoreError
+from pricekeeper.errors import RateLimitExceededError, StoreError
 from pricekeeper.limiter.accounts import Account
 from pricekeeper.limiter.bucket import Denial, LimitStatus
 from pricekeeper.limiter.meter import LimiterMeter
+from pricekeeper.limiter.requests import parse_id
 
 _T = TypeVar("_T")
 
@@ -207,16 +208,6 @@ class Acquisition:
         except StoreError:
             self._meter.refunds_lost += 1
             raise
-
-
-def parse_id(text: uuid.UUID | str, field: str) -> str:
-    """The canonical form of a UUID."""
-    if isinstance(text, uuid.UUID):
-        return str(text)
-    try:
-        return str(uuid.UUID(text))
-    except (ValueError, AttributeError, TypeError):
-        raise InvalidValueError(field, "must be a UUID") from None
 
 
 async def _abandoned(task: asyncio.Task[_T], undo: Callable[[_T], Awaitable[None]] | None) -> None:

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from pricekeeper.errors import StoreError
 from pricekeeper.limiter.accounts import LooseAccount, draws_of
 from pricekeeper.limiter.bucket import Denial, Draw, status
 from pricekeeper.limiter.giving import give
 from pricekeeper.limiter.leases import Completion
+from pricekeeper.limiter.requests import Kind, kind_of
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
 from pricekeeper.limiter.turnstile import Turnstile
@@ -36,8 +37,6 @@ BLOCKS_MAX: Final = 2
 """Blocks for one kind of request in memory: the newest, and the rest of the one before."""
 SHELVES_MAX: Final = 10_000
 """Kinds of request that an instance has blocks for; others are served without."""
-
-Kind: TypeAlias = tuple[object, ...]
 
 
 class Block:
@@ -216,11 +215,6 @@ class Pool:
         shelf = self._shelves.get(kind)
         if shelf is not None and not shelf.blocks and not shelf.users:
             del self._shelves[kind]
-
-
-def kind_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> Kind:
-    """What requests that one block can serve have in common."""
-    return (*((draw.entity, draw.resource) for draw in draws), *sorted(tokens))
 
 
 def _times(draws: Sequence[Draw], times: int) -> list[Draw]:

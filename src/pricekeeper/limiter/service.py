@@ -1,9 +1,11 @@
 """The limiter: what others may call.
 
-limiter = Limiter(store, clock=clock, limits=[Limit.per_minute("tpm", 100_000)])
-async with limiter.acquire("org-1/app-7", "premium", {"tpm": 1200}) as lease:
-    reply = call_model()
-    await lease.adjust({"tpm": reply.total_tokens - 1200})
+::
+
+    limiter = Limiter(store, clock=clock, limits=[Limit.per_minute("tpm", 100_000)])
+    async with limiter.acquire("org-1/app-7", "premium", {"tpm": 1200}) as lease:
+        reply = call_model()
+        await lease.adjust({"tpm": reply.total_tokens - 1200})
 """
 
 from __future__ import annotations
@@ -11,15 +13,12 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Literal, Self, TypeAlias, get_args
-
-import msgspec
+from typing import Self
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     ConflictError,
     ContendedError,
-    InvalidValueError,
     OutcomeUnknownError,
     StoreClosedError,
     StoreUnavailableError,
@@ -27,40 +26,26 @@ from pricekeeper.errors import (
 from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
 from pricekeeper.limiter.bucket import Bucket, Denial, Draw, LimitStatus, status
 from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_place
-from pricekeeper.limiter.leases import Acquisition, Completion, Lease, parse_id
-from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
+from pricekeeper.limiter.leases import Acquisition, Completion, Lease
+from pricekeeper.limiter.limits import Limit
 from pricekeeper.limiter.meter import LimiterMeter
-from pricekeeper.limiter.prefetch import HOLD_MS, Kind, Pool, kind_of
+from pricekeeper.limiter.prefetch import HOLD_MS, Pool
 from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find
+from pricekeeper.limiter.requests import (
+    HOLD_MS_MAX,
+    Defaults,
+    Limits,
+    OnUnavailable,
+    Request,
+    check_count,
+    check_request,
+    parse_id,
+)
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
 from pricekeeper.limiter.turnstile import Turnstile
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
-
-OnUnavailable: TypeAlias = Literal["deny", "allow"]
-
-PARENTS_MAX: Final = 8
-PREFETCH_MAX: Final = 10_000
-HOLD_MS_MAX: Final = 60_000
-
-
-class _Request(msgspec.Struct, frozen=True):
-    """An acquire, checked."""
-
-    entity: str
-    resource: str
-    parents: tuple[str, ...]
-    tokens: dict[str, int]
-    draws: tuple[Draw, ...]
-    """One per bucket that has limits, of whatever of the tokens it limits; maybe none."""
-    lease_id: str | None
-    on_unavailable: OnUnavailable
-    prefetch: int
-    takes: tuple[Draw, ...]
-    """The draws that take something, one at least."""
-    kind: Kind
-    """What blocks in memory can serve it."""
 
 
 class Limiter:
@@ -81,7 +66,7 @@ class Limiter:
         store: Store,
         *,
         clock: Clock,
-        limits: LimitsSource | Sequence[Limit] = (),
+        limits: Limits = (),
         on_unavailable: OnUnavailable = "deny",
         prefetch: int = 1,
         hold_ms: int = HOLD_MS,
@@ -90,13 +75,11 @@ class Limiter:
     ) -> None:
         self.meter = meter or LimiterMeter()
         self._clock = clock
-        self._limits = limits
-        self._on_unavailable = _checked_policy(on_unavailable)
-        self._prefetch = _checked_count("prefetch", prefetch, PREFETCH_MAX)
+        self._defaults = Defaults(limits, on_unavailable, prefetch)
         self._till = Till(store, clock=clock, meter=self.meter, jitter=jitter)
         self._turnstile = Turnstile(self._till)
         self._completion = Completion()
-        hold_ms = _checked_count("hold_ms", hold_ms, HOLD_MS_MAX)
+        check_count("hold_ms", hold_ms, HOLD_MS_MAX)
         self._pool = Pool(self._till, self._turnstile, self._completion, hold_ms=hold_ms)
 
     def acquire(
@@ -106,7 +89,7 @@ class Limiter:
         consume: Mapping[str, int],
         *,
         parents: Sequence[str] = (),
-        limits: LimitsSource | Sequence[Limit] | None = None,
+        limits: Limits | None = None,
         lease_id: uuid.UUID | str | None = None,
         on_unavailable: OnUnavailable | None = None,
         prefetch: int | None = None,
@@ -118,7 +101,8 @@ class Limiter:
         such limits. A ``lease_id`` makes it repeatable: the same one again is the same grant,
         and the lease can be adjusted and released from any instance for a day.
         """
-        request = self._checked(
+        request = check_request(
+            self._defaults,
             entity,
             resource,
             consume,
@@ -144,13 +128,12 @@ class Limiter:
 
         Calling what this returns is `try_acquire` with these arguments.
         """
-        request = self._checked(
+        request = check_request(
+            self._defaults,
             entity,
             resource,
             consume,
-            parents=(),
             limits=limits,
-            lease_id=None,
             on_unavailable=on_unavailable,
             prefetch=prefetch,
         )
@@ -167,7 +150,7 @@ class Limiter:
         consume: Mapping[str, int],
         *,
         parents: Sequence[str] = (),
-        limits: LimitsSource | Sequence[Limit] | None = None,
+        limits: Limits | None = None,
         lease_id: uuid.UUID | str | None = None,
         on_unavailable: OnUnavailable | None = None,
         prefetch: int | None = None,
@@ -185,7 +168,7 @@ class Limiter:
         ).decided()
 
     async def peek(
-        self, entity: str, resource: str, *, limits: LimitsSource | Sequence[Limit] | None = None
+        self, entity: str, resource: str, *, limits: Limits | None = None
     ) -> dict[str, LimitStatus]:
         """How the limits of a bucket stand, without taking anything: one read."""
         return (await self.peek_many([(entity, resource)], limits=limits))[0]
@@ -194,7 +177,7 @@ class Limiter:
         self,
         buckets: Sequence[tuple[str, str]],
         *,
-        limits: LimitsSource | Sequence[Limit] | None = None,
+        limits: Limits | None = None,
     ) -> list[dict[str, LimitStatus]]:
         """How several buckets stand, each an entity and a resource: one read for all."""
         places = [
@@ -205,7 +188,7 @@ class Limiter:
         items = await self._till.store.batch_get(keys)
         now_ms = self._clock.now_ms()
         return [
-            status(bucket_of(item), self._limits_of(*place, limits), now_ms)
+            status(bucket_of(item), self._defaults.limits_of(*place, limits), now_ms)
             for item, place in zip(items, places, strict=True)
         ]
 
@@ -238,7 +221,7 @@ class Limiter:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _acquisition(self, request: _Request) -> Acquisition:
+    def _acquisition(self, request: Request) -> Acquisition:
         return Acquisition(
             at_once=lambda: self._at_once(request),
             attempt=lambda: self._attempt(request),
@@ -253,7 +236,7 @@ class Limiter:
             self._till, await find(self._till, check_place("entity", entity), named)
         )
 
-    async def _attempt(self, request: _Request) -> Lease | Denial:
+    async def _attempt(self, request: Request) -> Lease | Denial:
         """Decide one acquire; the one place that knows what an unavailable store means."""
         try:
             outcome = await self._decide(request)
@@ -270,7 +253,7 @@ class Limiter:
             self.meter.granted += 1
         return outcome
 
-    def _at_once(self, request: _Request) -> Lease | None:
+    def _at_once(self, request: Request) -> Lease | None:
         """A lease out of memory, if tokens for it were fetched ahead."""
         if request.prefetch == 1:
             return None
@@ -281,7 +264,7 @@ class Limiter:
         self.meter.prefetched += 1
         return self._lease(request, account, None)
 
-    async def _decide(self, request: _Request) -> Lease | Denial:
+    async def _decide(self, request: Request) -> Lease | Denial:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
         if request.prefetch > 1:
@@ -295,7 +278,7 @@ class Limiter:
             return taken
         return self._lease(request, LooseAccount(self._till, request.draws, request.tokens), taken)
 
-    async def _take_named(self, request: _Request, lease_id: str) -> Lease | Denial:
+    async def _take_named(self, request: Request, lease_id: str) -> Lease | Denial:
         now_ms = self._clock.now_ms()
         record = LeaseRecord(
             entity=request.entity,
@@ -323,7 +306,7 @@ class Limiter:
             raise ConflictError("lease_id", "was granted for another request")
         return self._lease(request, RecordedAccount(self._till, outcome), None)
 
-    def _lease(self, request: _Request, account: Account, taken: Taken | None) -> Lease:
+    def _lease(self, request: Request, account: Account, taken: Taken | None) -> Lease:
         now_ms = self._clock.now_ms()
         unlimited = isinstance(account, NoAccount)
 
@@ -346,61 +329,6 @@ class Limiter:
             unlimited=unlimited,
         )
 
-    def _checked(
-        self,
-        entity: str,
-        resource: str,
-        consume: Mapping[str, int],
-        *,
-        parents: Sequence[str],
-        limits: LimitsSource | Sequence[Limit] | None,
-        lease_id: uuid.UUID | str | None,
-        on_unavailable: OnUnavailable | None,
-        prefetch: int | None,
-    ) -> _Request:
-        chain = (entity, *parents)
-        tokens = dict(consume)
-        _check_tokens(tokens)
-        check_place("resource", resource)
-        for place, one in enumerate(chain):
-            check_place(f"parents[{place - 1}]" if place else "entity", one)
-        if len(parents) > PARENTS_MAX or len(set(chain)) < len(chain):
-            raise InvalidValueError("parents", f"must be at most {PARENTS_MAX}, all different")
-        draws = []
-        for one in chain:
-            named = self._limits_of(one, resource, limits)
-            if named:
-                some = {name: count for name, count in tokens.items() if name in named}
-                draws.append(Draw(one, resource, named, some))
-        for name in tokens:
-            if not any(name in draw.limits for draw in draws):
-                raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")
-        takes = tuple(draw for draw in draws if draw.tokens)
-        named_id = None if lease_id is None else parse_id(lease_id, "lease_id")
-        ahead = self._prefetch
-        if prefetch is not None:
-            ahead = _checked_count("prefetch", prefetch, PREFETCH_MAX)
-        if named_id is not None and prefetch is not None and prefetch > 1:
-            raise InvalidValueError("prefetch", "a lease with an id is not taken from a block")
-        return _Request(
-            entity=entity,
-            resource=resource,
-            parents=tuple(parents),
-            tokens=tokens,
-            draws=tuple(draws),
-            lease_id=named_id,
-            on_unavailable=_checked_policy(on_unavailable or self._on_unavailable),
-            prefetch=ahead if named_id is None else 1,
-            takes=takes,
-            kind=kind_of(takes, tokens),
-        )
-
-    def _limits_of(
-        self, entity: str, resource: str, limits: LimitsSource | Sequence[Limit] | None
-    ) -> dict[str, Limit]:
-        source = self._limits if limits is None else limits
-        return by_name(source(entity, resource) if callable(source) else source)
-
 
 def _scarcest(
     draws: Sequence[Draw], buckets: Sequence[Bucket | None], now_ms: int
@@ -412,25 +340,3 @@ def _scarcest(
             if name not in told or one.remaining < told[name].remaining:
                 told[name] = one
     return told
-
-
-def _check_tokens(tokens: Mapping[str, int]) -> None:
-    if not tokens:
-        raise InvalidValueError("consume", "must name at least one limit")
-    for name, count in tokens.items():
-        if type(count) is not int or not 0 <= count <= AMOUNT_MAX:
-            raise InvalidValueError(
-                f"consume.{name}", f"must be a whole number from 0 to {AMOUNT_MAX}"
-            )
-
-
-def _checked_policy(policy: OnUnavailable) -> OnUnavailable:
-    if policy not in get_args(OnUnavailable):
-        raise InvalidValueError("on_unavailable", "must be 'deny' or 'allow'")
-    return policy
-
-
-def _checked_count(field: str, count: int, most: int) -> int:
-    if type(count) is not int or not 1 <= count <= most:
-        raise InvalidValueError(field, f"must be a whole number from 1 to {most}")
-    return count

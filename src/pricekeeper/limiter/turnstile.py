@@ -1,9 +1,10 @@
-"""Who comes to a bucket while a write to it is under way goes into the next one, with others.
+"""Who comes to a bucket while writes to it are under way goes into the next one, with others.
 
-A process has one write under way to a bucket, or to a chain of them. So its own requests never
-race each other, and the busier a bucket is, the more of them one write serves: a hot bucket
-takes as many writes as fit one after another, however many requests there are. Nobody waits
-on purpose: who finds the bucket free goes at once.
+Writes of one process that would race each other go one after another, and whoever waits
+shares the next with everybody else who waits. So the busier a bucket is, the more requests one
+write serves: a hot bucket takes as many writes as fit one after another, however many requests
+there are. Nobody waits on purpose: who finds the bucket free goes at once, and so do up to
+`LANES_MAX` whose writes are not in each other's way: those that only take.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from pricekeeper.errors import OutcomeUnknownError, PriceKeeperError
-from pricekeeper.limiter.bucket import Denial, Draw
+from pricekeeper.limiter.bucket import Denial, Draw, Retry, plan
 from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.limiter.taking import Outcome, Round, Taken, Wish
 from pricekeeper.limiter.till import Till
 
 ROUND_MAX: Final = 64
 """Requests in one round: their records have to fit into one transaction."""
+LANES_MAX: Final = 8
+"""Rounds of one chain that may be under way at the same time."""
 
 _Chain: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -35,13 +38,22 @@ class _Place:
         self.turn: asyncio.Future[list[_Place] | None] = asyncio.get_running_loop().create_future()
 
 
+class _Line:
+    """Who waits in front of one chain, and how many rounds of it are under way."""
+
+    __slots__ = ("lanes", "waiting")
+
+    def __init__(self) -> None:
+        self.lanes = 0
+        self.waiting: list[_Place] = []
+
+
 class Turnstile:
     """The lines in front of the buckets; as long as there are callers who wait."""
 
     def __init__(self, till: Till) -> None:
         self._till = till
-        self._lines: dict[_Chain, list[_Place]] = {}
-        """Who waits, by chain; a chain is in here as long as a round of it is under way."""
+        self._lines: dict[_Chain, _Line] = {}
 
     async def take(self, draws: Sequence[Draw]) -> Taken | Denial:
         """Take from all of these buckets or none, for a lease of which there is no record."""
@@ -56,19 +68,26 @@ class Turnstile:
 
     async def _pass(self, wish: Wish) -> Outcome:
         chain = tuple((draw.entity, draw.resource) for draw in wish.draws)
-        line = self._lines.get(chain)
-        if line is None:
-            self._lines[chain] = []
+        line = self._lines.setdefault(chain, _Line())
+        if line.lanes == 0 or (line.lanes < LANES_MAX and self._only_takes(wish)):
+            line.lanes += 1
             await self._lead(chain, wish, [])
         else:
             place = _Place(wish)
-            line.append(place)
+            line.waiting.append(place)
             followers = await place.turn
             if followers is not None:
                 await self._lead(chain, wish, followers)
         if wish.outcome is None:
             raise OutcomeUnknownError("whoever went first did not come back")
         return wish.outcome
+
+    def _only_takes(self, wish: Wish) -> bool:
+        """Whether its write is, as far as we know, one that others can't be in the way of."""
+        if len(wish.draws) > 1 or wish.record is not None:
+            return False  # transactions on one item refuse each other
+        bucket = self._till.recall(wish.draws[0])
+        return isinstance(plan(bucket, wish.draws[0], self._till.clock.now_ms()), Retry)
 
     async def _lead(self, chain: _Chain, wish: Wish, followers: Sequence[_Place]) -> None:
         """Go through together, tell the others what came of it, and let the next ones go."""
@@ -90,10 +109,15 @@ class Turnstile:
             raise failure
 
     def _let_next_go(self, chain: _Chain) -> None:
-        line = [one for one in self._lines.pop(chain) if not one.turn.done()]
-        if not line:
-            return
-        leader, *rest = line
-        followers = [one for one in rest if one.wish.goes_with(leader.wish)][: ROUND_MAX - 1]
-        self._lines[chain] = [one for one in rest if one not in followers]
-        leader.turn.set_result(followers)
+        line = self._lines[chain]
+        line.waiting = [one for one in line.waiting if not one.turn.done()]
+        if line.waiting:
+            leader, *rest = line.waiting
+            followers = [one for one in rest if one.wish.goes_with(leader.wish)]
+            followers = followers[: ROUND_MAX - 1]
+            line.waiting = [one for one in rest if one not in followers]
+            leader.turn.set_result(followers)
+        else:
+            line.lanes -= 1
+            if line.lanes == 0:
+                del self._lines[chain]

@@ -170,8 +170,8 @@ class Metering:
     async def close(self) -> None:
         """Commit what was accepted, then stop."""
         await self._committer.close()
-        if self._refreshing is not None:
-            await asyncio.gather(self._refreshing, return_exceptions=True)
+        while self._refreshing is not None:  # one more at most: nothing new is wanted now
+            await asyncio.wait([self._refreshing])
 
     async def _prepared(self, policy: Policy, usage: Usage) -> Submission:
         """The record, checked and priced."""
@@ -265,7 +265,6 @@ class Metering:
 
     def _refresh_soon(self) -> None:
         if self._stale and self._refreshing is None:
-            self._being_read, self._stale = self._stale, set()
             self._refreshing = asyncio.create_task(self._refresh(), name="pricekeeper-totals")
             self._refreshing.add_done_callback(self._refreshed)
 
@@ -275,7 +274,8 @@ class Metering:
         self._refresh_soon()
 
     async def _refresh(self) -> None:
-        accounts = self._being_read
+        accounts = self._being_read = self._stale
+        self._stale = set()
         asked_at_ms = self._clock.monotonic_ms()
         try:
             totals = await self._reader.aggregated(accounts, consistent=False)

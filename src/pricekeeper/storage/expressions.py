@@ -279,6 +279,9 @@ class Remove(msgspec.Struct, frozen=True, tag=True):
 
     attribute: str
 
+    def check(self) -> None:
+        """Nothing can be wrong with it."""
+
     def apply(self, item: Item) -> None:
         """Change the item."""
         item.pop(self.attribute, None)

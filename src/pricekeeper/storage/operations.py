@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from pricekeeper.errors import InvalidOperationError
-from pricekeeper.storage.expressions import Action, Condition, Remove
+from pricekeeper.storage.expressions import Action, Condition
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import (
     EXPIRY,
@@ -67,13 +67,11 @@ class Update(msgspec.Struct, frozen=True, tag=True):
         self.table.checked(self.key)
         if not self.actions:
             raise InvalidOperationError("an update needs at least one action")
-        touched: set[str] = set()
+        touched = {action.attribute for action in self.actions}
         for action in self.actions:
-            touched.add(action.attribute)
-            if not isinstance(action, Remove):
-                action.check()
-                if action.attribute == EXPIRY:
-                    _check_expiry(self.table, {EXPIRY: action.value})
+            action.check()
+        if EXPIRY in touched:
+            _check_expiry(self.table, self.apply(None))
         if len(touched) < len(self.actions):
             raise InvalidOperationError("an update may touch an attribute once only")
         if not touched.isdisjoint(_NOT_UPDATABLE):

@@ -39,19 +39,18 @@ def demo_settings(folder: Path) -> Settings:
 @contextmanager
 def running_service(settings: Settings, clock: Clock) -> Iterator[str]:
     """Serve on a free port of the loopback address; the value is the URL."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    port: int = listening.getsockname()[1]
-    config = server_config(make_app(settings, clock=clock), host="127.0.0.1", port=port)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening],), name="pricekeeper-demo")
-    thread.start()
-    try:
-        _wait(server, thread)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        config = server_config(make_app(settings, clock=clock), host="127.0.0.1", port=port)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listening],), name="pricekeeper-demo")
+        thread.start()
+        try:
+            _wait(server, thread)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def _wait(server: uvicorn.Server, thread: threading.Thread) -> None:

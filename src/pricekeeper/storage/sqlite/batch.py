@@ -74,9 +74,15 @@ class Batch:
     def update(self, operation: Update) -> Item:
         """Change an item and return it."""
         table, key = operation.table, operation.key
-        item = operation.apply(self._require(operation, key))
-        self._write(table, key, item, _row(table, key, item))
-        return item
+        place = (table.name, key)
+        item = self._at(place, table)
+        condition = operation.condition
+        if condition is not None and not condition.holds(item or _NOTHING):
+            raise ConditionFailedError(item)
+        fresh = operation.apply(item)
+        self._rows[place] = _row(table, key, fresh)
+        self._seen[place] = fresh
+        return fresh
 
     def delete(self, operation: Delete) -> Item | None:
         """Remove an item and return what it was."""
@@ -134,15 +140,18 @@ class Batch:
         self._rows.clear()
 
     def _current(self, table: Table, key: Key) -> Item | None:
-        place = (table.name, key)
+        return self._at((table.name, key), table)
+
+    def _at(self, place: _Place, table: Table) -> Item | None:
+        """What is there now: as this batch has left it, or else as the file has it."""
         if place in self._seen:
             item = self._seen[place]
         else:
             if place not in self._recent:
-                self._recent[place] = read_data(self._connection, table, key)
+                self._recent[place] = read_data(self._connection, table, place[1])
             data = self._recent[place]
             item = self._seen[place] = None if data is None else unpack(data)
-        if item is not None and table.expires and self._expired(item):
+        if item is not None and EXPIRY in item and table.expires and self._expired(item):
             return None
         return item
 

@@ -1,0 +1,149 @@
+"""What can be asked of a limiter, checked once and trusted from then on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.limiter.bucket import Draw
+from pricekeeper.limiter.items import check_place
+from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
+
+OnUnavailable: TypeAlias = Literal["deny", "allow"]
+Limits: TypeAlias = LimitsSource | Sequence[Limit]
+Kind: TypeAlias = tuple[object, ...]
+
+PARENTS_MAX: Final = 8
+PREFETCH_MAX: Final = 10_000
+HOLD_MS_MAX: Final = 60_000
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """What counts where a request does not say."""
+
+    limits: Limits
+    on_unavailable: OnUnavailable
+    prefetch: int
+
+    def __post_init__(self) -> None:
+        _check_policy(self.on_unavailable)
+        check_count("prefetch", self.prefetch, PREFETCH_MAX)
+
+    def limits_of(self, entity: str, resource: str, limits: Limits | None) -> dict[str, Limit]:
+        """The limits of one bucket; ``limits`` of the request's own go first."""
+        source = self.limits if limits is None else limits
+        return by_name(source(entity, resource) if callable(source) else source)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """An acquire, checked."""
+
+    entity: str
+    resource: str
+    parents: tuple[str, ...]
+    tokens: dict[str, int]
+    draws: tuple[Draw, ...]
+    """One per bucket that has limits, of whatever of the tokens it limits; maybe none."""
+    takes: tuple[Draw, ...]
+    """The draws that take something, one at least."""
+    kind: Kind
+    """What blocks in memory can serve it."""
+    lease_id: str | None
+    on_unavailable: OnUnavailable
+    prefetch: int
+
+
+def check_request(
+    defaults: Defaults,
+    entity: str,
+    resource: str,
+    consume: Mapping[str, int],
+    *,
+    parents: Sequence[str] = (),
+    limits: Limits | None = None,
+    lease_id: uuid.UUID | str | None = None,
+    on_unavailable: OnUnavailable | None = None,
+    prefetch: int | None = None,
+) -> Request:
+    """The request; raises `InvalidValueError` for what makes no sense, naming it."""
+    chain = (entity, *parents)
+    tokens = dict(consume)
+    _check_tokens(tokens)
+    _check_chain(chain, resource)
+    draws = []
+    for one in chain:
+        named = defaults.limits_of(one, resource, limits)
+        if named:
+            some = {name: count for name, count in tokens.items() if name in named}
+            draws.append(Draw(one, resource, named, some))
+    for name in tokens:
+        if not any(name in draw.limits for draw in draws):
+            raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")
+    takes = tuple(draw for draw in draws if draw.tokens)
+    ahead = defaults.prefetch
+    if prefetch is not None:
+        ahead = check_count("prefetch", prefetch, PREFETCH_MAX)
+        if lease_id is not None and prefetch > 1:
+            raise InvalidValueError("prefetch", "a lease with an id is not taken from a block")
+    return Request(
+        entity=entity,
+        resource=resource,
+        parents=tuple(parents),
+        tokens=tokens,
+        draws=tuple(draws),
+        takes=takes,
+        kind=kind_of(takes, tokens),
+        lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
+        on_unavailable=_check_policy(on_unavailable or defaults.on_unavailable),
+        prefetch=ahead if lease_id is None else 1,
+    )
+
+
+def kind_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> Kind:
+    """What requests that one block can serve have in common."""
+    return (*((draw.entity, draw.resource) for draw in draws), *sorted(tokens))
+
+
+def parse_id(text: uuid.UUID | str, field: str) -> str:
+    """The canonical form of a UUID."""
+    if isinstance(text, uuid.UUID):
+        return str(text)
+    try:
+        return str(uuid.UUID(text))
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidValueError(field, "must be a UUID") from None
+
+
+def check_count(field: str, count: int, most: int) -> int:
+    """The count itself, if it is a whole number from 1 to the most."""
+    if type(count) is not int or not 1 <= count <= most:
+        raise InvalidValueError(field, f"must be a whole number from 1 to {most}")
+    return count
+
+
+def _check_tokens(tokens: Mapping[str, int]) -> None:
+    if not tokens:
+        raise InvalidValueError("consume", "must name at least one limit")
+    for name, count in tokens.items():
+        if type(count) is not int or not 0 <= count <= AMOUNT_MAX:
+            raise InvalidValueError(
+                f"consume.{name}", f"must be a whole number from 0 to {AMOUNT_MAX}"
+            )
+
+
+def _check_chain(chain: Sequence[str], resource: str) -> None:
+    check_place("resource", resource)
+    for place, one in enumerate(chain):
+        check_place(f"parents[{place - 1}]" if place else "entity", one)
+    if len(chain) > 1 + PARENTS_MAX or len(set(chain)) < len(chain):
+        raise InvalidValueError("parents", f"must be at most {PARENTS_MAX}, all different")
+
+
+def _check_policy(policy: OnUnavailable) -> OnUnavailable:
+    if policy not in get_args(OnUnavailable):
+        raise InvalidValueError("on_unavailable", "must be 'deny' or 'allow'")
+    return policy

@@ -1,0 +1,237 @@
+"""The API limits itself, by its own limiter: how much, whom, and what a caller is told."""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant, usage
+from pricekeeper.errors import SettingsError
+from pricekeeper.settings import API_LIMITS_PER_MINUTE, read_settings
+from scraping import scrape
+from serving import running_server
+
+SETTING = "PRICEKEEPER_API_RATE_LIMITS"
+CLAIM = "/api/v1/credentials/claim"
+NARROW = {"token": 4, "claim": 4, "usage": 3, "failures": 6}
+TOLD = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
+
+
+@pytest.fixture(scope="module")
+def default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
+    """A tenant of a server that nobody has configured in this respect."""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != SETTING}
+    with running_server(tmp_path_factory.mktemp("default"), environment=environment) as server:
+        yield Tenant(Api(server.url)).register()
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
+    """A tenant of a server that allows a few requests a minute."""
+    changes = ",".join(f"{kind}={count}" for kind, count in NARROW.items())
+    environment = {**ENVIRONMENT, SETTING: changes}
+    with running_server(tmp_path_factory.mktemp("narrow"), environment=environment) as server:
+        yield Tenant(Api(server.url)).register()
+
+
+def login(tenant: Tenant, secret: str | None = None) -> Reply:
+    body = {
+        "grant_type": "client_credentials",
+        "client_id": tenant.client_id,
+        "client_secret": secret or tenant.secrets[tenant.client_id],
+    }
+    return tenant.api.call("POST", "/auth/token", body)
+
+
+def until_refused(kind: str, attempt: Callable[[], Reply]) -> tuple[list[int], Reply]:
+    """Try until that is too often, however slow we are: what was answered, and the refusal."""
+    statuses: list[int] = []
+    for _ in range(2 * NARROW[kind]):
+        reply = attempt()
+        if reply.status == 429:
+            return statuses, reply
+        statuses.append(reply.status)
+    raise AssertionError(f"{kind} was not refused: {statuses}")
+
+
+def check_refusal(reply: Reply, available: int = 0) -> None:
+    """Check that a 429 says which limit, how much is there, and until when."""
+    assert reply.status == 429
+    assert reply.json["code"] == "RATE_LIMIT_EXCEEDED"
+    violation = reply.json["violations"][0]
+    assert (violation["limit"], violation["requested"]) == ("requests", 1)
+    assert violation["available"] == available
+    assert 0 < violation["retry_after_ms"] <= 60_000
+    assert int(reply.headers["retry-after"]) == -(-violation["retry_after_ms"] // 1000)
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    """A minute, for each client or key; usage is not among them: a refused record is lost money."""
+    assert API_LIMITS_PER_MINUTE == {
+        "token": 60,
+        "refresh": 120,
+        "revoke": 60,
+        "claim": 60,
+        "provisioning": 300,
+        "aggregates": 300,
+        "selection": 6_000,
+        "failures": 60,
+    }
+    assert read_settings({}).api_limits_per_minute == API_LIMITS_PER_MINUTE
+
+
+def test_the_setting_changes_adds_and_removes() -> None:
+    """What it does not name stays; 0 takes a limit away, off takes all."""
+    changed = read_settings({SETTING: "token=2, usage=600,claim=0"}).api_limits_per_minute
+    assert changed == {
+        **{kind: count for kind, count in API_LIMITS_PER_MINUTE.items() if kind != "claim"},
+        "token": 2,
+        "usage": 600,
+    }
+    assert read_settings({SETTING: "off"}).api_limits_per_minute == {}
+    assert read_settings({SETTING: "on"}).api_limits_per_minute == API_LIMITS_PER_MINUTE
+    for bad in ("tokens=2", "token=", "token=-1", "token=2x", "token", "token=1.5"):
+        with pytest.raises(SettingsError, match=SETTING):
+            read_settings({SETTING: bad})
+
+
+def test_limited_answers_say_how_much_is_left(default: Tenant) -> None:
+    """On every kind of request that is limited, with the default of its kind."""
+    api, app_token = default.api, default.app_token
+    granted = login(default)
+    form = {"grant_type": "refresh_token", "refresh_token": granted.json["refresh_token"]}
+    replies = {
+        "token": granted,
+        "refresh": api.call("POST", "/auth/refresh", form),
+        "revoke": api.call("POST", "/auth/revoke", {"token": "none"}, token=app_token),
+        "claim": api.call("POST", CLAIM, {"token": retrieval_token(default)}),
+        "provisioning": api.provision("GET", default.org),
+        "aggregates": api.call("GET", f"{default.app}/aggregates/today", token=app_token),
+        "selection": api.call("GET", f"{default.app}/model-selection", token=app_token),
+    }
+    for kind, reply in replies.items():
+        assert reply.status == 200, kind
+        limit, remaining, reset = (int(reply.headers[name]) for name in TOLD)
+        assert limit == API_LIMITS_PER_MINUTE[kind]
+        assert 0 <= remaining < limit
+        assert 0 <= reset <= 60
+
+
+def retrieval_token(tenant: Tenant) -> str:
+    made = tenant.api.provision("PUT", f"/api/v1/orgs/{uuid.uuid4()}", ORG)
+    token: str = made.json["secret_retrieval"]["token"]
+    return token
+
+
+def test_what_is_left_goes_down(default: Tenant) -> None:
+    """One request less each time, whoever counts."""
+    left = [int(login(default).headers["ratelimit-remaining"]) for _ in range(3)]
+    assert left == [left[0], left[0] - 1, left[0] - 2]
+
+
+def test_usage_is_not_limited_unless_asked_for(default: Tenant, narrow: Tenant) -> None:
+    """By default not even counted; configured, it is refused like anything else."""
+    replies = [
+        default.api.call("POST", f"{default.app}/usage", usage(), token=default.app_token)
+        for _ in range(5)
+    ]
+    assert {reply.status for reply in replies} == {202}
+    assert not any(name in reply.headers for reply in replies for name in TOLD)
+    path = f"{narrow.app}/usage"
+    statuses, refused = until_refused(
+        "usage", lambda: narrow.api.call("POST", path, usage(), token=narrow.app_token)
+    )
+    assert statuses[:3] == [202] * 3
+    check_refusal(refused)
+
+
+def test_claims_beyond_the_limit_are_refused(narrow: Tenant) -> None:
+    """Nobody tries out retrieval tokens; the refusal has the body of every other problem."""
+    statuses, refused = until_refused(
+        "claim", lambda: narrow.api.call("POST", CLAIM, {"token": "pkr_guess"})
+    )
+    assert set(statuses) == {404}
+    assert refused.code == "RATE_LIMIT_EXCEEDED"
+    check_refusal(refused)
+
+
+def test_logins_beyond_the_limit_are_refused(narrow: Tenant) -> None:
+    """With OAuth's error body, and ours beside it; a correct secret does not help."""
+    statuses, refused = until_refused("token", lambda: login(narrow))
+    assert set(statuses) == {200}
+    check_refusal(refused)
+    assert refused.json["error"] == "temporarily_unavailable"
+    assert refused.json["error_description"]
+    assert refused.headers["cache-control"] == "no-store"
+
+
+def test_refused_credentials_are_limited_by_address(narrow: Tenant) -> None:
+    """Wrong keys, tokens and secrets from one address count together; right ones go through."""
+    api, missing = narrow.api, f"{narrow.org}/apps"
+    body = {"grant_type": "refresh_token", "refresh_token": "pkf_guess"}
+    first = [
+        api.call("GET", missing),
+        api.call("GET", missing, key="wrong-provisioning-key"),
+        api.call("GET", f"{narrow.app}/limits"),
+        api.call("POST", "/auth/refresh", body),
+    ]
+    assert [reply.status for reply in first] == [401, 401, 401, 400]
+    statuses, refused = until_refused(
+        "failures", lambda: api.call("GET", f"{narrow.app}/limits", token="nonsense")
+    )
+    assert set(statuses) == {401}
+    check_refusal(refused)
+    assert refused.code == "RATE_LIMIT_EXCEEDED"
+    assert api.call("GET", missing, key="wrong-provisioning-key").status == 429
+    assert api.call("GET", missing, key=KEY).status == 200
+    assert api.call("GET", f"{narrow.app}/limits", token=narrow.app_token).status == 200
+
+
+def test_too_many_wrong_secrets_are_told_in_oauths_words(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A token endpoint has one shape of error, also for who has failed too often."""
+    environment = {**ENVIRONMENT, SETTING: "failures=2"}
+    with running_server(tmp_path_factory.mktemp("guessed"), environment=environment) as server:
+        tenant = Tenant(Api(server.url)).register()
+        first = login(tenant, "wrong")
+        assert (first.status, first.json["error"]) == (401, "invalid_client")
+        _, refused = until_refused("failures", lambda: login(tenant, "wrong"))
+        check_refusal(refused)
+        assert refused.json["error"] == "temporarily_unavailable"
+        assert refused.headers["content-type"] == first.headers["content-type"]
+
+
+def test_off_is_off(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One setting, and no request is counted or refused, be it ever so wrong."""
+    beyond = API_LIMITS_PER_MINUTE["claim"] + 5
+    with running_server(tmp_path_factory.mktemp("off"), environment=ENVIRONMENT) as server:
+        api = Api(server.url)
+        replies = [api.call("POST", CLAIM, {"token": "pkr_guess"}) for _ in range(beyond)]
+        replies += [api.call("GET", "/api/v1/orgs", key="wrong") for _ in range(beyond)]
+        assert {reply.status for reply in replies} == {404, 401}
+        assert not any(name in reply.headers for reply in replies for name in TOLD)
+        assert not [name for name in scrape(api) if name.startswith("pricekeeper_api_limit")]
+
+
+def test_a_warm_selection_does_not_ask_the_store(default: Tenant) -> None:
+    """Tokens are fetched ahead in blocks: of 200 requests, a few write, and none has to read."""
+    requests, api = 200, default.api
+    path = f"{default.app}/model-selection"
+    assert api.call("GET", path, token=default.app_token).status == 200
+    before = scrape(api)
+    for _ in range(requests):
+        assert api.call("GET", path, token=default.app_token).status == 200
+    after = scrape(api)
+
+    def moved(start: str) -> float:
+        return sum(
+            value - before.get(name, 0) for name, value in after.items() if name.startswith(start)
+        )
+
+    decisions = 'pricekeeper_api_limit_decisions_total{limit="selection",outcome='
+    assert moved(f'{decisions}"granted"') == requests
+    assert moved(f'{decisions}"denied"') == 0
+    prefetched = 'pricekeeper_limiter_work_total{kind="prefetched",limiter="api"}'
+    assert moved(prefetched) >= requests * 0.9
+    assert moved("pricekeeper_store_calls_total") <= requests * 0.1

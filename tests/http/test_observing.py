@@ -1,0 +1,206 @@
+"""From counts to metrics, on a clock that the test moves: what time does to them, and bounds."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from http_fixtures import ORG
+from pricekeeper.bootstrap import Services, Supervisor, open_services
+from pricekeeper.clock import ManualClock
+from pricekeeper.http import metrics as metrics_module
+from pricekeeper.http.limits import ApiLimits
+from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.observing import Observer
+from pricekeeper.metering import AggregationReport, Usage
+from pricekeeper.selection import meter as meter_module
+from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.storage import Put
+from pricekeeper.storage.sqlite.store import SqliteStore
+from pricekeeper.storage.tables import REVOKED_TOKENS
+from pricekeeper.telemetry import Sizes, StoreMeter
+from pricekeeper.tenants import Policy
+from pricekeeper.values import parse_org_id
+from scraping import Samples, read_samples
+
+LAG = "pricekeeper_aggregator_lag_seconds"
+DAY_MS = 24 * 3_600_000
+
+
+@dataclass
+class Instance:
+    """A service's inside, and what is seen of it."""
+
+    clock: ManualClock
+    services: Services
+    supervisor: Supervisor
+    observer: Observer
+
+    def scrape(self) -> Samples:
+        return read_samples(self.observer.metrics.exposition().decode())
+
+    async def org(self) -> Policy:
+        org_id = parse_org_id(str(uuid.uuid4()))
+        settings = {**ORG, "quota_scope": "ORG"}
+        return (await self.services.provisioning.put_org(org_id, settings)).policy
+
+    async def spend(self, policy: Policy, input_tokens: int) -> None:
+        """Use the premium model, and have that noticed."""
+        record = Usage(
+            request_id=str(uuid.uuid4()),
+            model_label="premium",
+            input_tokens=input_tokens,
+            output_tokens=0,
+        )
+        await self.services.metering.record(policy, record)
+        await self.services.selection.assess(policy, force_check=True)
+
+
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[Instance]:
+    clock = ManualClock()
+    settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path / "data")
+    async with open_services(settings, clock=clock) as services:
+        supervisor = Supervisor(clock)
+        limits = ApiLimits(services.limiter, {})
+        observer = Observer(services, Metrics(services.meter), supervisor, limits)
+        yield Instance(clock, services, supervisor, observer)
+        await supervisor.close()
+
+
+async def test_the_lag_grows_until_a_run_is_complete(at: Instance) -> None:
+    """It is the time since the last complete run began, whoever made it."""
+    assert at.scrape()[LAG] == 0
+    at.clock.advance_ms(60_000)
+    assert at.scrape()[LAG] == 60
+    at.observer.aggregated(AggregationReport(at.clock.now_ms()))
+    assert at.scrape()[LAG] == 0
+    at.clock.advance_ms(30_000)
+    at.observer.aggregated(AggregationReport(at.clock.now_ms(), since_last_ms=10_000, skipped=True))
+    assert at.scrape()[LAG] == 10
+
+
+@pytest.mark.parametrize("since_last_ms", [None, 600_000])
+async def test_a_run_that_fails_does_not_end_the_lag(
+    at: Instance, since_last_ms: int | None
+) -> None:
+    """An aggregator that fails every minute is late, and the alarm has to hear of it."""
+    for _ in range(10):
+        at.clock.advance_ms(60_000)
+        at.observer.aggregated(
+            AggregationReport(at.clock.now_ms(), failed=1, since_last_ms=since_last_ms)
+        )
+    assert at.scrape()[LAG] == 600
+
+
+async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path: Path) -> None:
+    """Neither zero, which would be a promise, nor more, which would be an alarm."""
+    settings = Settings(
+        SqliteLocation(MEMORY), data_dir=tmp_path / "data", aggregator_interval_secs=0
+    )
+    async with open_services(settings, clock=ManualClock()) as services:
+        supervisor, limits = Supervisor(services.clock), ApiLimits(services.limiter, {})
+        observer = Observer(services, Metrics(services.meter), supervisor, limits)
+        assert isnan(read_samples(observer.metrics.exposition().decode())[LAG])
+
+
+async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> None:
+    """A client that went away in the evening does not ring the alarm all night."""
+    policy = await at.org()
+    name = f'pricekeeper_quota_used_ratio{{label="premium",scope="ORG#{policy.org_id}"}}'
+    await at.spend(policy, input_tokens=400_000)
+    assert at.scrape()[name] > 1
+    at.clock.advance_ms(DAY_MS)
+    assert at.scrape()[name] == 0
+    await at.spend(policy, input_tokens=400)
+    assert 0 < at.scrape()[name] < 1
+
+
+async def test_only_so_many_scopes_are_shown(at: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thousand: a line for each of a million tenants would help nobody."""
+    monkeypatch.setattr(meter_module, "SCOPES_MAX", 3)
+    policies = [await at.org() for _ in range(5)]
+    for policy in (*policies, policies[0]):
+        await at.services.selection.assess(policy)
+    shown = {name for name in at.scrape() if name.startswith("pricekeeper_quota_used_ratio")}
+    assert len(shown) == 3 * len(ORG["model_ordering"])
+    assert all(f"ORG#{policy.org_id}" in str(shown) for policy in policies[:3])
+
+
+def test_only_so_many_limit_names_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenants name their limits; whatever they come up with, the rest counts as one."""
+    monkeypatch.setattr(metrics_module, "_LIMIT_NAMES_MAX", 2)
+    metrics = Metrics(StoreMeter())
+    for name in ("rpm", "tpm", "a", "b", "rpm"):
+        metrics.limit_decision(name, "granted")
+    samples = read_samples(metrics.exposition().decode())
+    total = 'pricekeeper_limit_decisions_total{limit="%s",outcome="granted"}'
+    assert {name: samples.get(total % name) for name in ("rpm", "tpm", "other", "a")} == {
+        "rpm": 2,
+        "tpm": 1,
+        "other": 2,
+        "a": None,
+    }
+
+
+async def test_a_job_that_crashes_is_counted(at: Instance) -> None:
+    """Shown at zero from the start, so that the first crash is a change to see."""
+
+    async def crash() -> None:
+        await at.clock.sleep_ms(1)
+        raise ZeroDivisionError
+
+    at.supervisor.start("prices", crash)
+    name = 'pricekeeper_job_crashes_total{job="prices"}'
+    assert at.scrape()[name] == 0
+    for _ in range(100):
+        if at.scrape()[name] < 2:
+            at.clock.advance_ms(60_000)
+            await asyncio.sleep(0)
+    assert at.scrape()[name] == 2
+
+
+async def test_swept_rows_are_counted(at: Instance) -> None:
+    """What expired and was removed from the file."""
+    expired = {"PK": "jti", "expires_at_epoch": at.clock.now_ms() // 1000 + 1}
+    await at.services.store.put(Put(REVOKED_TOKENS, expired))
+    at.clock.advance_ms(2_000)
+    assert isinstance(at.services.store, SqliteStore)
+    await at.services.store.sweep()
+    assert at.scrape()["pricekeeper_store_swept_total"] == 1
+
+
+def test_counts_are_carried_over_once() -> None:
+    """A scrape between two others takes nothing away from them, and adds nothing twice."""
+    meter = StoreMeter()
+    metrics = Metrics(meter)
+    name = 'pricekeeper_store_calls_total{call="get"}'
+    for more in (3, 0, 2):
+        meter.calls["get"] += more
+        metrics.carry_own()
+    assert read_samples(metrics.exposition().decode())[name] == 5
+
+
+@pytest.mark.parametrize(
+    ("size", "bound"), [(1, "1.0"), (2, "2.0"), (3, "4.0"), (1_000, "1024.0"), (1_025, "+Inf")]
+)
+def test_sizes_are_a_histogram(size: int, bound: str) -> None:
+    """In the first bucket that is large enough, with their sum: what Prometheus itself would do."""
+    meter = StoreMeter()
+    metrics = Metrics(meter)
+    for _ in range(2):
+        meter.committed(size)
+        metrics.carry_own()
+    samples = read_samples(metrics.exposition().decode())
+    name = "pricekeeper_store_commit_operations"
+    buckets = {key: count for key, count in samples.items() if key.startswith(f"{name}_bucket")}
+    assert samples[f"{name}_count"] == 2
+    assert samples[f"{name}_sum"] == 2 * size
+    assert next(key for key, count in buckets.items() if count) == f'{name}_bucket{{le="{bound}"}}'
+    assert set(buckets.values()) <= {0, 2}
+    assert (meter.commits, meter.committed_operations) == (2, 2 * size)
+    assert meter.commit_sizes == Sizes(meter.commit_sizes.counts, 2 * size)
