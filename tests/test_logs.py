@@ -2,7 +2,8 @@
 
 import pytest
 
-from pricekeeper.telemetry.logs import redacted
+from pricekeeper.telemetry import logs
+from pricekeeper.telemetry.logs import keep_secret, redacted
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,15 @@ def test_what_looks_like_a_secret_is_hidden(secret: bytes) -> None:
     assert secret.split()[-1] not in line
     assert b'"more":"kept"' in line
     assert b"[redacted]" in line
+
+
+def test_a_known_secret_is_hidden_whatever_it_looks_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deployment's own key has no shape; JSON may spell it with escapes."""
+    monkeypatch.setattr(logs, "_known", set())
+    keep_secret('correct "horse" battery')
+    line = redacted(rb'{"event":"correct \"horse\" battery","more":"kept"}')
+    assert line == b'{"event":"[redacted]","more":"kept"}'
+    assert redacted(b'correct "horse" battery') == b"[redacted]"
 
 
 def test_an_ordinary_line_stays_as_it_is() -> None:

@@ -4,6 +4,7 @@ What each was admitted is kept with the moment of it, so that every window can b
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -204,7 +205,5 @@ class Unruly:
     async def _adjust(self, lease: Lease, delta: Mapping[str, int], times: int) -> None:
         adjustment_id = uuid.UUID(int=self._random.getrandbits(128))
         for _ in range(times):
-            try:
+            with contextlib.suppress(FAILED):
                 await lease.adjust(delta, adjustment_id=adjustment_id)
-            except FAILED:
-                pass

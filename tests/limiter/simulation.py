@@ -286,8 +286,9 @@ def net_flow(world: World, entity: str, limit: Limit) -> list[tuple[int, int]]:
             taken, adjusts = operation.item[attribute], False
         else:
             assert isinstance(operation, Update)
-            adds = [a for a in operation.actions if isinstance(a, Add) and a.attribute == attribute]
-            taken = sum(int(add.value) for add in adds)  # type: ignore[call-overload]
+            adds = {one.attribute: one.value for one in operation.actions if isinstance(one, Add)}
+            taken = adds.get(attribute, 0)
+            assert isinstance(taken, int)
             adjusts = "rf" not in str(operation.condition)
         if taken < 0 or (taken > 0 and one.told and not adjusts):
             flow.append((one.at_ms, taken))

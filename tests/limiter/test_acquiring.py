@@ -189,6 +189,36 @@ async def test_a_limit_that_is_taken_away_limits_nobody(
     assert (await both.try_acquire(entity, "r", {"m": 1})).granted
 
 
+async def test_an_outdated_view_of_a_bucket_loses_no_refill(
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
+) -> None:
+    """An instance that saw it full must not cut off what has refilled since others took."""
+    limits = [Limit("n", 100, 10, 1_000)]
+    one, other = make(limits), make(limits)
+    await one.acquire(entity, "r", {"n": 0})
+    await other.acquire(entity, "r", {"n": 70})
+    clock.advance_ms(2_000)
+
+    await one.acquire(entity, "r", {"n": 1})
+    assert (await one.peek(entity, "r"))["n"].remaining == 100 - 70 + 20 - 1
+
+
+async def test_a_standing_request_is_checked_once_and_made_often(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """It is what `try_acquire` would be with the same arguments."""
+    limiter = make()
+    own = [Limit.per_day("n", 30)]
+    attempt = limiter.standing(entity, "r", {"n": 1}, limits=own, prefetch=5)
+
+    outcomes = [await attempt() for _ in range(31)]
+    assert [outcome.granted for outcome in outcomes] == [True] * 30 + [False]
+    assert limiter.meter.prefetched > 10
+    with pytest.raises(InvalidValueError):
+        limiter.standing(entity, "r", {"n": -1}, limits=own)
+    await limiter.close()
+
+
 async def test_an_expired_bucket_is_a_full_one(
     limiter: Limiter, store: Store, clock: ManualClock, entity: str
 ) -> None:

@@ -195,6 +195,19 @@ def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on()
     assert not update.condition.holds(robbed)
 
 
+def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
+    """The second one's write is refused, or a token that the first took would be there again."""
+    limit = Limit.per_second("n", 10)
+    item = create(draw_of(limit, 10), Create(full_since(draw_of(limit, 10), NOW))).item
+    step = plan(bucket_of(item), draw_of(limit, 1), NOW + 5_000)
+    assert isinstance(step, Normal)
+    write = normal(draw_of(limit, 1), step)
+    assert write.condition is not None
+    assert write.condition.holds(item)
+
+    assert not write.condition.holds(write.apply(item))
+
+
 @given(limits, limits, st.integers(-100, 100))
 def test_rescaling_never_gains(old: Limit, new: Limit, percent: int) -> None:
     """Full stays full, empty empty, a debt keeps its tokens; there and back is never more."""
@@ -225,7 +238,7 @@ def test_a_bucket_whose_limits_changed_is_brought_up_to_date_even_by_a_denial() 
 
 
 def test_a_limit_that_is_gone_is_kept_until_it_is_full() -> None:
-    """Two instances with different settings must not refill it by taking it out and putting it in."""
+    """Else two instances with different settings refill it by taking it out and putting it in."""
     limit, gone = Limit.per_second("n", 10), Limit.per_minute("gone", 6)
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "gone": Holding(gone, 0)})
 

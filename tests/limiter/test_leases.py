@@ -59,10 +59,14 @@ async def test_leaving_the_block_by_an_exception_gives_everything_back(
 ) -> None:
     """Also what was adjusted inside; the exception goes on its way."""
     limiter = make([DAILY])
-    with pytest.raises(ZeroDivisionError):
+
+    async def use() -> None:
         async with limiter.acquire(entity, "r", {"n": 10}) as lease:
             await lease.adjust({"n": 5})
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await use()
 
     assert await left(limiter, entity) == 100
     assert limiter.meter.rolled_back == 1
@@ -129,10 +133,13 @@ async def test_a_lease_that_cannot_be_given_back_does_not_hide_why_the_block_fai
     async def fail(_: str) -> None:
         raise StoreUnavailableError("the store is away")
 
-    with pytest.raises(ZeroDivisionError) as failed:
+    async def use() -> None:
         async with daily.acquire("e", "r", {"n": 10}):
             hooked.before = fail
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as failed:
+        await use()
 
     assert failed.value.__notes__ == ["and its lease could not be given back: the store is away"]
     assert daily.meter.refunds_lost == 1

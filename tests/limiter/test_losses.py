@@ -27,7 +27,9 @@ TEN = Limit.per_second("rps", 10)
 class Bench:
     """A store that can be reached into, a clock, and limiters of the kind that is tested."""
 
-    def __init__(self, store: Hooked, clock: ManualClock, kind: type[Limiter | NaiveLimiter]):
+    def __init__(
+        self, store: Hooked, clock: ManualClock, kind: type[Limiter | NaiveLimiter]
+    ) -> None:
         self.store = store
         self.clock = clock
         self._kind = kind

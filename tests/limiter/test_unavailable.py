@@ -1,4 +1,4 @@
-"""What happens when the store does not answer is a choice; what is not that, is never taken for it."""
+"""What happens when the store does not answer is a choice; nothing else is taken for that."""
 
 import uuid
 from collections.abc import AsyncIterator

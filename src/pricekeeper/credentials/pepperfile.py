@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pricekeeper.credentials.hashing import Pepper, Peppers
-from pricekeeper.errors import SettingsError
+from pricekeeper.errors import InvalidValueError, SettingsError
 
 FILE: Final = "pepper"
 _KEY_BYTES: Final = 32
@@ -35,10 +35,14 @@ def load_or_create_peppers(path: Path) -> Peppers:
         lines = path.read_text("ascii").split()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(str(path), f"can't be read or written: {error}") from error
-    peppers = [_pepper(path, line) for line in lines]
-    if not peppers:
+    if not lines:
         raise SettingsError(str(path), "holds no pepper; restore it from your backup")
-    return Peppers(peppers[-1], *peppers[:-1])
+    try:
+        *older, newest = (_pepper(line) for line in lines)
+        return Peppers(newest, *older)
+    except (binascii.Error, InvalidValueError) as error:
+        message = f"a line is VERSION:BASE64, 32 bytes or more: {error}"
+        raise SettingsError(str(path), message) from error
 
 
 def _create(path: Path) -> None:
@@ -58,9 +62,6 @@ def _create(path: Path) -> None:
         Path(name).unlink()
 
 
-def _pepper(path: Path, line: str) -> Pepper:
-    version, separator, key = line.partition(":")
-    try:
-        return Pepper(version, base64.b64decode(key, validate=True) if separator else b"")
-    except (binascii.Error, ValueError) as error:
-        raise SettingsError(str(path), "a line is VERSION:BASE64 of 32 bytes") from error
+def _pepper(line: str) -> Pepper:
+    version, _, key = line.partition(":")
+    return Pepper(version, base64.b64decode(key, validate=True))

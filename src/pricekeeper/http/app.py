@@ -23,7 +23,7 @@ from pricekeeper.http.openapi import openapi
 from pricekeeper.http.serving import Routes, Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import Settings, read_settings
-from pricekeeper.telemetry.logs import configure_logging
+from pricekeeper.telemetry.logs import configure_logging, keep_secret
 
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
@@ -63,6 +63,8 @@ def app_from_environment() -> Shell:
     """The application as the environment configures it: what each worker process starts from."""
     settings = read_settings(os.environ)
     configure_logging(settings.log_level)
+    if settings.provisioning_key is not None:
+        keep_secret(settings.provisioning_key)
     return make_app(settings)
 
 

@@ -113,9 +113,10 @@ class Turnstile:
         line.waiting = [one for one in line.waiting if not one.turn.done()]
         if line.waiting:
             leader, *rest = line.waiting
-            followers = [one for one in rest if one.wish.goes_with(leader.wish)]
-            followers = followers[: ROUND_MAX - 1]
-            line.waiting = [one for one in rest if one not in followers]
+            together = [one for one in rest if one.wish.goes_with(leader.wish)]
+            followers = together[: ROUND_MAX - 1]
+            led = set(followers)
+            line.waiting = [one for one in rest if one not in led]
             leader.turn.set_result(followers)
         else:
             line.lanes -= 1

@@ -67,7 +67,16 @@ class Total(Counters, frozen=True):
     @classmethod
     def of(cls, counters: Counters, as_of_ms: int) -> Total:
         """These counters, known as of then."""
-        return cls(as_of_ms=as_of_ms, **{name: getattr(counters, name) for name in COUNTER_NAMES})
+        return cls(
+            counters.cost_usd_picos,
+            counters.input_tokens,
+            counters.output_tokens,
+            counters.cache_read_tokens,
+            counters.cache_write_tokens,
+            counters.requests,
+            counters.errors,
+            as_of_ms,
+        )
 
     @property
     def counters(self) -> Counters:

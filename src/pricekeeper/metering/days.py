@@ -19,6 +19,7 @@ names that were checked when they were configured.
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -27,17 +28,14 @@ MS_PER_DAY: Final = 86_400_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _ONE_DAY: Final = timedelta(days=1)
+_REMEMBERED_MAX: Final = 4_096
+"""Zones times days: three days of every zone there is, twice over."""
 
 
 def org_day(zone: str, epoch_ms: int) -> str:
-    """The day that the instant belongs to in that zone."""
-    local = _local(ZoneInfo(zone), epoch_ms)
-    shown = local.date()
-    if local.fold:  # shown for the second time: has the next day begun before?
-        following = shown + _ONE_DAY
-        if _start_ms(ZoneInfo(zone), following) <= epoch_ms:
-            shown = following
-    return day_of(shown)
+    """The day that the instant belongs to in that zone: the latest one that has begun."""
+    days = _days_around(zone, epoch_ms // MS_PER_DAY)
+    return next(day for start_ms, day in days if start_ms <= epoch_ms)
 
 
 def day_start_ms(zone: str, day: str) -> int:
@@ -51,6 +49,7 @@ def next_midnight_ms(zone: str, epoch_ms: int) -> int:
     return _start_ms(ZoneInfo(zone), following)
 
 
+@lru_cache(maxsize=_REMEMBERED_MAX)
 def date_of(day: str) -> date:
     """The calendar date of ``yyyymmdd``."""
     return date(int(day[:4]), int(day[4:6]), int(day[6:]))
@@ -59,6 +58,17 @@ def date_of(day: str) -> date:
 def day_of(shown: date) -> str:
     """A calendar date as ``yyyymmdd``."""
     return f"{shown.year:04}{shown.month:02}{shown.day:02}"
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _days_around(zone: str, utc_day: int) -> tuple[tuple[int, str], ...]:
+    """When each day begins that an instant of that day in UTC can belong to, the latest first.
+
+    Zones are less than a day from UTC, and no local day is longer than two.
+    """
+    info = ZoneInfo(zone)
+    dates = [(_EPOCH + timedelta(days=utc_day + offset)).date() for offset in (1, 0, -1, -2)]
+    return tuple((_start_ms(info, shown), day_of(shown)) for shown in dates)
 
 
 def _local(info: ZoneInfo, epoch_ms: int) -> datetime:

@@ -43,7 +43,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_1h_tokens: int = 0
 
 
-_FIELDS: Final = frozenset(Receipt.__struct_fields__)
 _TOKENS: Final = tuple(component.tokens_field for component in Component)
 
 
@@ -87,4 +86,4 @@ def signed(unsigned: Item, commit_id: str, shard_id: int) -> Item:
 
 def receipt_from(item: Mapping[str, Any]) -> Receipt:
     """The receipt of an item."""
-    return Receipt(**{name: value for name, value in item.items() if name in _FIELDS})
+    return msgspec.convert(item, Receipt)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     InvalidValueError,
@@ -57,8 +59,7 @@ class Outcome(StrEnum):
     DUPLICATE = "duplicate"
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True):
     """A record that counts, under its receipt.
 
     ``daily_total`` is what its scope has spent on its label on its day, as far as this

@@ -2,7 +2,8 @@
 
 Redaction happens at the sink, on the finished line, so that it does not depend on every caller
 remembering it: whatever looks like a token or a secret of ours, or like credentials in a
-header, is replaced before it leaves the process.
+header, is replaced before it leaves the process. So is what looks like nothing in particular but
+is known to be secret, such as the deployment's own key.
 """
 
 from __future__ import annotations
@@ -29,11 +30,19 @@ _SECRET: Final = re.compile(
     rb"|(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{8,}"  # what a header carries
 )
 _HIDDEN: Final = b"[redacted]"
+_known: set[bytes] = set()
 
 
 def redacted(line: bytes) -> bytes:
     """The line without anything that looks like a secret."""
+    for secret in _known:
+        line = line.replace(secret, _HIDDEN)
     return _SECRET.sub(_HIDDEN, line)
+
+
+def keep_secret(text: str) -> None:
+    """Have this text replaced wherever it comes up from now on, also as JSON spells it."""
+    _known.update((text.encode(), msgspec.json.encode(text)[1:-1]))
 
 
 def write_lines(lines: Sequence[bytes]) -> None:

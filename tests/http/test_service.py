@@ -1,0 +1,322 @@
+"""The service as a process: starting, sharing the work, logging, and stopping in order."""
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from http_fixtures import ENVIRONMENT, KEY, Api, Tenant, usage
+from scraping import until
+from serving import Server, running_server
+
+WRITERS = 8
+STOP_SECS_MAX = 20
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """Something that costs a whole number of micro-dollars."""
+    return usage(model_label="economy", input_tokens=1000, output_tokens=0, **changes)
+
+
+def spent_usd_micros(tenant: Tenant) -> int:
+    """What the counters say now."""
+    path = f"{tenant.app}/model-selection?force_check=true"
+    status = tenant.api.call("GET", path, token=tenant.app_token).json["quota_status"]
+    spent: int = status["models_status"]["economy"]["spend_usd_micros"]
+    return spent
+
+
+def cost_usd_micros(tenant: Tenant) -> int:
+    """What one of our records costs."""
+    reply = tenant.api.call("POST", f"{tenant.app}/usage", record(), token=tenant.app_token)
+    cost: int = reply.json["cost_usd_micros"]
+    assert cost > 0
+    return cost
+
+
+@dataclass
+class Load:
+    """Writers that go on until the server is gone, and what they were told."""
+
+    tenant: Tenant
+    sent: list[str] = field(default_factory=list)
+    answers: list[tuple[str, int]] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        self.threads = [threading.Thread(target=self._write) for _ in range(WRITERS)]
+        for thread in self.threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(STOP_SECS_MAX)
+            assert not thread.is_alive()
+
+    @property
+    def acknowledged(self) -> list[str]:
+        return [request_id for request_id, status in self.answers if status == 202]
+
+    def _write(self) -> None:
+        path = f"{self.tenant.app}/usage"
+        with suppress(OSError, HTTPException):  # nobody listens any more
+            while True:
+                body = record()
+                self.sent.append(body["request_id"])
+                reply = self.tenant.api.call("POST", path, body, token=self.tenant.app_token)
+                self.answers.append((body["request_id"], reply.status))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_under_load_loses_and_breaks_nothing(tmp_path: Path, workers: int) -> None:
+    """Readiness ends first, while requests are still served; none of them is answered with a 5xx.
+
+    Every record that was acknowledged is there after the restart, and counts once.
+    """
+    environment = {**ENVIRONMENT, "PRICEKEEPER_DRAIN_SECS": "1"}
+    arguments = ("--workers", str(workers))
+    with running_server(tmp_path, *arguments, environment=environment) as server:
+        tenant = Tenant(Api(server.url)).register()
+        load = Load(tenant)
+        load.start()
+        until(lambda: len(load.answers) > 50)
+        assert tenant.api.call("GET", "/readyz").status == 200
+        server.process.send_signal(signal.SIGTERM)
+        unready = []
+
+        def is_unready() -> bool:
+            unready.append(tenant.api.call("GET", "/readyz"))
+            return unready[-1].status == 503
+
+        until(is_unready)
+        answered_until_then = len(load.answers)
+        assert unready[-1].json["status"] == "draining"
+        assert int(unready[-1].headers["retry-after"]) >= 1
+        load.join()
+        server.process.wait(STOP_SECS_MAX)
+    assert len(load.answers) > answered_until_then
+    assert {status for _, status in load.answers} == {202}
+    assert not [line for line in log_lines(server) if line["level"] in ("warning", "error")]
+
+    with running_server(tmp_path, environment=ENVIRONMENT) as server:
+        tenant.api = Api(server.url)
+        spent, cost = spent_usd_micros(tenant), cost_usd_micros(tenant)
+        assert len(load.acknowledged) * cost <= spent <= len(load.sent) * cost
+        assert spent % cost == 0
+        for start in range(0, len(load.acknowledged), 100):
+            some = [record(request_id=name) for name in load.acknowledged[start : start + 100]]
+            again = tenant.api.call(
+                "POST", f"{tenant.app}/usage/batch", {"requests": some}, token=tenant.app_token
+            )
+            assert again.json["duplicates"] == len(some)
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    """Who asks twice means it: the pause for load balancers is cut short."""
+    environment = {**ENVIRONMENT, "PRICEKEEPER_DRAIN_SECS": "600"}
+    with running_server(tmp_path, environment=environment) as server:
+        api = Api(server.url)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: api.call("GET", "/readyz").status == 503)
+        assert api.call("GET", "/healthz").status == 200
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(STOP_SECS_MAX)
+        assert "Traceback" not in server.output()
+
+
+@pytest.mark.parametrize("kind", ["sqlite-file", "dynamodb-local"])
+def test_two_workers_count_exactly(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Records and their duplicates arrive at either; together they count each of them once."""
+    store = None
+    if kind == "dynamodb-local":
+        endpoint = request.getfixturevalue("dynamodb_local")
+        prefix = f"workers-{uuid.uuid4().hex[:8]}-"
+        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
+    arguments = ("--workers", "2")
+    with running_server(tmp_path, *arguments, environment=ENVIRONMENT, store=store) as server:
+        tenant = Tenant(Api(server.url)).register()
+        path = f"{tenant.app}/usage"
+        records = [record() for _ in range(60)]
+
+        def send(body: dict[str, Any]) -> str:
+            reply = tenant.api.call("POST", path, body, token=tenant.app_token)
+            assert reply.status == 202, reply.data
+            return str(reply.json["status"])
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            statuses = list(pool.map(send, [body for body in records for _ in range(2)]))
+        assert statuses.count("accepted") == statuses.count("duplicate") == len(records)
+        spent = spent_usd_micros(tenant)
+        assert spent == len(records) * cost_usd_micros(tenant)
+
+
+def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
+    """Tokens, refresh tokens, secrets and unclaimed retrieval tokens are as good as before."""
+    with running_server(tmp_path, environment=ENVIRONMENT) as server:
+        tenant = Tenant(Api(server.url)).register()
+        keys = tenant.api.call("GET", "/.well-known/jwks.json").json
+        granted = tenant.login(tenant.client_id)
+        rotate = f"{tenant.org}/credentials/rotate"
+        rotated = tenant.api.provision("POST", rotate, {"grace_period_hours": 1})
+    with running_server(tmp_path, environment=ENVIRONMENT) as server:
+        tenant.api = Api(server.url)
+        assert tenant.api.call("GET", "/.well-known/jwks.json").json == keys
+        token = granted["access_token"]
+        assert tenant.api.call("GET", f"{tenant.app}/limits", token=token).status == 200
+        body = {"grant_type": "refresh_token", "refresh_token": granted["refresh_token"]}
+        assert tenant.api.call("POST", "/auth/refresh", body).status == 200
+        assert tenant.login(tenant.client_id)["access_token"]
+        body = {"token": rotated.json["secret_retrieval"]["token"]}
+        assert tenant.api.call("POST", "/api/v1/credentials/claim", body).status == 200
+    kept = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "data").iterdir()}
+    assert kept.keys() >= {"pepper", "signing-keys.json"}
+    assert {kept["pepper"], kept["signing-keys.json"]} == {0o600}
+
+
+@pytest.mark.parametrize("key", [None, "too-short"])
+def test_without_a_provisioning_key_it_does_not_start(tmp_path: Path, key: str | None) -> None:
+    """One line that names the setting and says what to do; nothing is created."""
+    given = {} if key is None else {"PRICEKEEPER_PROVISIONING_KEY": key}
+    done = subprocess.run(
+        [sys.executable, "-m", "pricekeeper", "serve", "--store", "sqlite:///store.db"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **given},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    told = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "PRICEKEEPER_PROVISIONING_KEY" in told
+    assert "16 characters" in told
+    assert "Traceback" not in told
+    assert len(told.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def log_lines(server: Server) -> list[dict[str, Any]]:
+    """The log: all that is not for whoever started the server by hand."""
+    return [json.loads(line) for line in server.output().splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    environment = {**ENVIRONMENT, "PRICEKEEPER_LOG_LEVEL": "debug"}
+    with running_server(tmp_path_factory.mktemp("logged"), environment=environment) as server:
+        yield server
+
+
+def test_every_request_has_a_line_under_its_id(logged: Server) -> None:
+    """The caller's id if it sent a sane one, which the answer has too; else one of ours."""
+    api = Api(logged.url)
+    mine = api.call("GET", "/healthz", headers={"x-request-id": "order-66.a_b"})
+    ours = api.call("GET", "/nonsense", headers={"x-request-id": "not sane: \t<script>"})
+    assert mine.headers["x-request-id"] == "order-66.a_b"
+    wanted = {mine.headers["x-request-id"], ours.headers["x-request-id"]}
+
+    def found() -> dict[str, dict[str, Any]]:
+        lines = [line for line in log_lines(logged) if line["event"] == "request"]
+        return {line["request_id"]: line for line in lines if line["request_id"] in wanted}
+
+    until(lambda: found().keys() == wanted, logged.output)
+    line = found()["order-66.a_b"]
+    assert {name: line[name] for name in ("level", "method", "route", "status")} == {
+        "level": "info",
+        "method": "GET",
+        "route": "/healthz",
+        "status": 200,
+    }
+    assert line["elapsed_us"] > 0
+    assert line["timestamp"].endswith("Z")
+    assert found()[ours.headers["x-request-id"]]["status"] == 404
+    assert "script" not in logged.output()
+
+
+def test_no_secret_is_ever_logged(logged: Server) -> None:
+    """Wherever a caller puts it, in its place or out of it: canaries never reach the log."""
+    api = Api(logged.url)
+    tenant = Tenant(api).register()
+    granted = tenant.login(tenant.client_id)
+    retrieval = api.provision(
+        "POST", f"{tenant.app}/credentials/rotate", {"grace_period_hours": 1}
+    ).json["secret_retrieval"]["token"]
+    canaries = {
+        "access token": granted["access_token"],
+        "refresh token": granted["refresh_token"],
+        "client secret": tenant.secrets[tenant.client_id],
+        "retrieval token": retrieval,
+        "provisioning key": KEY,
+    }
+    for canary in canaries.values():
+        misplace(api, tenant, canary)
+    api.call("POST", "/api/v1/credentials/claim", {"token": retrieval})
+    last = api.call("GET", "/healthz", headers={"x-request-id": "the-last-one"})
+    assert last.status == 200
+    until(lambda: "the-last-one" in logged.output())
+    output = logged.output()
+    assert {name for name, canary in canaries.items() if canary in output} == set()
+    # Half of one is no good either, nor is what a form or a header makes of it.
+    basic = base64.b64encode(f"{tenant.client_id}:{canaries['client secret']}".encode()).decode()
+    assert basic not in output
+    for name in ("access token", "refresh token", "client secret", "retrieval token"):
+        assert canaries[name][-20:] not in output, name
+    assert "Traceback" not in output
+
+
+def misplace(api: Api, tenant: Tenant, canary: str) -> None:
+    """Send it everywhere that a request has room for it."""
+    basic = base64.b64encode(f"{tenant.client_id}:{canary}".encode()).decode()
+    for headers in (
+        {"authorization": canary},
+        {"authorization": f"Bearer {canary}"},
+        {"authorization": f"Basic {basic}"},
+        {"authorization": f"Token token={canary}"},
+        {"x-api-key": canary},
+        {"x-request-id": canary},
+        {"user-agent": canary, "referer": f"http://127.0.0.1/?token={canary}"},
+        {"cookie": f"session={canary}", "x-forwarded-for": canary},
+        {"content-type": canary},
+        {"if-none-match": canary},
+    ):
+        api.call("GET", f"{tenant.app}/limits", headers=headers)
+        api.call("POST", "/auth/token", data=b"{}", headers=headers)
+    for path in (
+        f"/{canary}",
+        f"/api/v1/orgs/{canary}",
+        f"/api/v1/orgs?after={canary}&limit={canary}",
+        f"{tenant.org}/apps/{canary}",
+        f"/nonsense?access_token={canary}",
+    ):
+        api.provision("GET", path)
+    api.call("DELETE", f"/auth/sessions/{canary}", token=tenant.app_token)
+    for body in ({"token": canary}, {canary: canary}, {"grant_type": canary}, canary, [canary]):
+        for path in ("/auth/token", "/auth/revoke", "/auth/introspect", "/auth/refresh"):
+            api.call("POST", path, body)
+        api.call("POST", "/api/v1/credentials/claim", body)
+        api.provision("PUT", tenant.org, body)
+    form = f"grant_type=client_credentials&client_id={canary}&client_secret={canary}".encode()
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    api.call("POST", "/auth/token", data=form, headers=kind)
+    place = urlsplit(api.url)
+    with socket.create_connection((place.hostname, place.port), timeout=5) as raw:
+        raw.sendall(f"{canary} {canary}\r\n\r\n".encode())
+        while raw.recv(4096):
+            pass
