@@ -110,7 +110,7 @@ SETTINGS: Final = (
     Setting(AGGREGATOR_INTERVAL, "60", "seconds between aggregator runs; 0 turns it off here"),
     Setting(ISSUER, "pricekeeper", "the iss of the tokens: your service's public URL"),
     Setting(AUDIENCE, "pricekeeper", "the aud of the tokens"),
-    Setting(PRICE_SOURCE, "", "genai-prices, or the path or URL of an AWS price list; daily"),
+    Setting(PRICE_SOURCE, "", "genai-prices, aws:REGION or aws:REGION:FILE_OR_URL; asked daily"),
     Setting(LOG_LEVEL, "info", "debug, info, warning or error"),
     Setting(DRAIN, "1", "seconds between /readyz saying no and the end of serving"),
     Setting(TRUSTED_PROXIES, "", "addresses whose X-Forwarded-For is believed, with commas"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 import structlog
 
@@ -84,6 +85,13 @@ class Cli:
         """Use that client's credentials, where a service wants some."""
         self.monkeypatch.setenv("PRICEKEEPER_CLIENT_ID", client_id)
         self.monkeypatch.setenv("PRICEKEEPER_CLIENT_SECRET", self.secrets[client_id])
+
+
+def drop_a_table(path: Path) -> None:
+    """Take ``Sessions`` out of a database."""
+    connection = apsw.Connection(str(path))
+    connection.execute('DROP TABLE "Sessions"')
+    connection.close()
 
 
 @pytest.fixture(autouse=True)

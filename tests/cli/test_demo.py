@@ -52,8 +52,8 @@ def test_a_day_from_end_to_end() -> None:
     assert told["calls"] == sum(one["requests"] for one in told["sent"])
     assert told["calls"] == 120 + LONG_JOBS + 2 * len(PERSONAS)
     seen = Counter(told["seen"])
-    assert seen["flip"] >= 3
-    assert seen["denied"] >= LONG_JOBS - 4
+    assert seen["flip"] >= 2
+    assert seen["denied"] >= seen["granted"] >= 1
     assert (seen["evicted"], seen["midnight"]) == (1, len(PERSONAS))
     assert told["token_renewals"] > 20
     used = {one["model_label"] for one in told["sent"] if one["app_id"] == SUPPORT.app_id}
@@ -101,11 +101,14 @@ def test_a_sum_that_differs_fails_the_demo(cli: Cli, monkeypatch: pytest.MonkeyP
 
 def test_a_day_that_shows_too_little_is_no_demonstration() -> None:
     """What should have been seen and was not is exit code 1 too."""
-    board = Board(0, DAY_MS, {})
-    result = demo.Result(board, Ledger(load_catalogue()), [], renewals=0)
-    assert result.missing == list(demo.EXPECTED)
-    assert result.exit_code == 1
+    board, ledger = Board(0, DAY_MS, {}), Ledger(load_catalogue())
+    result = demo.Result(board, ledger, [], renewals=0)
+    assert result.missing[: len(demo.EXPECTED)] == list(demo.EXPECTED)
     board.counts.update(demo.EXPECTED)
+    for label in ("premium", "standard"):
+        ledger.add(planned(), "2026-01-23", label)
+    assert (result.missing, result.exit_code) == (["support-chat on economy"], 1)
+    ledger.add(planned(), "2026-01-23", "economy")
     assert result.exit_code == 0
 
 

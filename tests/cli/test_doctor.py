@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cli.conftest import Cli
+from cli.conftest import Cli, drop_a_table
 from free_port import free_port
 from pricekeeper.cli.checks import FREE_BYTES_CALM, FREE_BYTES_MIN
 from pricekeeper.clock import SystemClock
@@ -57,14 +57,6 @@ def checkpoint_at(path: Path, offset_ms: int) -> None:
         await store.close()
 
     asyncio.run(write())
-
-
-def drop_a_table(path: Path) -> None:
-    import apsw  # noqa: PLC0415
-
-    connection = apsw.Connection(str(path))
-    connection.execute('DROP TABLE "Sessions"')
-    connection.close()
 
 
 class Ill(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import ORG, ORG_FLAGS, Cli
+from cli.conftest import ORG, ORG_FLAGS, Cli, drop_a_table
 from pricekeeper.storage.tables import ALL_TABLES
 
 NAMES = {table.name for table in ALL_TABLES}
@@ -30,6 +30,17 @@ def test_tables_are_missing_then_created(store: Cli) -> None:
     assert store.ok("tables", "create")["tables"] == dict.fromkeys(NAMES, True)
     assert store.ok("tables", "status")["tables"] == dict.fromkeys(NAMES, True)
     assert store.ok("tables", "create")["tables"] == dict.fromkeys(NAMES, True)
+
+
+def test_one_missing_table_is_named(cli: Cli) -> None:
+    """Which one, and that the others are there."""
+    cli.ok("tables", "create")
+    drop_a_table(cli.folder / "demo.db")
+    done = cli("tables", "status", "--json")
+    assert (done.code, done.json["tables"]) == (
+        1,
+        {**dict.fromkeys(NAMES, True), "Sessions": False},
+    )
 
 
 def test_an_organisation_on_any_store(store: Cli) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -47,7 +46,7 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
 
 
 async def _key(target: Target, url: str) -> Check:
-    key = target.key or os.environ.get(PROVISIONING_KEY)
+    key = target.provisioning_key
     if not key:
         told = "none given, so provisioning was not tried"
         return Check("provisioning key", "WARN", told, f"export {PROVISIONING_KEY}=...")

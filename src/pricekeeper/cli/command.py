@@ -22,63 +22,33 @@ from pricekeeper.cli.places import CLIENT_ID, CLIENT_SECRET, URL, Target, open_p
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CONFIG, PROVISIONING_KEY, STORE
 
-_PANEL: Final = "Where"
+
+def _where(flag: str, metavar: str, told: str, variable: str, *, read: bool = False) -> Any:
+    """An option about the place; ``read`` if Typer is to look at the variable, and not we."""
+    return typer.Option(
+        flag,
+        metavar=metavar,
+        help=f"{told}; else ${variable}.",
+        envvar=variable if read else None,
+        show_envvar=False,
+        rich_help_panel="Where",
+    )
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")]
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store", metavar="URL", help=f"The store; else ${STORE}.", rich_help_panel=_PANEL
-    ),
-]
-ConfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help=f"The deployment file; else ${CONFIG}.",
-        rich_help_panel=_PANEL,
-    ),
-]
+StoreOption = Annotated[str | None, _where("--store", "URL", "The store", STORE)]
+ConfigOption = Annotated[str | None, _where("--config", "FILE", "The deployment file", CONFIG)]
 UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help=f"A running service instead of the store; else ${URL}.",
-        rich_help_panel=_PANEL,
-    ),
+    str | None, _where("--url", "URL", "A running service instead of the store", URL)
 ]
 KeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="KEY",
-        help=f"Its provisioning key; else ${PROVISIONING_KEY}.",
-        rich_help_panel=_PANEL,
-    ),
+    str | None, _where("--key", "KEY", "The service's provisioning key", PROVISIONING_KEY)
 ]
 ClientIdOption = Annotated[
-    str | None,
-    typer.Option(
-        "--client-id",
-        metavar="ID",
-        envvar=CLIENT_ID,
-        show_envvar=False,
-        help=f"The client to be there; else ${CLIENT_ID}.",
-        rich_help_panel=_PANEL,
-    ),
+    str | None, _where("--client-id", "ID", "The client to act as", CLIENT_ID, read=True)
 ]
 ClientSecretOption = Annotated[
-    str | None,
-    typer.Option(
-        "--client-secret",
-        metavar="SECRET",
-        envvar=CLIENT_SECRET,
-        show_envvar=False,
-        help=f"Its secret; else ${CLIENT_SECRET}.",
-        rich_help_panel=_PANEL,
-    ),
+    str | None, _where("--client-secret", "SECRET", "Its secret", CLIENT_SECRET, read=True)
 ]
 
 _STORE_OPTIONS: Final[Mapping[str, Any]] = {"store": StoreOption, "config": ConfigOption}

@@ -18,7 +18,6 @@ from pricekeeper.settings import (
     CONFIG,
     LOG_LEVEL,
     MEMORY,
-    PROVISIONING_KEY,
     STORE,
     Settings,
     SqliteLocation,
@@ -53,6 +52,11 @@ class Target:
             raise MisusedError("--url and --store or --config exclude each other")
         return self.url or (None if said_store else os.environ.get(URL) or None)
 
+    @property
+    def provisioning_key(self) -> str | None:
+        """The key to show to a service; none, if nobody has said one."""
+        return self.key or self.settings().provisioning_key
+
     def settings(self) -> Settings:
         """The settings of this process, with what the command line says instead."""
         said = {STORE: self.store, CONFIG: self.config}
@@ -86,8 +90,7 @@ class Remote:
         """Provisioning, with the key if there is one: claiming a secret needs none."""
         from pricekeeper.client import Admin  # noqa: PLC0415
 
-        key = self._target.key or os.environ.get(PROVISIONING_KEY)
-        admin = Admin(self._url, key)
+        admin = Admin(self._url, self._target.provisioning_key)
         self._closing.push_async_callback(admin.close)
         return admin
 

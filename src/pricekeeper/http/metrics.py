@@ -45,6 +45,11 @@ class Family(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+REQUESTS: Final = Family(
+    "pricekeeper_request_seconds",
+    "How long requests took, by route and status.",
+    ("method", "route", "status"),
+)
 TOTALS: Final = (
     Family("pricekeeper_problems", "Requests that were refused or failed, by error.", ("code",)),
     Family("pricekeeper_usage_records", "Usage records by what became of them.", ("outcome",)),
@@ -76,11 +81,11 @@ SIZES: Final = (
     Family("pricekeeper_store_commit_operations", "Operations in one SQLite commit."),
     Family("pricekeeper_usage_commit_records", "Usage records in one commit."),
 )
-_LAG: Final = Family(
+LAG: Final = Family(
     "pricekeeper_aggregator_lag_seconds",
     "Since the last complete aggregation began: no older usage is missing in a daily total.",
 )
-_QUOTA: Final = Family(
+QUOTA: Final = Family(
     "pricekeeper_quota_used_ratio",
     "Spend against the day's quota, by scope and label, as of the last selection.",
     ("scope", "label"),
@@ -97,13 +102,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._store = store
-        self._requests = Histogram(
-            "pricekeeper_request_seconds",
-            "How long requests took, by route and status.",
-            ("method", "route", "status"),
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
+        self._requests = Histogram(*REQUESTS, buckets=_SECONDS, registry=self.registry)
         self._children: dict[tuple[str, str, int], Histogram] = {}
         self._totals = {family.name: Total(*family, registry=self.registry) for family in TOTALS}
         self._sizes = {
@@ -111,8 +110,8 @@ class Metrics:
             for family in SIZES
         }
         self._carried: dict[tuple[str, tuple[str, ...]], float] = {}
-        self.aggregator_lag = self._gauge(_LAG)
-        self.quota = self._gauge(_QUOTA)
+        self.aggregator_lag = self._gauge(LAG)
+        self.quota = self._gauge(QUOTA)
         self._problems: Counter[str] = Counter()
         self._limit_decisions: Counter[tuple[str, str]] = Counter()
         self._limit_names: set[str] = set()

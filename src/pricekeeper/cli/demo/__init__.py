@@ -29,6 +29,7 @@ from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
     PERSONAS,
+    SUPPORT,
     ZONE,
     Planned,
     plan_day,
@@ -59,7 +60,9 @@ class Result:
     @property
     def missing(self) -> list[str]:
         """What should have happened and did not."""
-        return [kind for kind in EXPECTED if not self.board.counts[kind]]
+        used = {label for app_id, _, label in self.ledger.sums if app_id == SUPPORT.app_id}
+        unused = [f"{SUPPORT.app_id} on {label}" for label in SUPPORT.order if label not in used]
+        return [kind for kind in EXPECTED if not self.board.counts[kind]] + unused
 
     @property
     def exit_code(self) -> int:

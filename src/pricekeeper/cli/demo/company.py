@@ -42,7 +42,7 @@ from pricekeeper.client.transport import Wire, path_of
 from pricekeeper.errors import OverloadedError
 from pricekeeper.metering import org_day
 
-CALLS_AT_ONCE: Final = 24
+CALLS_AT_ONCE: Final = 12
 DENIALS_MAX: Final = 20
 AUDIT_LOOKS_MAX: Final = 200
 AUDIT_PAUSE_SECS: Final = 0.05

@@ -48,17 +48,17 @@ SUPPORT: Final = Persona(
     "support-chat", "Support chat", 55,
     {7: 2, 8: 5, 9: 9, 10: 10, 11: 9, 12: 7, 13: 9, 14: 10, 15: 10, 16: 9, 17: 7, 18: 5, 19: 4,
      20: 3, 21: 2, 22: 1, 23: 1},
-    (600, 4_000), (150, 700), LABELS, (11, 17),
+    (600, 4_000), (150, 700), LABELS, (10, 14),
 )  # fmt: skip
 REVIEW: Final = Persona(
     "code-review", "Code review", 30,
     {8: 2, 9: 6, 10: 9, 11: 8, 12: 4, 13: 8, 14: 10, 15: 9, 16: 8, 17: 5, 18: 2, 21: 1, 22: 2},
-    (3_000, 16_000), (200, 1_200), LABELS, (14, 24),
+    (3_000, 16_000), (200, 1_200), LABELS, (13, 24),
 )  # fmt: skip
 REPORTS: Final = Persona(
     "night-reports", "Night reports", 15,
     {0: 4, 1: 8, 2: 10, 3: 10, 4: 8, 5: 3, 23: 2},
-    (8_000, 40_000), (800, 2_500), LABELS[1:], (4,),
+    (8_000, 40_000), (800, 2_500), LABELS[1:], (3,),
 )  # fmt: skip
 PERSONAS: Final = (SUPPORT, REVIEW, REPORTS)
 
