@@ -1,59 +1,21 @@
-"""A lease, how to hold one for the length of a block, and what happens if its holder is cancelled.
+"""A lease, and how to hold one: for the length of a block, or until it is released.
 
-Whoever is cancelled while a write is under way can't know whether it was applied. So every
-step of a lease runs to its end in a task of its own; the caller only waits for it. If the
-caller stops waiting for a lease that is then granted, the lease is given back.
+If the caller stops waiting for a lease that is then granted, the lease is given back.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from pricekeeper.errors import RateLimitExceededError, StoreError
 from pricekeeper.limiter.accounts import Account
 from pricekeeper.limiter.bucket import Denial, LimitStatus
+from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.requests import parse_id
-
-_T = TypeVar("_T")
-
-
-class Completion:
-    """Brings what was begun to its end, though its caller may be gone.
-
-    As many tasks as there are callers; each ends within the store's own bounds.
-    """
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    async def of(
-        self, work: Coroutine[Any, Any, _T], undo: Callable[[_T], Awaitable[None]] | None = None
-    ) -> _T:
-        """The result of the work; if the caller is cancelled, it is undone once it is there."""
-        task = self._keep(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.cancelled():
-                self._keep(_abandoned(task, undo))
-            raise
-
-    async def drain(self) -> None:
-        """Wait for everything that is still under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _keep(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 class Lease:
@@ -208,15 +170,3 @@ class Acquisition:
         except StoreError:
             self._meter.refunds_lost += 1
             raise
-
-
-async def _abandoned(task: asyncio.Task[_T], undo: Callable[[_T], Awaitable[None]] | None) -> None:
-    """See a task to its end that nobody waits for, and undo what it did, if it did.
-
-    Its errors were for the caller who is gone. A failure to undo is counted where it happens.
-    """
-    await asyncio.wait([task])
-    if task.cancelled() or task.exception() is not None or undo is None:
-        return
-    with contextlib.suppress(StoreError):
-        await undo(task.result())

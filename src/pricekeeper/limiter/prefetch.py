@@ -24,8 +24,8 @@ from typing import Final
 from pricekeeper.errors import StoreError
 from pricekeeper.limiter.accounts import LooseAccount, draws_of
 from pricekeeper.limiter.bucket import Denial, Draw, status
+from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.giving import give
-from pricekeeper.limiter.leases import Completion
 from pricekeeper.limiter.requests import Kind, kind_of
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till

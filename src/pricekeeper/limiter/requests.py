@@ -96,7 +96,7 @@ def check_request(
         tokens=tokens,
         draws=tuple(draws),
         takes=takes,
-        kind=kind_of(takes, tokens),
+        kind=kind_of(takes, tokens) if ahead > 1 else (),
         lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
         on_unavailable=_check_policy(on_unavailable or defaults.on_unavailable),
         prefetch=ahead if lease_id is None else 1,

@@ -25,8 +25,9 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
 from pricekeeper.limiter.bucket import Bucket, Denial, Draw, LimitStatus, status
+from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_place
-from pricekeeper.limiter.leases import Acquisition, Completion, Lease
+from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import HOLD_MS, Pool
