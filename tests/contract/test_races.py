@@ -10,6 +10,7 @@ from pricekeeper.errors import ConditionFailedError, StoreClosedError, Transacti
 from pricekeeper.settings import StoreLocation
 from pricekeeper.storage import (
     ITEM_ABSENT,
+    ITEM_EXISTS,
     Add,
     Delete,
     Key,
@@ -79,11 +80,14 @@ async def test_put_if_absent_has_one_winner(store: Store, at: Place) -> None:
 
 
 async def test_a_delete_has_one_taker(store: Store, at: Place) -> None:
-    """64 tasks delete one item: one of them gets it."""
+    """64 tasks delete one item if it is there: one of them gets it, the others are told no."""
     key = at.key()
-    await store.put(Put(CONFIG, {"PK": key.pk, "SK": key.sk}))
-    taken = await asyncio.gather(*(store.delete(Delete(CONFIG, key)) for _ in range(TASKS)))
-    assert sum(item is not None for item in taken) == 1
+    item = {"PK": key.pk, "SK": key.sk, "n": 1}
+    await store.put(Put(CONFIG, item))
+    deletes = (store.delete(Delete(CONFIG, key, ITEM_EXISTS)) for _ in range(TASKS))
+    outcomes = await asyncio.gather(*deletes, return_exceptions=True)
+    assert [outcome for outcome in outcomes if isinstance(outcome, dict)] == [item]
+    assert sum(isinstance(outcome, ConditionFailedError) for outcome in outcomes) == TASKS - 1
 
 
 async def test_transfers_keep_the_sum(store: Store, at: Place) -> None:

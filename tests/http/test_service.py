@@ -23,6 +23,7 @@ import pytest
 from http_fixtures import ENVIRONMENT, KEY, Api, Tenant, usage
 from scraping import until
 from serving import Server, running_server
+from workers import Connection, connections_to_each
 
 WRITERS = 8
 STOP_SECS_MAX = 20
@@ -128,7 +129,7 @@ def test_a_stop_under_load_loses_and_breaks_nothing(tmp_path: Path, workers: int
 
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     """Who asks twice means it: the pause for load balancers is cut short."""
-    environment = {**ENVIRONMENT, "PRICEKEEPER_DRAIN_SECS": "600"}
+    environment = {**ENVIRONMENT, "PRICEKEEPER_DRAIN_SECS": "60"}
     with running_server(tmp_path, environment=environment) as server:
         api = Api(server.url)
         server.process.send_signal(signal.SIGTERM)
@@ -143,7 +144,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
 def test_two_workers_count_exactly(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Records and their duplicates arrive at either; together they count each of them once."""
+    """The same records arrive at both, twice and at once; together they count each of them once."""
     store = None
     if kind == "dynamodb-local":
         endpoint = request.getfixturevalue("dynamodb_local")
@@ -155,14 +156,18 @@ def test_two_workers_count_exactly(
         path = f"{tenant.app}/usage"
         records = [record() for _ in range(60)]
 
-        def send(body: dict[str, Any]) -> str:
-            reply = tenant.api.call("POST", path, body, token=tenant.app_token)
-            assert reply.status == 202, reply.data
-            return str(reply.json["status"])
+        def send_all(connection: Connection) -> list[str]:
+            replies = [connection.call("POST", path, r, token=tenant.app_token) for r in records]
+            assert {reply.status for reply in replies} == {202}
+            return [reply.json["status"] for reply in replies]
 
-        with ThreadPoolExecutor(WRITERS) as pool:
-            statuses = list(pool.map(send, [body for body in records for _ in range(2)]))
-        assert statuses.count("accepted") == statuses.count("duplicate") == len(records)
+        with (
+            connections_to_each(server, workers=2, each=2) as connections,
+            ThreadPoolExecutor(len(connections)) as pool,
+        ):
+            statuses = [status for told in pool.map(send_all, connections) for status in told]
+        assert statuses.count("accepted") == len(records)
+        assert statuses.count("duplicate") == len(records) * (len(connections) - 1)
         spent = spent_usd_micros(tenant)
         assert spent == len(records) * cost_usd_micros(tenant)
 

@@ -205,5 +205,5 @@ class Unruly:
     async def _adjust(self, lease: Lease, delta: Mapping[str, int], times: int) -> None:
         adjustment_id = uuid.UUID(int=self._random.getrandbits(128))
         for _ in range(times):
-            with contextlib.suppress(FAILED):
+            with contextlib.suppress(*FAILED):
                 await lease.adjust(delta, adjustment_id=adjustment_id)

@@ -208,6 +208,20 @@ def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
     assert not write.condition.holds(write.apply(item))
 
 
+def test_new_terms_are_refused_if_others_took_meanwhile() -> None:
+    """The balance is set then and not added to, so that what they took would be there again."""
+    old, new = Limit.per_second("n", 10), Limit.per_second("n", 20)
+    item = create(draw_of(old, 0), Create(full_since(draw_of(old, 0), NOW))).item
+    step = plan(bucket_of(item), draw_of(new, 1), NOW + 1)
+    assert isinstance(step, Normal)
+    write = normal(draw_of(new, 1), step)
+    assert write.condition is not None
+    assert write.condition.holds(item)
+
+    assert not write.condition.holds(retry(draw_of(old, 1), Retry(NOW, NOW, NOW)).apply(item))
+    assert not write.condition.holds(write.apply(item))
+
+
 @given(limits, limits, st.integers(-100, 100))
 def test_rescaling_never_gains(old: Limit, new: Limit, percent: int) -> None:
     """Full stays full, empty empty, a debt keeps its tokens; there and back is never more."""

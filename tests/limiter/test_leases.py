@@ -162,6 +162,18 @@ async def test_an_adjustment_may_leave_a_debt_that_nobody_is_served_before_it_is
     assert (await limiter.try_acquire(entity, "r", {"n": 1})).granted
 
 
+async def test_a_debt_is_not_forgotten_however_long_it_takes_to_pay(
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
+) -> None:
+    """A bucket that expired would be a full one."""
+    limiter = make([Limit.per_day("n", 10)])
+    lease = await limiter.acquire(entity, "r", {"n": 10})
+    await lease.adjust({"n": 1_000})
+    clock.advance_ms(99 * 86_400_000)
+
+    assert await left(limiter, entity) == -10
+
+
 async def test_the_same_adjustment_applies_once(make: Callable[..., Limiter], entity: str) -> None:
     """However often it is sent; another id is another adjustment."""
     limiter = make([DAILY])

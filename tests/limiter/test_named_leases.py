@@ -149,6 +149,19 @@ async def test_a_lease_gives_back_no_more_than_it_holds(
     assert await left(limiter, entity) == 100
 
 
+async def test_a_release_gives_back_what_the_lease_holds_by_then(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """And not what the one who releases it last knew of."""
+    name = uuid.uuid4()
+    lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    await other.adjust(entity, name, {"n": 30}, adjustment_id=uuid.uuid4())
+    await lease.release()
+
+    assert (await limiter.peek(entity, "r"))["n"].consumed == 0
+    assert await left(limiter, entity) == 100
+
+
 async def test_an_unknown_lease_is_not_found(limiter: Limiter, entity: str) -> None:
     """Whoever asks, and whatever for."""
     with pytest.raises(NotFoundError):

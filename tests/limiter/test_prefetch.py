@@ -1,6 +1,7 @@
 """Prefetching: blocks of tokens in memory, and what is promised about them."""
 
 import asyncio
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -58,6 +59,32 @@ async def test_closing_gives_back_what_was_not_spent(
 
     await limiter.acquire(entity, "r", {"n": 1})
     assert await left(limiter, entity) == 94
+
+
+async def test_a_lease_outlives_its_block(make: Callable[..., Limiter], entity: str) -> None:
+    """What it gives back once the block is gone goes to the bucket."""
+    limiter = make([DAILY], prefetch=20)
+    leases = [await limiter.acquire(entity, "r", {"n": 1}) for _ in range(5)]
+    await limiter.close()
+    for lease in leases:
+        await lease.release()
+
+    assert await left(limiter, entity) == 100
+    assert (await limiter.peek(entity, "r"))["n"].consumed == 0
+
+
+async def test_a_lease_with_a_name_is_never_out_of_a_block(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """It has to be recorded, so that others can release it."""
+    limiter, other, name = make([DAILY], prefetch=20), make([DAILY]), uuid.uuid4()
+    for _ in range(5):
+        await limiter.acquire(entity, "r", {"n": 1})
+    await limiter.acquire(entity, "r", {"n": 1}, lease_id=name)
+
+    await other.release(entity, name)
+    await limiter.close()
+    assert await left(limiter, entity) == 95
 
 
 async def test_a_block_is_half_of_what_is_there_at_most(

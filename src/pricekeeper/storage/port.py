@@ -38,7 +38,11 @@ class Store(Protocol):
         ...
 
     async def delete(self, operation: Delete) -> Item | None:
-        """Remove an item and return what it was."""
+        """Remove an item and return what it was.
+
+        To be the only one who took it, insist that it exists: of several bare deletes at one
+        moment, more than one may be told what there was.
+        """
         ...
 
     async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:

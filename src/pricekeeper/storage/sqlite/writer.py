@@ -77,6 +77,7 @@ class Writer:
             self._closed = True
             self._loop.call_soon(self._inbox.put, None)
         await asyncio.shield(self._stopped)
+        self._thread.join()  # it has said its last word; this takes no time
 
     def _hand_over(self) -> None:
         gathered, self._gathered = self._gathered, []
