@@ -300,8 +300,8 @@ def table(figures: dict[str, dict[str, dict[str, float]]], engine: str, rounds: 
     told = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return (
         f"`make bench-limiter`, {rounds} rounds in turns, medians; {engine} as the DynamoDB "
-        f"engine, {os.cpu_count()} cores shared by client and engine, Python {sys.version.split()[0]}, "
-        f"the plain asyncio loop for all. {', '.join(RIVAL_PACKAGES)}.\n\n{told}\n"
+        f"engine, {os.cpu_count()} cores shared by client and engine, "
+        f"Python {sys.version.split()[0]}, the plain asyncio loop for all. {', '.join(RIVAL_PACKAGES)}.\n\n{told}\n"
     )
 
 
