@@ -299,9 +299,9 @@ def table(figures: dict[str, dict[str, dict[str, float]]], engine: str, rounds: 
     lines.append([f"share of its rate, a saturating client at {SATURATED_RATE}/s", *cells, ""])
     told = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return (
-        f"`make bench-limiter`, {rounds} rounds in turns, medians; {engine} as the DynamoDB "
-        f"engine, {os.cpu_count()} cores shared by client and engine, "
-        f"Python {sys.version.split()[0]}, the plain asyncio loop for all. {', '.join(RIVAL_PACKAGES)}.\n\n{told}\n"
+        f"`make bench-limiter`, {rounds} rounds in turns, medians; {engine} as the engine, "
+        f"{os.cpu_count()} cores shared by client and engine, Python {sys.version.split()[0]}, "
+        f"the plain asyncio loop for all. {', '.join(RIVAL_PACKAGES)}.\n\n{told}\n"
     )
 
 
