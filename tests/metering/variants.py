@@ -25,7 +25,7 @@ from pricekeeper.pricing import (
     TokenUsage,
     charge,
 )
-from pricekeeper.storage import ITEM_ABSENT, Put, Store, Write, attr
+from pricekeeper.storage import Put, Store, Write
 from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP
 from pricekeeper.tenants import Policy
 
@@ -92,16 +92,6 @@ class _Unguarded(_Passing):
         await self._store.put(operation)
 
 
-class _ByTheLatest(_Passing):
-    """Compares the times of two sums, and not the sums."""
-
-    async def put(self, operation: Put) -> None:
-        if operation.table is DAILY_TOTAL:
-            newer = ITEM_ABSENT | attr("as_of_ms").le(operation.item["as_of_ms"])
-            operation = Put(operation.table, operation.item, newer)
-        await self._store.put(operation)
-
-
 class _DayOfArrival(Metering):
     """Counts on the day on which the record arrives."""
 
@@ -136,7 +126,6 @@ DAY_OF_ARRIVAL = Variant(
     metering=lambda store, clock: _DayOfArrival(store, clock, PriceBook(store, clock, CATALOGUE))
 )
 UNGUARDED = Variant(aggregator=lambda store, clock: Aggregator(_Unguarded(store), clock))
-BY_THE_LATEST = Variant(aggregator=lambda store, clock: Aggregator(_ByTheLatest(store), clock))
 
 BROKEN: dict[str, Callable[[pytest.MonkeyPatch], Variant]] = {
     "no receipt": lambda _: NO_RECEIPT,
@@ -144,6 +133,5 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], Variant]] = {
     "no durable marker": lambda _: NO_MARKER,
     "day taken from arrival": lambda _: DAY_OF_ARRIVAL,
     "unguarded aggregator": lambda _: UNGUARDED,
-    "aggregator guarded by time alone": lambda _: BY_THE_LATEST,
     "per-component floor": per_component_floor,
 }
