@@ -7,7 +7,8 @@ Each limiter runs in a process of its own, in turns, several times; medians are 
 that a busy neighbour disturbs all alike. zae-limiter and limits live in a virtual environment
 of their own (``.bench-venv``, made on the first run), so that what they need does not touch
 what we use. zae-limiter is used as is quickest for it: with stored limits, which its single
-speculative write needs, and with its caches on.
+speculative write needs, and with its caches on. All run on the loop that the service runs on,
+unless ``--loop asyncio`` says otherwise.
 
 What an acquire is: one request and 1,000 tokens, from two limits that are never short, in
 ``async with``, on buckets that exist. The saturating client asks for one of 25 a second as
@@ -36,6 +37,7 @@ from typing import Any, Final
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 RIVALS: Final = CHECKOUT / ".bench-venv"
 RIVAL_PACKAGES: Final = ("zae-limiter==0.17.0", "limits==5.8.0")
+LOOPS: Final = ("uvloop", "asyncio")
 PAGE: Final = CHECKOUT / "docs" / "benchmarks.md"
 
 ROUNDS: Final = 5
@@ -221,7 +223,7 @@ async def share_of_rate(saturate: Callable[[], Awaitable[float]]) -> float:
 # -- the run: engines, turns and the table --------------------------------------------------
 
 
-def run(engine: str, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+def run(engine: str, loop: str, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Every limiter in turns; the median of each figure."""
     sys.path.insert(0, str(CHECKOUT / "tools"))
     engines: Any = importlib.import_module("engine")
@@ -236,16 +238,16 @@ def run(engine: str, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
                     place = f"sqlite:///{folder}/{turn}.db"
                 elif name in {"zae-limiter", "limits"}:
                     place = endpoint
-                found[name].append(in_a_process(name, place))
+                found[name].append(in_a_process(name, place, loop))
                 print(f"round {turn + 1} of {rounds}: {name}", file=sys.stderr)
     return {name: medians(figures) for name, figures in found.items()}
 
 
-def in_a_process(name: str, place: str) -> dict[str, dict[str, float]]:
+def in_a_process(name: str, place: str, loop: str) -> dict[str, dict[str, float]]:
     rival = name in {"zae-limiter", "limits"}
     python = rivals_python() if rival else sys.executable
     done = subprocess.run(  # noqa: S603
-        [python, __file__, "--subject", name, "--place", place],
+        [python, __file__, "--subject", name, "--place", place, "--loop", loop],
         env={**os.environ, **ENVIRONMENT},
         stdout=subprocess.PIPE,
         check=True,
@@ -258,13 +260,14 @@ def rivals_python() -> str:
     """The Python that has the others; its environment is made if it is not there."""
     python = RIVALS / "bin" / "python"
     stamp = RIVALS / ".installed"
-    wanted = "\n".join(RIVAL_PACKAGES)
+    packages = (*RIVAL_PACKAGES, "uvloop")
+    wanted = "\n".join(packages)
     if not stamp.exists() or stamp.read_text() != wanted:
         print(f"installing {', '.join(RIVAL_PACKAGES)}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(RIVALS)], check=True)  # noqa: S603
         (RIVALS / ".gitignore").write_text("*\n")
         install = [str(python), "-m", "pip", "-qq", "--disable-pip-version-check", "install"]
-        subprocess.run([*install, *RIVAL_PACKAGES], check=True)  # noqa: S603
+        subprocess.run([*install, *packages], check=True)  # noqa: S603
         stamp.write_text(wanted)
     return str(python)
 
@@ -279,7 +282,7 @@ def medians(rounds: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str
     }
 
 
-def table(figures: dict[str, dict[str, dict[str, float]]], engine: str, rounds: int) -> str:
+def table(figures: dict[str, dict[str, dict[str, float]]], setting: str) -> str:
     names = list(SUBJECTS)
     head = ["", *names, "ours to zae-limiter"]
     lines = [head, ["---"] * len(head)]
@@ -299,9 +302,8 @@ def table(figures: dict[str, dict[str, dict[str, float]]], engine: str, rounds: 
     lines.append([f"share of its rate, a saturating client at {SATURATED_RATE}/s", *cells, ""])
     told = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return (
-        f"`make bench-limiter`, {rounds} rounds in turns, medians; {engine} as the engine, "
-        f"{os.cpu_count()} cores shared by client and engine, Python {sys.version.split()[0]}, "
-        f"the plain asyncio loop for all. {', '.join(RIVAL_PACKAGES)}.\n\n{told}\n"
+        f"`make bench-limiter`: {setting}, {os.cpu_count()} cores shared by client and engine, "
+        f"Python {sys.version.split()[0]}, {', '.join(RIVAL_PACKAGES)}. Medians.\n\n{told}\n"
     )
 
 
@@ -325,14 +327,17 @@ def main() -> None:
         "--write", action="store_true", help="put the table into docs/benchmarks.md"
     )
     parser.add_argument("--engine", choices=("dynoxide", "dynamodb-local"), default="dynoxide")
+    parser.add_argument("--loop", choices=LOOPS, default=LOOPS[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subject", choices=tuple(SUBJECTS), help=argparse.SUPPRESS)
     parser.add_argument("--place", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.subject:
-        print(json.dumps(asyncio.run(measure(asked.subject, asked.place))))
+        loop: Any = importlib.import_module(asked.loop)
+        print(json.dumps(loop.run(measure(asked.subject, asked.place))))
         return
-    text = table(run(asked.engine, asked.rounds), asked.engine, asked.rounds)
+    setting = f"{asked.engine}, {asked.loop}, {asked.rounds} rounds in turns"
+    text = table(run(asked.engine, asked.loop, asked.rounds), setting)
     print(text)
     if asked.write:
         write(text)
