@@ -206,14 +206,16 @@ async def test_an_outdated_view_of_a_bucket_loses_no_refill(
 async def test_a_standing_request_is_checked_once_and_made_often(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """It is what `try_acquire` would be with the same arguments."""
+    """It takes what `try_acquire` would take with the same arguments, from memory if it can."""
     limiter = make()
     own = [Limit.per_day("n", 30)]
-    attempt = limiter.standing(entity, "r", {"n": 1}, limits=own, prefetch=5)
+    request = limiter.standing(entity, "r", {"n": 1}, limits=own, prefetch=5)
 
-    outcomes = [await attempt() for _ in range(31)]
-    assert [outcome.granted for outcome in outcomes] == [True] * 30 + [False]
+    outcomes = [request.take_at_once() or (await request.take()).granted for _ in range(31)]
+    assert outcomes == [True] * 30 + [False]
     assert limiter.meter.prefetched > 10
+    assert (limiter.meter.granted, limiter.meter.denied) == (30, 1)
+    assert request.limits()["n"].remaining == 0
     with pytest.raises(InvalidValueError):
         limiter.standing(entity, "r", {"n": -1}, limits=own)
     await limiter.close()

@@ -5,8 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from limiter.conftest import RPM, TPM
 from pricekeeper.clock import ManualClock
 from pricekeeper.limiter import Limit, Limiter
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.storage import open_store
 from pricekeeper.telemetry import StoreMeter
 
 ONE = {"rpm": 1, "tpm": 1_200}
@@ -158,3 +161,22 @@ async def test_a_steady_acquire_takes_one_write_unit(
     await limiter.acquire(entity, "premium", dict.fromkeys(("rpm", "tpm", "input", "output"), 7))
 
     assert meter.write_half_units == {"RateBuckets": 2}
+
+
+async def test_a_lease_with_a_name_takes_four_write_units_to_acquire(
+    dynoxide: str, clock: ManualClock, meter: StoreMeter, table_prefix: str, entity: str
+) -> None:
+    """Bucket and record, doubled by the transaction; dynoxide sums those as DynamoDB does."""
+    location = DynamoDbLocation("us-east-1", table_prefix, dynoxide)
+    store = await open_store(location, clock=clock, meter=meter)
+    await store.create_tables()
+    limiter = Limiter(store, clock=clock, limits=[RPM, TPM])
+    await limiter.acquire(entity, "premium", ONE)
+    meter.clear()
+
+    lease = await limiter.acquire(entity, "premium", ONE, lease_id=uuid.uuid4())
+    assert meter.write_half_units == {"RateBuckets": 8}
+    meter.clear()
+    await lease.adjust({"tpm": 300}, adjustment_id=uuid.uuid4())
+    assert meter.write_half_units == {"RateBuckets": 8}
+    await store.close()

@@ -1,8 +1,10 @@
 """Prefetching: blocks of tokens in memory, and what is promised about them."""
 
 import asyncio
+import gc
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -161,6 +163,80 @@ async def test_of_many_at_once_one_fetches_and_the_others_wait(
     assert meter.calls == {"update": 2}
     await limiter.close()
     assert (await limiter.peek(entity, "r"))["n"].consumed == 51
+
+
+async def test_the_next_block_is_there_before_this_one_is_spent(
+    make: Callable[..., Limiter], meter: StoreMeter, entity: str
+) -> None:
+    """It is fetched while the last quarter lasts, once, and no request waits for it."""
+    limits = [Limit.per_day("n", 1_000)]
+    limiter = make()
+    request = limiter.standing(entity, "r", {"n": 1}, limits=limits, prefetch=20)
+    for _ in range(2):
+        await request.take()  # makes the bucket, then takes a block
+    meter.clear()
+
+    assert all(request.take_at_once() for _ in range(15))
+    await limiter._completion.drain()
+    assert meter.calls == {}
+    assert all(request.take_at_once() for _ in range(2))
+    await limiter._completion.drain()
+    assert meter.calls == {"update": 1}
+    assert all(request.take_at_once() for _ in range(2 + 15))
+    await limiter._completion.drain()
+    assert meter.calls == {"update": 1}
+    await limiter.close()
+    assert (await limiter.peek(entity, "r", limits=limits))["n"].consumed == 2 + 15 + 2 + 17
+
+
+async def test_a_block_that_cannot_be_fetched_ahead_is_missed_by_who_needs_it(
+    store: Store,
+) -> None:
+    """Tried once; what is there is spent; then the store's error is told, and nowhere else."""
+    world = World(1)
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    async with store_in(world) as inner:
+        hooked = Hooked(inner)
+        limiter = Limiter(hooked, clock=InstanceClock(world), limits=[DAILY], prefetch=20)
+        for _ in range(2):
+            await limiter.acquire("e", "r", {"n": 1})
+        tried = 0
+
+        async def fail(_: str) -> None:
+            nonlocal tried
+            tried += 1
+            raise StoreUnavailableError("away")
+
+        hooked.before = fail
+        for _ in range(19):
+            await limiter.acquire("e", "r", {"n": 1})
+            await limiter._completion.drain()
+        gc.collect()
+        assert (tried, complaints) == (1, [])
+        with pytest.raises(StoreUnavailableError):
+            await limiter.acquire("e", "r", {"n": 1})
+        hooked.before = None
+        assert (await limiter.try_acquire("e", "r", {"n": 1})).granted
+        await limiter.close()
+        assert (await limiter.peek("e", "r"))["n"].consumed == 22
+
+
+async def test_who_waited_for_a_block_that_was_too_small_takes_its_own(
+    make: Callable[..., Limiter], meter: StoreMeter, entity: str
+) -> None:
+    """All of them in one more write, and nobody is left behind those who come later."""
+    limiter = make([Limit.per_day("n", 1_000)], prefetch=5)
+    await limiter.acquire(entity, "r", {"n": 1})
+    meter.clear()
+    outcomes = await asyncio.gather(
+        *(limiter.try_acquire(entity, "r", {"n": 1}) for _ in range(40))
+    )
+
+    assert all(outcome.granted for outcome in outcomes)
+    assert meter.calls["update"] <= 10
+    await limiter.close()
+    assert (await limiter.peek(entity, "r"))["n"].consumed == 41
 
 
 async def test_an_idle_instance_gives_back_what_it_held() -> None:

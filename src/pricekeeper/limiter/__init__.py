@@ -6,6 +6,7 @@ from pricekeeper.limiter.limits import Limit, LimitsSource
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.requests import OnUnavailable
 from pricekeeper.limiter.service import Limiter
+from pricekeeper.limiter.standing import Standing
 
 __all__ = [
     "Acquisition",
@@ -17,4 +18,5 @@ __all__ = [
     "LimiterMeter",
     "LimitsSource",
     "OnUnavailable",
+    "Standing",
 ]

@@ -20,7 +20,7 @@ length t, with clocks at most ``skew`` wrong either way, that has room for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -214,6 +214,18 @@ def status(
             consumed, since_ms = holding.consumed, max(now_ms, bucket.refilled_at_ms)
         full_at_ms = since_ms + limit.filling_ms(limit.capacity_units - units)
         told[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
+    return told
+
+
+def scarcest(
+    draws: Sequence[Draw], buckets: Sequence[Bucket | None], now_ms: int
+) -> dict[str, LimitStatus]:
+    """How each limit stands; if several buckets have one of that name, where least is left."""
+    told: dict[str, LimitStatus] = {}
+    for draw, bucket in zip(draws, buckets, strict=True):
+        for name, one in status(bucket, draw.limits, now_ms).items():
+            if name not in told or one.remaining < told[name].remaining:
+                told[name] = one
     return told
 
 

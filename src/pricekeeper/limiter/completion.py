@@ -27,13 +27,13 @@ class Completion:
     async def of(self, work: Coroutine[Any, Any, _T], undo: _Undo[_T] | None = None) -> _T:
         """The result of the work; if the caller is cancelled, it is undone once it is there."""
         told: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._keep(_to_its_end(work, told, undo))
+        self.keep(_to_its_end(work, told, undo))
         try:
             return await told
         except asyncio.CancelledError:
             # If the result was there already, nobody else is going to look at it.
             if undo is not None and not told.cancelled() and told.exception() is None:
-                self._keep(_undone(told.result(), undo))
+                self.keep(_undone(told.result(), undo))
             raise
 
     async def drain(self) -> None:
@@ -41,7 +41,8 @@ class Completion:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin work that nobody waits for but `drain`."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -18,7 +18,8 @@ next finds something, and an idle instance keeps nothing for longer than ``hold_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from pricekeeper.errors import StoreError
@@ -26,7 +27,7 @@ from pricekeeper.limiter.accounts import LooseAccount, draws_of
 from pricekeeper.limiter.bucket import Denial, Draw, status
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.giving import give
-from pricekeeper.limiter.requests import Kind, kind_of
+from pricekeeper.limiter.requests import Kind
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
 from pricekeeper.limiter.turnstile import Turnstile
@@ -35,6 +36,8 @@ HOLD_MS: Final = 1_000
 """How long a token stays in memory before it is spent or goes back."""
 BLOCKS_MAX: Final = 2
 """Blocks for one kind of request in memory: the newest, and the rest of the one before."""
+LOW_PART: Final = 4
+"""The next block is fetched while the last quarter of this one is being spent."""
 SHELVES_MAX: Final = 10_000
 """Kinds of request that an instance has blocks for; others are served without."""
 
@@ -42,11 +45,25 @@ SHELVES_MAX: Final = 10_000
 class Block:
     """Tokens that were taken and not yet spent."""
 
-    __slots__ = ("draws", "expires_at_ms", "left", "open")
+    __slots__ = ("draws", "expires_at_ms", "left", "low", "open", "requests", "tokens")
 
-    def __init__(self, draws: Sequence[Draw], left: Mapping[str, int], expires_at_ms: int) -> None:
+    def __init__(
+        self,
+        draws: Sequence[Draw],
+        tokens: Mapping[str, int],
+        *,
+        times: int,
+        requests: int,
+        expires_at_ms: int,
+    ) -> None:
         self.draws = tuple(draws)
-        self.left = dict(left)
+        self.tokens = tokens
+        """What one request took; this block was made for so many of them."""
+        self.requests = requests
+        """For how many requests to fetch the next one."""
+        self.left = {name: count * times for name, count in tokens.items()}
+        self.low = {name: count // LOW_PART for name, count in self.left.items()}
+        """When to fetch the next one; empty once that was tried."""
         self.expires_at_ms = expires_at_ms
         """On the monotonic clock of this process."""
         self.open = True
@@ -55,11 +72,21 @@ class Block:
         """Take these out of the block, all or none; those below zero are put back."""
         if not self.open or now_ms >= self.expires_at_ms:
             return False
-        if any(self.left.get(name, 0) < count for name, count in tokens.items()):
-            return False
+        left = self.left
         for name, count in tokens.items():
-            self.left[name] = self.left.get(name, 0) - count
+            if left.get(name, 0) < count:
+                return False
+        for name, count in tokens.items():
+            left[name] = left.get(name, 0) - count
         return True
+
+    def runs_low(self) -> bool:
+        """Whether it is time to fetch the next one; told once."""
+        for name, count in self.low.items():
+            if self.left[name] < count:
+                self.low = {}
+                return True
+        return False
 
 
 class BlockAccount(LooseAccount):
@@ -75,14 +102,13 @@ class BlockAccount(LooseAccount):
 
 
 class _Shelf:
-    """The blocks for one kind of request, and whose turn it is to fetch more."""
+    """The blocks for one kind of request; while one more is being fetched, others wait for it."""
 
-    __slots__ = ("blocks", "fetching", "users")
+    __slots__ = ("blocks", "fetched")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.fetching = asyncio.Lock()
-        self.users = 0
+        self.fetched: asyncio.Event | None = None
 
 
 class Pool:
@@ -99,32 +125,39 @@ class Pool:
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    def spend(self, kind: Kind, tokens: Mapping[str, int]) -> BlockAccount | None:
-        """Serve a request from memory, if there is enough; nothing is awaited."""
+    def spend(self, kind: Kind, tokens: Mapping[str, int]) -> Block | None:
+        """Serve a request from memory, if there is enough: out of which block. Never waits."""
         shelf = self._shelves.get(kind)
-        return None if shelf is None else self._spend(shelf, tokens)
+        if shelf is None:
+            return None
+        block = self._spend(shelf, tokens)
+        if block is not None and block is shelf.blocks[-1] and block.runs_low():
+            self._completion.keep(self._fetch_ahead(kind, shelf, block))
+        return block
 
     async def fetch(
-        self, draws: Sequence[Draw], tokens: Mapping[str, int], requests: int
+        self, kind: Kind, draws: Sequence[Draw], tokens: Mapping[str, int], requests: int
     ) -> tuple[LooseAccount, Taken | None] | Denial:
         """Take a block that is worth so many requests, and serve this one from it.
 
-        Of several that come at once, one fetches and the others wait for it. Without
-        `Taken`, it was served by what another one fetched.
+        Of several that come at once, one fetches and the others wait for it; those that it
+        was not enough for take their own. Without `Taken`, another one had fetched it.
         """
-        kind = kind_of(draws, tokens)
         if self._closed or (kind not in self._shelves and len(self._shelves) >= SHELVES_MAX):
             return await self._take(draws, tokens)
         shelf = self._shelves.setdefault(kind, _Shelf())
-        shelf.users += 1
-        try:
-            async with shelf.fetching:
-                if spent := self._spend(shelf, tokens):
-                    return spent, None
-                return await self._fetch(shelf, draws, tokens, requests)
-        finally:
-            shelf.users -= 1
-            self._tidy(kind)
+        if shelf.fetched is not None:
+            await shelf.fetched.wait()
+            block = self._spend(shelf, tokens)
+            if block is not None:
+                return BlockAccount(self._till, block, tokens), None
+            return await self._take(draws, tokens)
+        with self._fetching(kind, shelf):
+            fetched = await self._fetch(shelf, draws, tokens, requests)
+        if fetched is None:
+            return await self._take(draws, tokens)
+        block, taken = fetched
+        return BlockAccount(self._till, block, tokens), taken
 
     async def close(self) -> None:
         """Give everything back. From then on nothing is fetched ahead."""
@@ -137,26 +170,57 @@ class Pool:
                 await self._give_back(shelf.blocks.pop())
             self._tidy(kind)
 
-    def _spend(self, shelf: _Shelf, tokens: Mapping[str, int]) -> BlockAccount | None:
+    def _spend(self, shelf: _Shelf, tokens: Mapping[str, int]) -> Block | None:
         now_ms = self._till.clock.monotonic_ms()
         for block in shelf.blocks:
             if block.spend(tokens, now_ms):
-                return BlockAccount(self._till, block, tokens)
+                return block
         return None
 
+    @contextmanager
+    def _fetching(self, kind: Kind, shelf: _Shelf) -> Iterator[None]:
+        """While this lasts, whoever finds nothing waits for it to end."""
+        shelf.fetched = fetched = asyncio.Event()
+        try:
+            yield
+        finally:
+            shelf.fetched = None
+            fetched.set()
+            self._tidy(kind)
+
+    async def _fetch_ahead(self, kind: Kind, shelf: _Shelf, block: Block) -> None:
+        """Fetch the next block before this one is spent, so that nobody has to wait for it."""
+        if shelf.fetched is not None or self._shelves.get(kind) is not shelf or self._closed:
+            return
+        with self._fetching(kind, shelf), suppress(StoreError):  # who finds nothing will see it
+            await self._fetch(shelf, block.draws, block.tokens, block.requests, served=0)
+
     async def _fetch(
-        self, shelf: _Shelf, draws: Sequence[Draw], tokens: Mapping[str, int], requests: int
-    ) -> tuple[LooseAccount, Taken] | Denial:
+        self,
+        shelf: _Shelf,
+        draws: Sequence[Draw],
+        tokens: Mapping[str, int],
+        requests: int,
+        *,
+        served: int = 1,
+    ) -> tuple[Block, Taken] | None:
+        """A block on the shelf, without what serves the request at hand; ``None`` if denied."""
         times = self._affordable(draws, requests)
-        if times > 1:
-            taken_at_ms = self._till.clock.monotonic_ms()
-            taken = await self._turnstile.take(_times(draws, times))
-            if not isinstance(taken, Denial):
-                left = {name: count * (times - 1) for name, count in tokens.items()}
-                block = Block(draws, left, taken_at_ms + self._hold_ms)
-                await self._shelve(shelf, block)
-                return BlockAccount(self._till, block, tokens), taken
-        return await self._take(draws, tokens)
+        if times == 1:
+            return None
+        taken_at_ms = self._till.clock.monotonic_ms()
+        taken = await self._turnstile.take(_times(draws, times))
+        if isinstance(taken, Denial):
+            return None
+        block = Block(
+            draws,
+            tokens,
+            times=times - served,
+            requests=requests,
+            expires_at_ms=taken_at_ms + self._hold_ms,
+        )
+        await self._shelve(shelf, block)
+        return block, taken
 
     async def _take(
         self, draws: Sequence[Draw], tokens: Mapping[str, int]
@@ -213,7 +277,7 @@ class Pool:
 
     def _tidy(self, kind: Kind) -> None:
         shelf = self._shelves.get(kind)
-        if shelf is not None and not shelf.blocks and not shelf.users:
+        if shelf is not None and not shelf.blocks and shelf.fetched is None:
             del self._shelves[kind]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from pricekeeper.clock import Clock
@@ -24,13 +24,13 @@ from pricekeeper.errors import (
     StoreUnavailableError,
 )
 from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
-from pricekeeper.limiter.bucket import Bucket, Denial, Draw, LimitStatus, status
+from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_place
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.limiter.meter import LimiterMeter
-from pricekeeper.limiter.prefetch import HOLD_MS, Pool
+from pricekeeper.limiter.prefetch import HOLD_MS, BlockAccount, Pool
 from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find
 from pricekeeper.limiter.requests import (
     HOLD_MS_MAX,
@@ -42,6 +42,7 @@ from pricekeeper.limiter.requests import (
     check_request,
     parse_id,
 )
+from pricekeeper.limiter.standing import Standing
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
 from pricekeeper.limiter.turnstile import Turnstile
@@ -124,11 +125,8 @@ class Limiter:
         limits: Sequence[Limit],
         on_unavailable: OnUnavailable | None = None,
         prefetch: int | None = None,
-    ) -> Callable[[], Awaitable[Lease | Denial]]:
-        """A request that will be made again and again: checked now, then as quick as can be.
-
-        Calling what this returns is `try_acquire` with these arguments.
-        """
+    ) -> Standing:
+        """A request that will be made again and again: checked now, then as quick as can be."""
         request = check_request(
             self._defaults,
             entity,
@@ -138,11 +136,13 @@ class Limiter:
             on_unavailable=on_unavailable,
             prefetch=prefetch,
         )
-
-        async def attempt() -> Lease | Denial:
-            return self._at_once(request) or await self._acquisition(request).decided()
-
-        return attempt
+        return Standing(
+            request,
+            till=self._till,
+            pool=self._pool,
+            meter=self.meter,
+            acquisition=self._acquisition,
+        )
 
     async def try_acquire(
         self,
@@ -258,18 +258,20 @@ class Limiter:
         """A lease out of memory, if tokens for it were fetched ahead."""
         if request.prefetch == 1:
             return None
-        account = self._pool.spend(request.kind, request.tokens)
-        if account is None:
+        block = self._pool.spend(request.kind, request.tokens)
+        if block is None:
             return None
         self.meter.granted += 1
         self.meter.prefetched += 1
-        return self._lease(request, account, None)
+        return self._lease(request, BlockAccount(self._till, block, request.tokens), None)
 
     async def _decide(self, request: Request) -> Lease | Denial:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
         if request.prefetch > 1:
-            fetched = await self._pool.fetch(request.takes, request.tokens, request.prefetch)
+            fetched = await self._pool.fetch(
+                request.kind, request.takes, request.tokens, request.prefetch
+            )
             if isinstance(fetched, Denial):
                 return fetched
             self.meter.prefetched += fetched[1] is None
@@ -317,7 +319,7 @@ class Limiter:
             buckets: Sequence[Bucket | None] = (
                 taken.buckets if taken else [self._till.recall(draw) for draw in request.takes]
             )
-            return _scarcest(request.takes, buckets, now_ms)
+            return scarcest(request.takes, buckets, now_ms)
 
         return Lease(
             account,
@@ -329,15 +331,3 @@ class Limiter:
             limits=limits,
             unlimited=unlimited,
         )
-
-
-def _scarcest(
-    draws: Sequence[Draw], buckets: Sequence[Bucket | None], now_ms: int
-) -> dict[str, LimitStatus]:
-    """How each limit stands; if several buckets have one of that name, where least is left."""
-    told: dict[str, LimitStatus] = {}
-    for draw, bucket in zip(draws, buckets, strict=True):
-        for name, one in status(bucket, draw.limits, now_ms).items():
-            if name not in told or one.remaining < told[name].remaining:
-                told[name] = one
-    return told

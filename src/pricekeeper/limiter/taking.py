@@ -37,7 +37,7 @@ from pricekeeper.limiter.bucket import (
 from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, lease_item, lease_of
 from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
 from pricekeeper.limiter.writes import create, normal, retry
-from pricekeeper.storage import ITEM_ABSENT, Put, Update, Write
+from pricekeeper.storage import ITEM_ABSENT, Key, Put, Update, Write
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 _Step: TypeAlias = Create | Retry | Normal
@@ -115,19 +115,27 @@ class Round:
 
     def _affordable(self) -> tuple[list[Wish], list[_Step]]:
         """The wishes that there are tokens for, first come, first served, and how to take them."""
+        wishes = self._without_twins()
+        steps = self._planned(wishes)
+        if steps is not None:
+            return wishes, steps
         going: list[Wish] = []
-        steps: list[_Step] = []
-        names = set()
-        for wish in self._pending:
-            if wish.record is not None:
-                if wish.record.key in names:
-                    continue  # its twin goes first; then it is known
-                names.add(wish.record.key)
+        steps = []
+        for wish in wishes:
             planned = self._planned([*going, wish])
             if planned is not None:
                 going.append(wish)
                 steps = planned
         return going, steps
+
+    def _without_twins(self) -> list[Wish]:
+        """Of several wishes for one lease the first: then it is there, and the others know."""
+        firsts: dict[Key, Wish] = {}
+        return [
+            wish
+            for wish in self._pending
+            if wish.record is None or firsts.setdefault(wish.record.key, wish) is wish
+        ]
 
     def _planned(self, wishes: Sequence[Wish]) -> list[_Step] | None:
         """How to take all of it from every bucket; ``None`` if one of them denies that."""

@@ -1,0 +1,55 @@
+"""A request that is made again and again: checked once, then as quick as can be.
+
+What it takes is spent for good: whoever wants something back asks for a lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest
+from pricekeeper.limiter.leases import Acquisition, Lease
+from pricekeeper.limiter.meter import LimiterMeter
+from pricekeeper.limiter.prefetch import Pool
+from pricekeeper.limiter.requests import Request
+from pricekeeper.limiter.till import Till
+
+
+class Standing:
+    """Made by `Limiter.standing`."""
+
+    __slots__ = ("_acquisition", "_meter", "_pool", "_request", "_till")
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        till: Till,
+        pool: Pool,
+        meter: LimiterMeter,
+        acquisition: Callable[[Request], Acquisition],
+    ) -> None:
+        self._request = request
+        self._till = till
+        self._pool = pool
+        self._meter = meter
+        self._acquisition = acquisition
+
+    def take_at_once(self) -> bool:
+        """Take what was fetched ahead, if that is enough; if not, nothing was taken."""
+        request = self._request
+        if request.prefetch == 1 or self._pool.spend(request.kind, request.tokens) is None:
+            return False
+        self._meter.granted += 1
+        self._meter.prefetched += 1
+        return True
+
+    async def take(self) -> Lease | Denial:
+        """Take it from memory or from the buckets; a denial is an answer."""
+        return await self._acquisition(self._request).decided()
+
+    def limits(self) -> Mapping[str, LimitStatus]:
+        """How the limits stand, as far as this instance knows; what it has fetched is gone."""
+        takes = self._request.takes
+        buckets = [self._till.recall(draw) for draw in takes]
+        return scarcest(takes, buckets, self._till.clock.now_ms())
