@@ -1,6 +1,6 @@
 """Logs and counters: what an operator sees of what happens inside."""
 
 from pricekeeper.telemetry.meter import StoreMeter
-from pricekeeper.telemetry.sizes import BOUNDS, Sizes
+from pricekeeper.telemetry.sizes import BOUNDS, BOUNDS_US, Durations, Sizes
 
-__all__ = ["BOUNDS", "Sizes", "StoreMeter"]
+__all__ = ["BOUNDS", "BOUNDS_US", "Durations", "Sizes", "StoreMeter"]

@@ -1,7 +1,8 @@
-"""How large things were: a histogram over powers of two that costs three additions."""
+"""How large things were and how long they took: histograms that cost a few additions."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,3 +25,25 @@ class Sizes:
         """Count one more thing, of that size."""
         self.counts[min((size - 1).bit_length(), len(BOUNDS))] += 1
         self.total += size
+
+
+BOUNDS_US: Final = tuple(
+    1000 * ms // 10 for ms in (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
+)
+"""Half a millisecond to two and a half seconds."""
+
+
+@dataclass(slots=True)
+class Durations:
+    """Counts durations, in microseconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_US) + 1))
+    """How many took no longer than each of `BOUNDS_US` and longer than the one before."""
+
+    total: int = 0
+    """All of them together."""
+
+    def note(self, elapsed_us: int) -> None:
+        """Count one more."""
+        self.counts[bisect_left(BOUNDS_US, elapsed_us)] += 1
+        self.total += elapsed_us

@@ -6,8 +6,7 @@ in the middle has a fixed length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id
@@ -17,8 +16,7 @@ _APP: Final = "-app-"
 _ORG_ENDS: Final = len(_ORG) + 36
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """An organisation, or an app of it."""
 
     org_id: OrgId
