@@ -35,4 +35,5 @@ def test_a_path_finds_its_target(
     paths: Paths[str], path: str, expected: tuple[str, dict[str, str]] | None
 ) -> None:
     """Literal segments before parameters, and no empty parameter."""
-    assert paths.find(path) == expected
+    target, parameters = paths.find(path)
+    assert (None if target is None else (target, parameters)) == expected

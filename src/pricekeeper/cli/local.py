@@ -147,10 +147,10 @@ def _require_store(settings: Settings) -> None:
 
 def _found(request: Request) -> tuple[Operation, dict[str, str]]:
     """The operation on that path; a path that nobody serves names nothing."""
-    found = _paths()[request.method].find(unquote(request.path))
-    if found is None:
+    operation, parameters = _paths()[request.method].find(unquote(request.path))
+    if operation is None:
         raise NotFoundError(f"{request.method} {request.path}")
-    return found
+    return operation, parameters
 
 
 @cache

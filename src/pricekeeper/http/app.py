@@ -20,7 +20,7 @@ from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.observing import Observer
 from pricekeeper.http.openapi import openapi
-from pricekeeper.http.serving import Routes, Shell
+from pricekeeper.http.serving import Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import Settings, read_settings
 from pricekeeper.telemetry.logs import configure_logging, keep_secret
@@ -55,8 +55,8 @@ def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
                     "draining": draining,
                 }
 
-    router = Router(default=Routes(OPERATIONS), redirect_slashes=False, lifespan=lifespan)
-    return Shell(router, AccessLog(enabled=settings.log_level in ("debug", "info")))
+    access_log = AccessLog(enabled=settings.log_level in ("debug", "info"))
+    return Shell(OPERATIONS, Router(lifespan=lifespan), access_log)
 
 
 def app_from_environment() -> Shell:

@@ -17,7 +17,6 @@ from pricekeeper.errors import (
     InvalidValueError,
     NotFoundError,
 )
-from pricekeeper.http.limits import Headers
 from pricekeeper.http.operation import Access, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, WrongAudienceError
 from pricekeeper.tokens import Principal
@@ -27,12 +26,13 @@ _BEARER: Final = "bearer"
 _NOBODY: Final = "unknown"
 
 
-async def admit(call: Call, operation: Operation) -> Headers:
-    """Let the call in, or raise; the headers tell what is left of its rate limit."""
+async def admit(call: Call, operation: Operation) -> None:
+    """Let the call in, or raise; its headers are to tell what is left of its rate limit."""
     access = operation.access
     if access is Access.PUBLIC:
         _check_path(call)
-        return await _limit(call, operation, f"address/{address_of(call)}")
+        await _limit(call, operation, f"address/{address_of(call)}")
+        return
     try:
         if access is Access.PROVISIONING:
             caller = _provisioner(call)
@@ -45,7 +45,7 @@ async def admit(call: Call, operation: Operation) -> Headers:
     _check_path(call)
     if call.principal is not None:
         _check_tenant(call, call.principal, access)
-    return await _limit(call, operation, caller)
+    await _limit(call, operation, caller)
 
 
 async def count_failure(call: Call) -> None:
@@ -108,8 +108,12 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
         raise NotFoundError("app")
 
 
-async def _limit(call: Call, operation: Operation, caller: str) -> Headers:
-    return await call.api_limits.admit(operation.limit, caller, call.services.clock.now_ms())
+async def _limit(call: Call, operation: Operation, caller: str) -> None:
+    limits, now_ms = call.api_limits, call.services.clock.now_ms()
+    headers = limits.admit_at_once(operation.limit, caller, now_ms)
+    if headers is None:
+        headers = await limits.admit(operation.limit, caller, now_ms)
+    call.limit_headers = headers
 
 
 REFUSALS: Final = (AccessDeniedError, InvalidClientError, InvalidTokenError)

@@ -10,12 +10,13 @@ from pricekeeper.errors import StoreError
 from pricekeeper.http import wire
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
-from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
 from pricekeeper.storage import Key
 from pricekeeper.storage.tables import CONFIG
 
 _PROBE: Final = Key("readyz", "readyz")
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
+_PAGE_SECURITY: Final = tuple({**dict(SECURITY), b"content-security-policy": POLICY}.items())
 
 
 async def healthz(call: Call) -> Answer:
@@ -48,8 +49,7 @@ async def openapi_document(call: Call) -> Answer:
 async def documentation(call: Call) -> Answer:
     """This API, readable; works offline."""
     del call
-    headers = ((b"content-security-policy", POLICY), *_CACHE)
-    return Answer(200, PAGE, headers, b"text/html; charset=utf-8")
+    return Answer(200, PAGE, _CACHE, b"text/html; charset=utf-8", _PAGE_SECURITY)
 
 
 _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)

@@ -8,11 +8,11 @@ through here: whatever they want from the store will say so itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from pricekeeper.errors import RateLimitExceededError
-from pricekeeper.limiter import Denial, Lease, Limit, Limiter
+from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, Standing
 
 LIMIT: Final = "requests"
 MINUTE_MS: Final = 60_000
@@ -24,6 +24,18 @@ CALLERS_MAX: Final = 10_000
 """Callers whose requests are kept ready."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
+_UNLIMITED: Final[Headers] = ()
+
+
+class _Caller:
+    """One caller's requests of one kind, and what it was told of them in this second."""
+
+    __slots__ = ("headers", "standing", "told_epoch")
+
+    def __init__(self, standing: Standing) -> None:
+        self.standing = standing
+        self.headers: Headers = ()
+        self.told_epoch = 0
 
 
 class ApiLimits:
@@ -35,43 +47,60 @@ class ApiLimits:
         """Requests by kind and outcome: ``granted``, ``denied``, or ``unlimited`` because the store
         did not answer."""
         self._limits = {
-            kind: (Limit(LIMIT, count, count, MINUTE_MS),) for kind, count in per_minute.items()
+            kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()
         }
-        self._standing: dict[tuple[str, str], Callable[[], Awaitable[Lease | Denial]]] = {}
+        self._callers: dict[tuple[str, str], _Caller] = {}
+
+    def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
+        """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
+        if kind is None or kind not in self._limits:
+            return _UNLIMITED
+        known = self._callers.get((kind, caller))
+        if known is None or not known.standing.take_at_once():
+            return None
+        self.decisions[kind, "granted"] += 1
+        now_epoch = now_ms // 1000
+        if known.told_epoch != now_epoch:
+            known.headers = _headers(known.standing.limits()[LIMIT], now_ms)
+            known.told_epoch = now_epoch
+        return known.headers
 
     async def admit(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """Take one request; raises `RateLimitExceededError` if there is none left."""
-        limits = self._limits.get(kind) if kind is not None else None
-        if limits is None or kind is None:
-            return ()
-        count = limits[0].capacity
-        attempt = self._standing.get((kind, caller))
-        if attempt is None:
-            if len(self._standing) >= CALLERS_MAX:
-                self._standing.clear()
-            attempt = self._standing[kind, caller] = self.limiter.standing(
-                f"api/{caller}",
-                kind,
-                {LIMIT: 1},
-                limits=limits,
-                on_unavailable="allow",
-                prefetch=max(1, min(BLOCK_MAX, count // BLOCKS_PER_MINUTE)),
-            )
-        outcome = await attempt()
+        limit = self._limits.get(kind) if kind is not None else None
+        if limit is None or kind is None:
+            return _UNLIMITED
+        outcome = await self._caller(kind, caller, limit).standing.take()
         if isinstance(outcome, Denial):
             self.decisions[kind, "denied"] += 1
             raise RateLimitExceededError(outcome.violations)
         self.decisions[kind, "unlimited" if outcome.unlimited else "granted"] += 1
-        return _headers(outcome, count, now_ms)
+        if outcome.unlimited:
+            return ((b"ratelimit-limit", b"%d" % limit.capacity),)
+        return _headers(outcome.limits[LIMIT], now_ms)
+
+    def _caller(self, kind: str, caller: str, limit: Limit) -> _Caller:
+        known = self._callers.get((kind, caller))
+        if known is None:
+            if len(self._callers) >= CALLERS_MAX:
+                self._callers.clear()
+            known = self._callers[kind, caller] = _Caller(
+                self.limiter.standing(
+                    f"api/{caller}",
+                    kind,
+                    {LIMIT: 1},
+                    limits=[limit],
+                    on_unavailable="allow",
+                    prefetch=max(1, min(BLOCK_MAX, limit.capacity // BLOCKS_PER_MINUTE)),
+                )
+            )
+        return known
 
 
-def _headers(lease: Lease, count: int, now_ms: int) -> Headers:
-    status = lease.limits.get(LIMIT)
-    if status is None:
-        return ((b"ratelimit-limit", b"%d" % count),)
+def _headers(status: LimitStatus, now_ms: int) -> Headers:
     reset_secs = -(-max(0, status.full_at_ms - now_ms) // 1000)
     return (
-        (b"ratelimit-limit", b"%d" % count),
+        (b"ratelimit-limit", b"%d" % status.limit.capacity),
         (b"ratelimit-remaining", b"%d" % max(0, status.remaining)),
         (b"ratelimit-reset", b"%d" % reset_secs),
     )

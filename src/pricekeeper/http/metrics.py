@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import (
@@ -23,12 +23,12 @@ from prometheus_client import (
 )
 from prometheus_client import Counter as Total
 
-from pricekeeper.telemetry import BOUNDS, Sizes, StoreMeter
+from pricekeeper.telemetry import BOUNDS, BOUNDS_US, Durations, Sizes, StoreMeter
 
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
-_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_US: Final = 1_000_000
 _METHODS: Final = frozenset({"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 _LIMIT_NAMES_MAX: Final = 200
 """Limits are named by tenants; beyond this many names, the rest counts as one."""
@@ -102,14 +102,16 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._store = store
-        self._requests = Histogram(*REQUESTS, buckets=_SECONDS, registry=self.registry)
-        self._children: dict[tuple[str, str, int], Histogram] = {}
+        self._requests = Histogram(
+            *REQUESTS, buckets=[bound / _US for bound in BOUNDS_US], registry=self.registry
+        )
+        self._durations: dict[tuple[str, str, int], Durations] = {}
         self._totals = {family.name: Total(*family, registry=self.registry) for family in TOTALS}
         self._sizes = {
             family.name: Histogram(*family, buckets=BOUNDS, registry=self.registry)
             for family in SIZES
         }
-        self._carried: dict[tuple[str, tuple[str, ...]], float] = {}
+        self._carried: dict[tuple[str, ...], float] = {}
         self.aggregator_lag = self._gauge(LAG)
         self.quota = self._gauge(QUOTA)
         self._problems: Counter[str] = Counter()
@@ -121,14 +123,12 @@ class Metrics:
     def request(self, method: str, route: str, status: int, elapsed_us: int) -> None:
         """Note one request that was answered."""
         place = (method, route, status)
-        child = self._children.get(place)
-        if child is None:
+        durations = self._durations.get(place)
+        if durations is None:
             # Bounded: routes are ours, and a method that we do not know counts as one.
             known = method if method in _METHODS else _REST
-            child = self._requests.labels(known, route, str(status))
-            if known == method:
-                self._children[place] = child
-        child.observe(elapsed_us / 1e6)
+            durations = self._durations.setdefault((known, route, status), Durations())
+        durations.note(elapsed_us)
 
     def problem(self, code: str) -> None:
         """Note a request that was refused or failed; the codes are those of our own errors."""
@@ -148,19 +148,21 @@ class Metrics:
         for key, count in counts.items():
             labels = key if isinstance(key, tuple) else (key,) if key else ()
             place = total.labels(*labels) if labels else total  # there from now on, be it at 0
-            place.inc(self._more(name, labels, count))
+            place.inc(self._more((name, *labels), count))
 
     def carry_sizes(self, name: str, sizes: Sizes) -> None:
         """Add the sizes that were noted since the last time to the histogram of that name."""
-        histogram = self._sizes[name]
-        # As its observe() does for one, for many at once; it has no public way to.
-        for place, count in enumerate(sizes.counts):
-            histogram._buckets[place].inc(self._more(name, (str(place),), count))  # noqa: SLF001
-        histogram._sum.inc(self._more(name, (), sizes.total))  # noqa: SLF001
+        self._carry_histogram(self._sizes[name], (name,), sizes.counts, sizes.total)
 
     def carry_own(self) -> None:
         """Carry over what the store and the HTTP layer itself have counted."""
         meter = self._store
+        for (method, route, status), durations in self._durations.items():
+            labels = (method, route, str(status))
+            counts, total = durations.counts, durations.total / _US
+            self._carry_histogram(
+                self._requests.labels(*labels), (REQUESTS.name, *labels), counts, total
+            )
         self.carry("pricekeeper_problems", self._problems)
         self.carry("pricekeeper_limit_decisions", self._limit_decisions)
         self.carry("pricekeeper_store_calls", meter.calls)
@@ -181,9 +183,16 @@ class Metrics:
             return generate_latest(shared)
         return generate_latest(self.registry)
 
-    def _more(self, name: str, labels: tuple[str, ...], count: float) -> float:
+    def _carry_histogram(
+        self, histogram: Histogram, place: tuple[str, ...], counts: Sequence[int], total: float
+    ) -> None:
+        # As its observe() does for one, for many at once; it has no public way to.
+        for bucket, count in enumerate(counts):
+            histogram._buckets[bucket].inc(self._more((*place, str(bucket)), count))  # noqa: SLF001
+        histogram._sum.inc(self._more(place, total))  # noqa: SLF001
+
+    def _more(self, place: tuple[str, ...], count: float) -> float:
         """How much a count has grown since it was carried over last."""
-        place = (name, labels)
         before = self._carried.get(place, 0)
         self._carried[place] = count
         return max(0, count - before)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from pricekeeper.bootstrap import Services
 from pricekeeper.http.incoming import Incoming
-from pricekeeper.http.limits import ApiLimits
+from pricekeeper.http.limits import ApiLimits, Headers
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.tokens import Principal
 from pricekeeper.values import AppId, OrgId
@@ -31,19 +33,33 @@ class Access(Enum):
     ANY_CLIENT = "any client, with its access token"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+SECURITY: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """What goes back: a status, a value to encode (bytes go as they are) and headers."""
 
     status: int
     body: Any = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
     media_type: bytes = JSON.encode()
+    security: tuple[tuple[bytes, bytes], ...] = SECURITY
+
+    def encoded(self) -> Answer:
+        """The same, with bytes for a body if there is one."""
+        if self.body is None or isinstance(self.body, bytes):
+            return self
+        return msgspec.structs.replace(self, body=_encode(self.body))
 
 
-@dataclass(slots=True)
-class Call:
-    """One request that has passed the gate: who it is from, and what it names."""
+class Call(msgspec.Struct):
+    """One request: who it is from, and what it names."""
 
     services: Services
     api_limits: ApiLimits
@@ -53,6 +69,8 @@ class Call:
     path: Mapping[str, str]
     principal: Principal | None = None
     body: Any = None
+    limit_headers: Headers = ()
+    """What the caller is told of its rate limit."""
 
     @property
     def org_id(self) -> OrgId:

@@ -40,15 +40,18 @@ class Paths(Generic[_Target]):
                 node = node.children.setdefault(segment, _Node())
         node.target = target
 
-    def find(self, path: str) -> tuple[_Target, dict[str, str]] | None:
-        """The target of the path and the parameters in it. Literal segments come first."""
+    def find(self, path: str) -> tuple[_Target | None, dict[str, str]]:
+        """The target of the path, if there is one, and the parameters in it.
+
+        Literal segments come first.
+        """
         node, parameters = self._root, dict[str, str]()
         for segment in path.split("/"):
             child = node.children.get(segment)
             if child is None:
                 if node.other is None or not segment:
-                    return None
+                    return None, parameters
                 parameters[node.name] = segment
                 child = node.other
             node = child
-        return None if node.target is None else (node.target, parameters)
+        return node.target, parameters
