@@ -165,6 +165,43 @@ def test_logins_beyond_the_limit_are_refused(narrow: Tenant) -> None:
     assert refused.headers["cache-control"] == "no-store"
 
 
+def test_each_client_has_logins_and_refreshes_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """What one has used up is there for another, at one address too; registering was a login."""
+    environment = {**ENVIRONMENT, SETTING: "token=3,refresh=1,revoke=1"}
+    with running_server(tmp_path_factory.mktemp("own"), environment=environment) as server:
+        one, other = (Tenant(Api(server.url)).register() for _ in range(2))
+        replies = [[login(tenant) for _ in range(3)] for tenant in (one, other)]
+        assert [[reply.status for reply in each] for each in replies] == [[200, 200, 429]] * 2
+        for tenant, granted in ((one, replies[0][0]), (other, replies[1][0])):
+            form = {"grant_type": "refresh_token", "refresh_token": granted.json["refresh_token"]}
+            assert tenant.api.call("POST", "/auth/refresh", form).status == 200
+            check_refusal(tenant.api.call("POST", "/auth/refresh", form))
+            token = granted.json["access_token"]
+            body = {"token": "none"}
+            assert tenant.api.call("POST", "/auth/introspect", body, token=token).status == 200
+            check_refusal(tenant.api.call("POST", "/auth/revoke", body, token=token))
+
+
+def test_an_address_that_fails_too_often_counts_as_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Making up names does not help: soon nobody looks whether such a client exists."""
+    environment = {**ENVIRONMENT, SETTING: "token=3,failures=4"}
+    with running_server(tmp_path_factory.mktemp("made-up"), environment=environment) as server:
+        api = Api(server.url)
+        body = {"grant_type": "client_credentials", "client_secret": "pks_guess"}
+        replies = [
+            api.call("POST", "/auth/token", {**body, "client_id": f"org-{uuid.uuid4()}"})
+            for _ in range(20)
+        ]
+        assert [reply.status for reply in replies[:4]] == [401] * 4
+        check_refusal(replies[-1])
+        denied = 'pricekeeper_api_limit_decisions_total{limit="token",outcome="denied"}'
+        assert scrape(api)[denied] >= 8
+
+
 def test_refused_credentials_are_limited_by_address(narrow: Tenant) -> None:
     """Wrong keys, tokens and secrets from one address count together; right ones go through."""
     api, missing = narrow.api, f"{narrow.org}/apps"

@@ -2,7 +2,8 @@
 
 The order matters. Credentials come first, so that nothing is told to who has none. Then the path
 must name the caller itself: another tenant's resource and an absent one are both simply not
-there, and the store is not even asked. Then the caller's rate limit.
+there, and the store is not even asked. Then the caller's rate limit; where the body says who is
+calling, the handler asks for it, with `limit_claimant`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.http.operation import Access, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, WrongAudienceError
+from pricekeeper.tenants import parse_client_id
 from pricekeeper.tokens import Principal
 from pricekeeper.values import parse_app_id, parse_org_id
 
@@ -31,7 +33,8 @@ async def admit(call: Call, operation: Operation) -> None:
     access = operation.access
     if access is Access.PUBLIC:
         _check_path(call)
-        await _limit(call, operation, f"address/{address_of(call)}")
+        if not operation.oauth:
+            await _limit(call, operation.limit, f"address/{address_of(call)}")
         return
     try:
         if access is Access.PROVISIONING:
@@ -45,13 +48,22 @@ async def admit(call: Call, operation: Operation) -> None:
     _check_path(call)
     if call.principal is not None:
         _check_tenant(call, call.principal, access)
-    await _limit(call, operation, caller)
+    await _limit(call, operation.limit, caller)
+
+
+async def limit_claimant(call: Call, kind: str, client_id: str | None) -> None:
+    """Count a request by the client that it claims to be from, if that could be one."""
+    try:
+        claimed = None if client_id is None else parse_client_id(client_id).client_id
+    except InvalidValueError:
+        claimed = None
+    now_ms = call.services.clock.now_ms()
+    await _limit(call, kind, call.api_limits.claimant(claimed, address_of(call), now_ms))
 
 
 async def count_failure(call: Call) -> None:
     """Note refused credentials; raises `RateLimitExceededError` if an address has too many."""
-    now_ms = call.services.clock.now_ms()
-    await call.api_limits.admit("failures", f"address/{address_of(call)}", now_ms)
+    await call.api_limits.note_failure(address_of(call), call.services.clock.now_ms())
 
 
 def address_of(call: Call) -> str:
@@ -108,11 +120,11 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
         raise NotFoundError("app")
 
 
-async def _limit(call: Call, operation: Operation, caller: str) -> None:
+async def _limit(call: Call, kind: str | None, caller: str) -> None:
     limits, now_ms = call.api_limits, call.services.clock.now_ms()
-    headers = limits.admit_at_once(operation.limit, caller, now_ms)
+    headers = limits.admit_at_once(kind, caller, now_ms)
     if headers is None:
-        headers = await limits.admit(operation.limit, caller, now_ms)
+        headers = await limits.admit(kind, caller, now_ms)
     call.limit_headers = headers
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pricekeeper.errors import InvalidTokenError
 from pricekeeper.http import wire
-from pricekeeper.http.gate import address_of, bearer_of
+from pricekeeper.http.gate import address_of, bearer_of, limit_claimant
 from pricekeeper.http.oauth import (
     FORM,
     NO_STORE,
@@ -30,6 +30,7 @@ async def token(call: Call) -> Answer:
     client = client_of(call, given.client_id, given.client_secret)
     if client is None:
         raise OAuthRefusedError("invalid_request", "client_id and client_secret are required")
+    await limit_claimant(call, "token", client[0])
     grant = await call.services.identity.issue(
         *client, user_agent=_user_agent(call), address=address_of(call)
     )
@@ -41,7 +42,9 @@ async def refresh(call: Call) -> Answer:
     given = await parameters(call, wire.RefreshBody)
     if given.grant_type != "refresh_token":
         raise OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token")
-    grant = await call.services.identity.refresh(given.refresh_token)
+    identity = call.services.identity
+    await limit_claimant(call, "refresh", identity.refreshes_for(given.refresh_token))
+    grant = await identity.refresh(given.refresh_token)
     return Answer(200, _granted(grant), NO_STORE)
 
 
@@ -123,12 +126,15 @@ async def _caller(call: Call, given: wire.RevokeBody) -> str:
     access_token = bearer_of(call)
     if access_token is not None:
         try:
-            return (await call.services.identity.validate(access_token)).client_id
+            caller = (await call.services.identity.validate(access_token)).client_id
         except InvalidTokenError as error:
             raise AccessDeniedError("the access token does not count") from error
+        await limit_claimant(call, "revoke", caller)
+        return caller
     client = client_of(call, given.client_id, given.client_secret)
     if client is None:
         raise AccessDeniedError("an access token or the client's secret is needed")
+    await limit_claimant(call, "revoke", client[0])
     return (await call.services.credentials.authenticate(*client)).client.client_id
 
 

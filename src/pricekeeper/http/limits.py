@@ -3,6 +3,10 @@
 Each client, key or address has a bucket per kind of request. Tokens are fetched ahead in blocks,
 so that most requests are decided in memory. If the store does not answer, requests are let
 through here: whatever they want from the store will say so itself.
+
+Who has yet to prove to be a client counts as the client it claims to be, at the address it comes
+from: nobody is kept out by what others send in its name from elsewhere. But an address that
+fails too often counts as one, whatever it claims, so that making up names does not help.
 """
 
 from __future__ import annotations
@@ -50,6 +54,23 @@ class ApiLimits:
             kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()
         }
         self._callers: dict[tuple[str, str], _Caller] = {}
+        self._strained_until_ms: dict[str, int] = {}
+
+    def claimant(self, client_id: str | None, address: str, now_ms: int) -> str:
+        """As whom to count a request that claims to be from that client."""
+        if client_id is None or self._strained_until_ms.get(address, 0) > now_ms:
+            return f"address/{address}"
+        return f"client/{client_id}/{address}"
+
+    async def note_failure(self, address: str, now_ms: int) -> None:
+        """Count refused credentials; raises `RateLimitExceededError` if there were too many."""
+        try:
+            await self.admit("failures", f"address/{address}", now_ms)
+        except RateLimitExceededError as error:
+            if len(self._strained_until_ms) >= CALLERS_MAX:
+                self._strained_until_ms.clear()
+            self._strained_until_ms[address] = now_ms + (error.retry_after_ms or MINUTE_MS)
+            raise
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
         """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""

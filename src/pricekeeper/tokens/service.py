@@ -151,6 +151,10 @@ class Identity:
         self.meter.refreshed += 1
         return self._grant(policy, opened)
 
+    def refreshes_for(self, refresh_token: str) -> str | None:
+        """The client that a refresh token of ours was made for, whether or not it still counts."""
+        return self._sessions.subject_of(refresh_token)
+
     async def validate(self, access_token: str) -> Principal:
         """Whom the token speaks for; without a store call, if it was seen a moment ago."""
         return await self._validator.validate(access_token)
