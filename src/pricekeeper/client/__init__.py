@@ -3,18 +3,18 @@
 ::
 
     async with PriceKeeper(url, client_id, client_secret) as keeper:
-        model = await keeper.select()
-        async with await keeper.acquire(model.label, {"rpm": 1, "tpm": 1200}) as lease:
-            reply = call_bedrock(model.bedrock_model_id)
-            await lease.adjust({"tpm": reply.total_tokens - 1200})
-        await keeper.record(model.label, reply.input_tokens, reply.output_tokens)
+        async with keeper.call({"rpm": 1, "tpm": 4_000}) as call:
+            reply = bedrock.converse(modelId=call.model_id, messages=messages)
+            call.used(reply)
 
+`keeper.select`, `keeper.acquire` and `keeper.record` are its parts, for whoever needs them apart.
 Tokens are fetched, renewed and replaced behind the scenes. What an app acts on comes as values;
 what is only shown comes as the JSON of the REST contract. Errors are in `client.errors`.
 """
 
 from pricekeeper.client.admin import Admin
 from pricekeeper.client.answers import Recorded, Selection
+from pricekeeper.client.calls import ModelCall
 from pricekeeper.client.errors import (
     ForbiddenError,
     MissingError,
@@ -34,6 +34,7 @@ __all__ = [
     "ForbiddenError",
     "Lease",
     "MissingError",
+    "ModelCall",
     "PriceKeeper",
     "QuotaSpentError",
     "RateLimitedError",

@@ -6,13 +6,15 @@ id, a lease and its adjustments have theirs, and asking changes nothing.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Final, Self, TypedDict, Unpack
 
 from pricekeeper.client.answers import Recorded, Selection
+from pricekeeper.client.calls import TOKENS, ModelCall
 from pricekeeper.client.tokens import Tokens
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
@@ -23,9 +25,11 @@ from pricekeeper.client.transport import (
     path_of,
 )
 from pricekeeper.clock import Clock, SystemClock
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import InvalidValueError, SettingsError
 from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.values import parse_app_id
+
+ENVIRONMENT: Final = ("PRICEKEEPER_URL", "PRICEKEEPER_CLIENT_ID", "PRICEKEEPER_CLIENT_SECRET")
 
 
 class UsageFields(TypedDict, total=False):
@@ -70,6 +74,15 @@ class PriceKeeper:
         self._begin(HttpTransport(wire, self.tokens, clock), client, clock)
 
     @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """From ``PRICEKEEPER_URL``, ``PRICEKEEPER_CLIENT_ID`` and ``PRICEKEEPER_CLIENT_SECRET``."""
+        given = os.environ if environment is None else environment
+        for name in ENVIRONMENT:
+            if not given.get(name):
+                raise SettingsError(name, "must be set: it comes with the app's credentials")
+        return cls(*(given[name] for name in ENVIRONMENT))
+
+    @classmethod
     def over(cls, transport: Transport, client: Client) -> Self:
         """The same, on whatever carries the requests and knows who sends them."""
         made = cls.__new__(cls)
@@ -96,6 +109,14 @@ class PriceKeeper:
         selected = Selection.of(await self._get("model-selection", query))
         self._selected, self._keep_until_ms = selected, now_ms + selected.keep_secs * 1000
         return selected
+
+    def call(self, consume: Mapping[str, int] | None = None, *, settle: str = TOKENS) -> ModelCall:
+        """One model call inside its budget, as an ``async with`` block: see `client.calls`.
+
+        ``consume`` is taken from the buckets of whatever label is chosen; nothing, if it is left
+        out. The limit that ``settle`` names is set right afterwards.
+        """
+        return ModelCall(self, consume or {}, settle)
 
     async def record(
         self,
