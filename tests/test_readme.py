@@ -17,6 +17,7 @@ README = Path(__file__).parent.parent / "README.md"
 def demo(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A running demo, and the variables that it says to export."""
     with running_server(tmp_path, "--demo", environment={}) as server:
+        assert server.output().startswith("Demo Company is there.")  # and no log line before
         exported = dict(re.findall(r"^export (\w+)=(\S+)$", server.output(), re.MULTILINE))
         yield {**exported, "URL": server.url}
 

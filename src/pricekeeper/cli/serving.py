@@ -26,6 +26,7 @@ from pricekeeper.settings import (
     SqliteLocation,
     read_settings,
 )
+from pricekeeper.telemetry.logs import configure_logging
 
 GRACEFUL_SECS: Final = 30
 _APP: Final = "pricekeeper.http.app:app_from_environment"
@@ -69,6 +70,7 @@ def serve(
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
     """Open everything once, so that a mistake is told here and not by every worker."""
+    configure_logging("error", for_good=False)  # a person reads this; the log begins with serving
     async with open_services(settings) as services:
         if demo:
             await prepare_demo(services, url, console)

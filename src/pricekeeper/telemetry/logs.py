@@ -77,8 +77,11 @@ class RedactingLogger:
     debug = info = warning = error = exception = critical = msg
 
 
-def configure_logging(level: str) -> None:
-    """Set up logging for this process: ours as JSON lines, everybody else's from warnings up."""
+def configure_logging(level: str, *, for_good: bool = True) -> None:
+    """Set up logging for this process: ours as JSON lines, everybody else's from warnings up.
+
+    Loggers keep what they find at first use, unless this is not ``for_good``.
+    """
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -88,7 +91,7 @@ def configure_logging(level: str) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=lambda *_: RedactingLogger(),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=for_good,
     )
     logging.basicConfig(level=logging.WARNING, handlers=[_RedactingHandler()], force=True)
 
