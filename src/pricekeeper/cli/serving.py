@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -59,13 +60,31 @@ def serve(
         raise SettingsError(
             STORE, "a database in memory has one process; use a file, or --workers 1"
         )
-    url = f"http://{host}:{port}"
-    asyncio.run(_prepare(settings, url, demo=demo, console=console))
-    console.print(
-        f"serving on [bold]{url}[/bold] ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
-    )
-    console.print(f"the API, readable: [bold]{url}/docs[/bold]", soft_wrap=True)
-    _run(host, port, workers, settings.trusted_proxies)
+    with _bound(host, port) as listening:
+        name = f"[{host}]" if ":" in host else host
+        url = f"http://{name}:{listening.getsockname()[1]}"
+        asyncio.run(_prepare(settings, url, demo=demo, console=console))
+        console.print(
+            f"serving on [bold]{url}[/bold] ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
+        )
+        console.print(f"the API, readable: [bold]{url}/docs[/bold]", soft_wrap=True)
+        _run(listening, workers, settings.trusted_proxies)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """The address to serve on, ours from now on: before anything is made or printed."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise SettingsError(
+            "--host, --port",
+            f"can't serve on {host}, port {port} ({error.strerror}); choose another",
+        ) from error
+    made.set_inheritable(True)  # workers are processes of their own
+    return made
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
@@ -79,18 +98,14 @@ async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console
 def server_config(
     app: Any,
     *,
-    host: str,
-    port: int,
     workers: int = 1,
     factory: bool = False,
     trusted_proxies: str = "",
 ) -> uvicorn.Config:
-    """How the application is served, wherever it is."""
+    """How the application is served, on whatever socket."""
     return uvicorn.Config(
         app,
         factory=factory,
-        host=host,
-        port=port,
         workers=workers,
         loop="uvloop",
         http=_PROTOCOL,
@@ -105,23 +120,21 @@ def server_config(
     )
 
 
-def _run(host: str, port: int, workers: int, trusted_proxies: str) -> None:
+def _run(listening: socket.socket, workers: int, trusted_proxies: str) -> None:
     metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
     if metrics_folder is not None:
         os.environ[MULTIPROCESS] = metrics_folder
     config = server_config(
         _APP,
         factory=True,
-        host=host,
-        port=port,
         workers=workers,
         trusted_proxies=trusted_proxies,
     )
     try:
         if workers > 1:
-            Multiprocess(config, sockets=[config.bind_socket()]).run()
+            Multiprocess(config, sockets=[listening]).run()
         else:
-            uvicorn.Server(config).run()
+            uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
         return  # the server has shut down properly; this is how it says so
     finally:

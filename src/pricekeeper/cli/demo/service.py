@@ -41,8 +41,7 @@ def running_service(settings: Settings, clock: Clock) -> Iterator[str]:
     """Serve on a free port of the loopback address; the value is the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
-        config = server_config(make_app(settings, clock=clock), host="127.0.0.1", port=port)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_config(make_app(settings, clock=clock)))
         thread = threading.Thread(target=server.run, args=([listening],), name="pricekeeper-demo")
         thread.start()
         try:
