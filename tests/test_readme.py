@@ -1,10 +1,13 @@
 """The README's commands, pasted: every one of them works on what `serve --demo` brings up."""
 
+import asyncio
 import os
 import re
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +49,27 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
     assert "QUOTA_EXCEEDED" in fallback
     assert '"app_name": "Assistant"' in operator
     assert 'outcome="made"} 1.0' in operator
+
+
+def test_the_python_works_as_pasted(demo: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With whatever model answers: the usage is counted."""
+    (block,) = blocks("python")
+    for name in ("URL", "CLIENT_ID", "CLIENT_SECRET"):
+        monkeypatch.setenv(f"PRICEKEEPER_{name}", demo[name])
+    made = f"async def main(bedrock, messages):\n{textwrap.indent(block, '    ')}    return call\n"
+    names: dict[str, Any] = {}
+    exec(made, names)  # noqa: S102 - what the README says
+
+    call = asyncio.run(names["main"](Bedrock(), []))
+    assert call.recorded.cost_usd_micros == (900 * 4_400_000 + 80 * 22_000_000) // 1_000_000
+
+
+class Bedrock:
+    """Answers like Converse."""
+
+    def converse(self, **asked: Any) -> dict[str, Any]:
+        assert "opus" in asked["modelId"]
+        return {"usage": {"inputTokens": 900, "outputTokens": 80, "totalTokens": 980}}
 
 
 def test_every_file_it_points_to_exists() -> None:

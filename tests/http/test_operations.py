@@ -37,6 +37,19 @@ def test_every_setting_is_documented_as_it_is() -> None:
     assert documented == [(one.name, one.default, one.meaning) for one in SETTINGS]
 
 
+def test_no_setting_is_left_out() -> None:
+    """Whatever variable the package knows is in one of the tables: the service's or a client's."""
+    source = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    known = {name for text in source for name in re.findall(r"\bPRICEKEEPER_[A-Z_]*[A-Z]\b", text)}
+    service, client = (
+        {name.strip("`") for name, *_ in table(heading)}
+        for heading in ("Settings", "Settings of a client")
+    )
+    assert (service | client, service & client) == (known, set())
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert all(name in readme for name in client)
+
+
 def test_the_documented_limits_are_the_limits() -> None:
     """The numbers in the text."""
     text = " ".join(OPERATIONS.split())
