@@ -10,9 +10,13 @@ from pricekeeper.errors import SettingsError
 from pricekeeper.settings import (
     MEMORY,
     PREFIX_DEFAULT,
+    AwsOffers,
     DynamoDbLocation,
+    GenaiPackage,
+    PriceLocation,
     SqliteLocation,
     StoreLocation,
+    parse_price_location,
     parse_store_location,
     read_settings,
 )
@@ -103,3 +107,59 @@ def test_any_text_is_a_store_or_a_settings_error(scheme: str, rest: str) -> None
     except SettingsError:
         return
     assert isinstance(location, SqliteLocation | DynamoDbLocation)
+
+
+@pytest.mark.parametrize(
+    ("text", "location"),
+    [
+        ("", None),
+        ("genai-prices", GenaiPackage()),
+        ("aws:eu-central-1", AwsOffers("eu-central-1")),
+        ("aws:us-gov-west-1:prices.json", AwsOffers("us-gov-west-1", ("prices.json",))),
+        (
+            f"aws:us-east-1:/prices/a.json,{LOOPBACK}/b.json",
+            AwsOffers("us-east-1", ("/prices/a.json", f"{LOOPBACK}/b.json")),
+        ),
+    ],
+)
+def test_a_price_source_is_a_package_or_a_region(text: str, location: PriceLocation | None) -> None:
+    """With the files or URLs to read, where they are not AWS's own; none is fine too."""
+    assert read_settings({"PRICEKEEPER_PRICE_SOURCE": text}).price_source == location
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("genai", "is no source of prices"),
+        ("genai-prices ", "is no source of prices"),
+        ("prices.json", "is no source of prices"),
+        ("aws", "is no source of prices"),
+        ("aws:", "is no source of prices"),
+        ("AWS:us-east-1", "is no source of prices"),
+        ("aws::prices.json", "'' is not an AWS region"),
+        ("aws:prices.json", "'prices.json' is not an AWS region"),
+        ("aws:us-east", "'us-east' is not an AWS region"),
+        ("aws:us-east-1:", "'' is no file"),
+        ("aws:us-east-1:a.json,", "'' is no file"),
+        ("aws:us-east-1:s3://bucket/a.json", "is no file and no http"),
+    ],
+)
+def test_a_typo_in_the_price_source_is_told_when_settings_are_read(text: str, message: str) -> None:
+    """Not by the job that asks for prices once a day; the message has the forms there are."""
+    with pytest.raises(SettingsError, match=message) as caught:
+        read_settings({"PRICEKEEPER_PRICE_SOURCE": text})
+    assert caught.value.setting == "PRICEKEEPER_PRICE_SOURCE"
+    assert "use genai-prices, aws:REGION or aws:REGION:FILE_OR_URL" in str(caught.value)
+
+
+@given(
+    scheme=st.sampled_from(["", "genai", "aws:", "aws:us-east-1:"]),
+    rest=st.text() | st.text(alphabet="aws:/-1,."),
+)
+def test_any_text_is_a_price_source_or_a_settings_error(scheme: str, rest: str) -> None:
+    """No spelling, however odd, ends in another error than ours."""
+    try:
+        location = parse_price_location(scheme + rest)
+    except SettingsError:
+        return
+    assert isinstance(location, GenaiPackage | AwsOffers)

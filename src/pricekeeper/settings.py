@@ -1,7 +1,7 @@
 """Settings: the environment and a settings file, read once into a frozen value.
 
-This is the only module that looks at environment variables. A location of a store is
-parsed here too, so that a typo is told at start and not at the first request.
+This is the only module that looks at environment variables. Where the store is and where prices
+come from is parsed here too, so that a typo is told at start and not when it is first needed.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ _STORE_EXAMPLES: Final = (
     "use sqlite:///path/to/file.db, sqlite://:memory: "
     "or dynamodb://REGION?prefix=NAME-&endpoint=http://127.0.0.1:8000"
 )
+_SOURCE_EXAMPLES: Final = "use genai-prices, aws:REGION or aws:REGION:FILE_OR_URL[,FILE_OR_URL...]"
 _REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{0,100}")
 
@@ -75,6 +76,22 @@ class DynamoDbLocation:
 
 
 StoreLocation: TypeAlias = SqliteLocation | DynamoDbLocation
+
+
+@dataclass(frozen=True, slots=True)
+class GenaiPackage:
+    """Prices from the package ``genai-prices``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwsOffers:
+    """Prices from AWS's offers of a region: those files or URLs, or what AWS publishes."""
+
+    region: str
+    places: tuple[str, ...] = ()
+
+
+PriceLocation: TypeAlias = GenaiPackage | AwsOffers
 
 
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
@@ -131,7 +148,7 @@ class Settings:
     aggregator_interval_secs: int = 60
     issuer: str = "pricekeeper"
     audience: str = "pricekeeper"
-    price_source: str | None = None
+    price_source: PriceLocation | None = None
     log_level: str = "info"
     drain_secs: int = 1
     trusted_proxies: str = ""
@@ -145,7 +162,7 @@ class Settings:
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings that this environment asks for; a settings file fills what it leaves open."""
     given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
-    config, key = given.get(CONFIG), given.get(PROVISIONING_KEY)
+    config, key, prices = (given.get(name) for name in (CONFIG, PROVISIONING_KEY, PRICE_SOURCE))
     if key is not None and len(key) < KEY_LENGTH_MIN:
         raise SettingsError(PROVISIONING_KEY, f"needs at least {KEY_LENGTH_MIN} characters")
     level = given.get(LOG_LEVEL, "info").lower()
@@ -162,7 +179,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         ),
         issuer=given.get(ISSUER) or "pricekeeper",
         audience=given.get(AUDIENCE) or "pricekeeper",
-        price_source=given.get(PRICE_SOURCE) or None,
+        price_source=parse_price_location(prices) if prices else None,
         log_level=level,
         trusted_proxies=given.get(TRUSTED_PROXIES, ""),
         drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
@@ -247,6 +264,24 @@ def _dynamodb_location(url: str) -> DynamoDbLocation:
             raise SettingsError(STORE, f"endpoint {endpoint!r} is not an http(s) URL")
         endpoint = endpoint.rstrip("/")
     return DynamoDbLocation(region, prefix, endpoint)
+
+
+def parse_price_location(text: str) -> PriceLocation:
+    """``genai-prices``, ``aws:REGION`` or ``aws:REGION:FILE_OR_URL[,FILE_OR_URL...]``."""
+    if text == "genai-prices":
+        return GenaiPackage()
+    scheme, _, rest = text.partition(":")
+    region, named, places = rest.partition(":")
+    if scheme != "aws" or not rest:
+        raise SettingsError(PRICE_SOURCE, f"{text!r} is no source of prices; {_SOURCE_EXAMPLES}")
+    if not _REGION.fullmatch(region):
+        raise SettingsError(PRICE_SOURCE, f"{region!r} is not an AWS region; {_SOURCE_EXAMPLES}")
+    listed = tuple(places.split(",")) if named else ()
+    for place in listed:
+        if not place or ("://" in place and not place.startswith(("https://", "http://"))):
+            told = f"{place!r} is no file and no http(s) URL; {_SOURCE_EXAMPLES}"
+            raise SettingsError(PRICE_SOURCE, told)
+    return AwsOffers(region, listed)
 
 
 def _split(url: str) -> SplitResult:

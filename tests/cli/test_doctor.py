@@ -1,6 +1,7 @@
 """The doctor: all is well when it is, and each thing that can be wrong is found and has a fix."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ from cli.conftest import Cli, drop_a_table
 from free_port import free_port
 from pricekeeper.cli.checks import FREE_BYTES_CALM, FREE_BYTES_MIN
 from pricekeeper.clock import SystemClock
+from pricekeeper.errors import SettingsError
 from pricekeeper.metering.items import checkpoint_update
-from pricekeeper.settings import SqliteLocation
+from pricekeeper.settings import SqliteLocation, read_settings
 from pricekeeper.storage import open_store
 
 KEY = "PRICEKEEPER_PROVISIONING_KEY"
@@ -74,6 +76,9 @@ ILLS = {
     "bad store": Ill(
         "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_STORE", "mysql://x")
     ),
+    "no price source": Ill(
+        "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_PRICE_SOURCE", "genai")
+    ),
     "no such file": Ill(
         "models", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_CONFIG", "nowhere.yaml")
     ),
@@ -113,6 +118,15 @@ def test_each_ill_is_found(healthy: Cli, ill: Ill) -> None:
     code, found = levels(healthy)
     assert found[ill.check] == ill.level
     assert code == int("FAIL" in found.values())
+
+
+def test_a_bad_setting_is_told_as_serve_tells_it(healthy: Cli) -> None:
+    """Which one, what is wrong with it, and what would be right; there is nothing more to see."""
+    healthy.monkeypatch.setenv("PRICEKEEPER_PRICE_SOURCE", "aws:us-east")
+    (check,) = healthy("doctor", "--json").json["checks"]
+    with pytest.raises(SettingsError, match=r"_PRICE_SOURCE: .*use genai-prices") as told:
+        read_settings(os.environ)
+    assert (check["level"], check["told"]) == ("FAIL", str(told.value))
 
 
 def test_a_service_from_outside(service: Cli) -> None:

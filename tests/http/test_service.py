@@ -195,10 +195,27 @@ def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
     assert {kept["pepper"], kept["signing-keys.json"]} == {0o600}
 
 
-@pytest.mark.parametrize("key", [None, "too-short"])
-def test_without_a_provisioning_key_it_does_not_start(tmp_path: Path, key: str | None) -> None:
+@pytest.mark.parametrize(
+    ("given", "setting", "fix"),
+    [
+        ({}, "PRICEKEEPER_PROVISIONING_KEY", "16 characters"),
+        (
+            {"PRICEKEEPER_PROVISIONING_KEY": "too-short"},
+            "PRICEKEEPER_PROVISIONING_KEY",
+            "16 characters",
+        ),
+        (
+            {"PRICEKEEPER_PROVISIONING_KEY": KEY, "PRICEKEEPER_PRICE_SOURCE": "genai"},
+            "PRICEKEEPER_PRICE_SOURCE",
+            "use genai-prices",
+        ),
+    ],
+    ids=["no key", "short key", "no price source"],
+)
+def test_with_a_bad_setting_it_does_not_start(
+    tmp_path: Path, given: dict[str, str], setting: str, fix: str
+) -> None:
     """One line that names the setting and says what to do; nothing is created."""
-    given = {} if key is None else {"PRICEKEEPER_PROVISIONING_KEY": key}
     done = subprocess.run(
         [sys.executable, "-m", "pricekeeper", "serve", "--store", "sqlite:///store.db"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **given},
@@ -210,8 +227,8 @@ def test_without_a_provisioning_key_it_does_not_start(tmp_path: Path, key: str |
     )
     told = done.stdout + done.stderr
     assert done.returncode != 0
-    assert "PRICEKEEPER_PROVISIONING_KEY" in told
-    assert "16 characters" in told
+    assert setting in told
+    assert fix in told
     assert "Traceback" not in told
     assert len(told.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []

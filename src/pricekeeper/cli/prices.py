@@ -15,7 +15,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page, table
 from pricekeeper.errors import SettingsError
-from pricekeeper.settings import PRICE_SOURCE, Settings
+from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
 
 if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
@@ -116,7 +116,7 @@ async def check_prices(settings: Settings, *, source: SourceOption = None) -> Ou
 def _source(settings: Settings, named: str | None) -> PriceSource:
     from pricekeeper.bootstrap import price_source  # noqa: PLC0415
 
-    wanted = named or settings.price_source
+    wanted = parse_price_location(named) if named else settings.price_source
     if wanted is None:
         raise SettingsError(PRICE_SOURCE, "is not set; say --source genai-prices, for example")
     return price_source(wanted)
