@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pricekeeper.errors import ConflictError, InvalidConfigError
+from pricekeeper.errors import ConflictError, InvalidConfigError, InvalidValueError
+from pricekeeper.limiter import Limit
 from pricekeeper.tenants import AppSettings, OrgSettings, QuotaScope, RateLimit
+from pricekeeper.tenants import configuration as bounds
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from tenants.conftest import LABELS, app_body, org_body
 
@@ -143,6 +145,10 @@ def test_what_is_outside_is_refused_by_name(field: str, bad: list[Any]) -> None:
         ({"rate_limits": {"*": {"rpm": {**LIMIT, "burst": 1}}}}, {"rate_limits.*.rpm.burst"}),
         ({"rate_limits": {"*": {"rpm": {**LIMIT, "capacity": 0}}}}, {"rate_limits.*.rpm.capacity"}),
         (
+            {"rate_limits": {"*": {"rpm": {**LIMIT, "capacity": 10**12, "refill_amount": 1}}}},
+            {"rate_limits.*.rpm.refill_amount"},
+        ),
+        (
             {"rate_limits": {"*": {"rpm": {"capacity": 1.0, "refill_amount": -1}}}},
             {f"rate_limits.*.rpm.{name}" for name in LIMIT},
         ),
@@ -187,6 +193,23 @@ def test_rate_limits_become_values() -> None:
     """Ready for the limiter."""
     limits = org(rate_limits={"premium": {"rpm": LIMIT}}).rate_limits
     assert limits == {"premium": {"rpm": RateLimit(10, 5, 1000)}}
+
+
+@given(
+    capacity=st.integers(1, bounds.LIMIT_AMOUNT_MAX),
+    refill_amount=st.integers(1, bounds.LIMIT_AMOUNT_MAX),
+    refill_period_ms=st.integers(1, bounds.LIMIT_PERIOD_MS_MAX),
+)
+@example(capacity=10 * 366, refill_amount=1, refill_period_ms=86_400_000)
+@example(capacity=10 * 366 + 1, refill_amount=1, refill_period_ms=86_400_000)
+def test_what_is_taken_here_the_limiter_takes(**terms: int) -> None:
+    """A limit that it refused later would stop an app that has done nothing wrong."""
+    try:
+        Limit("rpm", **terms)
+    except InvalidValueError:
+        assert refused(rate_limits={"*": {"rpm": terms}}) == {"rate_limits.*.rpm.refill_amount"}
+    else:
+        org(rate_limits={"*": {"rpm": terms}})
 
 
 class TestShardCount:

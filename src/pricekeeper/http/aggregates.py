@@ -25,9 +25,10 @@ PAST_DAY_SECS: Final = 300
 
 _ORG: Final = "/api/v1/orgs/{org_id}"
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
+_DATE: Final = {"type": "string", "format": "date"}
 _RANGE: Final = (
-    Parameter("from", "The first day, yyyy-mm-dd.", {"type": "string", "format": "date"}),
-    Parameter("to", "The last day, yyyy-mm-dd.", {"type": "string", "format": "date"}),
+    Parameter("from", "The first day, yyyy-mm-dd.", _DATE, required=True),
+    Parameter("to", "The last day, yyyy-mm-dd.", _DATE, required=True),
 )
 
 

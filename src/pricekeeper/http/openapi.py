@@ -27,7 +27,7 @@ _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
 }
 _UUID: Final = {"type": "string", "format": "uuid"}
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
-    "org_id": _UUID,
+    "org_id": {**_UUID, "pattern": "^[0-9a-f-]+$"},
     "app_id": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
     "date": {"type": "string", "format": "date", "examples": ["2026-01-23"]},
     "lease_id": _UUID,
@@ -111,7 +111,13 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         for name in _NAME.findall(operation.path)
     ]
     parameters += [
-        {"name": p.name, "in": "query", "description": p.description, "schema": dict(p.schema)}
+        {
+            "name": p.name,
+            "in": "query",
+            "description": p.description,
+            "required": p.required,
+            "schema": dict(p.schema),
+        }
         for p in operation.query
     ]
     if parameters:

@@ -98,6 +98,7 @@ class Parameter:
     name: str
     description: str
     schema: Mapping[str, Any]
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,14 @@ PAGE_DEFAULT: Final = 100
 
 _ORG: Final = "/api/v1/orgs/{org_id}"
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_PAGING: Final = (
-    Parameter("after", "The `next` of the page before.", {"type": "string", "maxLength": 64}),
-    Parameter("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100}),
+_AFTER: Final = "The `next` of the page before."
+_LIMIT: Final = Parameter(
+    "limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100}
+)
+_ORG_PAGES: Final = (Parameter("after", _AFTER, {"type": "string", "format": "uuid"}), _LIMIT)
+_APP_PAGES: Final = (
+    Parameter("after", _AFTER, {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"}),
+    _LIMIT,
 )
 
 
@@ -215,7 +220,7 @@ def _provisioning(method: str, path: str, name: str, handler: Any, **more: Any) 
 
 OPERATIONS: Final = (
     _provisioning(
-        "GET", "/api/v1/orgs", "listOrgs", list_orgs, answers={200: wire.OrgList}, query=_PAGING
+        "GET", "/api/v1/orgs", "listOrgs", list_orgs, answers={200: wire.OrgList}, query=_ORG_PAGES
     ),
     _provisioning(
         "PUT",
@@ -239,7 +244,7 @@ OPERATIONS: Final = (
         "listApps",
         list_apps,
         answers={200: wire.AppList},
-        query=_PAGING,
+        query=_APP_PAGES,
         problems=frozenset({404}),
     ),
     _provisioning(

@@ -24,9 +24,7 @@ from pricekeeper.tenants import ANY_LABEL, Client, Policy, RateLimits
 from pricekeeper.values import ModelLabel
 
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_RFC3339: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII
-)
+_RFC3339: Final = re.compile(wire.TIMESTAMP, re.ASCII)
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 ENCODED_MAX: Final = 10_000
 _ENCODED: Final[dict[Client, tuple[Decision, bytes, bytes]]] = {}

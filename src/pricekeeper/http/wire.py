@@ -2,11 +2,14 @@
 
 These are the types that requests are parsed into and answers are encoded from, and the OpenAPI
 document is generated from them. Times are RFC 3339 text in UTC, money is integer micro-dollars.
+
+A rule in `extra_json_schema` is only told here: whoever reads the field keeps it, and says what is
+wrong in better words than a pattern has.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -18,11 +21,21 @@ Uuid = Annotated[
     Meta(pattern="^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"),
 ]
 Label = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]{0,63}$")]
+LabelOrAny = Annotated[str, Meta(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,63})$")]
 LimitName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
 Amount = Annotated[int, Meta(ge=0, le=10**12)]
 Delta = Annotated[int, Meta(ge=-(10**12), le=10**12)]
 ShortText = Annotated[str, Meta(max_length=256)]
-Timestamp = Annotated[str, Meta(min_length=20, max_length=40, examples=["2026-01-23T15:30:45Z"])]
+TIMESTAMP: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$"
+Timestamp = Annotated[
+    str,
+    Meta(
+        min_length=20,
+        max_length=40,
+        examples=["2026-01-23T15:30:45Z"],
+        extra_json_schema={"format": "date-time", "pattern": TIMESTAMP},
+    ),
+]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,41 +77,78 @@ class OAuthError(Response, frozen=True):
 
 
 class RateLimitBody(Request, frozen=True):
-    """A token bucket."""
+    """A token bucket. From empty to full in ten years at most."""
 
     capacity: Annotated[int, Meta(ge=1, le=10**12)]
     refill_amount: Annotated[int, Meta(ge=1, le=10**12)]
     refill_period_ms: Annotated[int, Meta(ge=1, le=31 * 86_400_000)]
 
 
-class OrgBody(Request, frozen=True):
-    """An organisation's settings."""
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"\S",
+        min_length=1,
+        max_length=200,
+        description="Printable characters; blanks around them do not count.",
+    ),
+]
+TimeZone = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$",
+        max_length=64,
+        description="The name of an IANA time zone.",
+        examples=["America/New_York"],
+    ),
+]
+Ordering = Annotated[
+    list[Label],
+    Meta(
+        min_length=1,
+        max_length=64,
+        description="Labels of this deployment, the first choice first, each once.",
+        extra_json_schema={"uniqueItems": True},
+    ),
+]
+Quotas = Annotated[
+    dict[Label, Micros],
+    Meta(description="Micro-dollars a day, for every label of the ordering at least."),
+]
+RateLimits = Annotated[
+    dict[LabelOrAny, Annotated[dict[LimitName, RateLimitBody], Meta(max_length=16)]],
+    Meta(description="Token buckets by label, or * for any, and then by name."),
+]
 
-    org_name: Annotated[str, Meta(min_length=1, max_length=200)]
-    timezone: Annotated[str, Meta(examples=["America/New_York"])]
+
+class OrgBody(Request, frozen=True):
+    """An organisation's settings; null is as good as left out."""
+
+    org_name: Name
+    timezone: TimeZone
     quota_scope: Literal["ORG", "APP"]
-    model_ordering: Annotated[list[str], Meta(min_length=1, max_length=64)]
-    quotas: dict[str, Micros]
-    sticky_fallback_enabled: bool = True
-    agg_shard_count: Literal[8, 16, 32, 64] = 8
-    tight_mode_threshold_pct: Annotated[int, Meta(ge=50, le=100)] = 95
-    refresh_interval_normal_secs: Annotated[int, Meta(ge=1, le=86_400)] = 300
-    refresh_interval_tight_secs: Annotated[int, Meta(ge=1, le=86_400)] = 60
-    session_limit: Annotated[int, Meta(ge=1, le=100)] = 5
-    rate_limits: dict[str, dict[str, RateLimitBody]] = {}
+    model_ordering: Ordering
+    quotas: Quotas
+    sticky_fallback_enabled: bool | None = True
+    agg_shard_count: Literal[8, 16, 32, 64] | None = 8
+    tight_mode_threshold_pct: Annotated[int, Meta(ge=50, le=100)] | None = 95
+    refresh_interval_normal_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = 300
+    refresh_interval_tight_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = 60
+    session_limit: Annotated[int, Meta(ge=1, le=100)] | None = 5
+    rate_limits: RateLimits | None = {}
 
 
 class AppBody(Request, frozen=True):
     """An app's settings: its name, and what it overrides."""
 
-    app_name: Annotated[str, Meta(min_length=1, max_length=200)]
-    model_ordering: Annotated[list[str], Meta(min_length=1, max_length=64)] | None = None
-    quotas: dict[str, Micros] | None = None
+    app_name: Name
+    model_ordering: Ordering | None = None
+    quotas: Quotas | None = None
     tight_mode_threshold_pct: Annotated[int, Meta(ge=50, le=100)] | None = None
     refresh_interval_normal_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = None
     refresh_interval_tight_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = None
     session_limit: Annotated[int, Meta(ge=1, le=100)] | None = None
-    rate_limits: dict[str, dict[str, RateLimitBody]] | None = None
+    rate_limits: RateLimits | None = None
 
 
 class SecretRetrieval(Response, frozen=True):
@@ -214,7 +264,7 @@ class OverrideAnswer(Response, frozen=True):
 class TokenBody(Request, frozen=True):
     """Client credentials; HTTP Basic may carry the client instead."""
 
-    grant_type: str
+    grant_type: Annotated[str, Meta(extra_json_schema={"const": "client_credentials"})]
     client_id: ShortText = ""
     client_secret: ShortText = ""
     scope: ShortText = ""
@@ -223,7 +273,7 @@ class TokenBody(Request, frozen=True):
 class RefreshBody(Request, frozen=True):
     """A refresh token."""
 
-    grant_type: str
+    grant_type: Annotated[str, Meta(extra_json_schema={"const": "refresh_token"})]
     refresh_token: Annotated[str, Meta(max_length=4096)]
 
 
@@ -313,6 +363,21 @@ class Jwks(Response, frozen=True):
 # -- runtime ------------------------------------------------------------------------------
 
 
+ModelId = Annotated[
+    str,
+    Meta(min_length=1, max_length=2048, description="What was called; it must be the label's."),
+]
+ServiceTier = Annotated[
+    str,
+    Meta(
+        max_length=32,
+        description="The tier that served the call, as Bedrock's response says.",
+        extra_json_schema={"enum": ["default", "priority", "flex", "reserved"]},
+    ),
+]
+Region = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$", examples=["us-east-1"])]
+
+
 class UsageBody(Request, frozen=True):
     """What one model call used."""
 
@@ -323,10 +388,10 @@ class UsageBody(Request, frozen=True):
     cache_read_tokens: Tokens = 0
     cache_write_5m_tokens: Tokens = 0
     cache_write_1h_tokens: Tokens = 0
-    service_tier: Annotated[str, Meta(max_length=32)] | None = None
+    service_tier: ServiceTier | None = None
     batch: bool = False
-    bedrock_model_id: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
-    calling_region: Annotated[str, Meta(max_length=32)] | None = None
+    bedrock_model_id: ModelId | None = None
+    calling_region: Region | None = None
     status: Literal["OK", "ERROR"] = "OK"
     timestamp: Timestamp | None = None
     tags: Annotated[

@@ -29,6 +29,8 @@ ANY_LABEL: Final = "*"
 LIMITS_PER_LABEL_MAX: Final = 16
 LIMIT_AMOUNT_MAX: Final = 10**12
 LIMIT_PERIOD_MS_MAX: Final = 31 * 86_400_000
+LIMIT_FILLING_MS_MAX: Final = 10 * 366 * 86_400_000
+"""From empty to full; the limiter refuses to work with a slower one."""
 
 INHERITED: Final = (
     "model_ordering",

@@ -277,7 +277,11 @@ class _Fields:
                 self._refuse(where, "is required")
             else:
                 numbers[field] = self._integer(where, body[field], 1, most)
-        return RateLimit(**{field: numbers.get(field) or 0 for field in _LIMIT_FIELDS})
+        limit = RateLimit(**{field: numbers.get(field) or 0 for field in _LIMIT_FIELDS})
+        filling_ms_max = bounds.LIMIT_FILLING_MS_MAX
+        if limit.capacity * limit.refill_period_ms > limit.refill_amount * filling_ms_max:
+            self._refuse(f"{place}.refill_amount", "would take more than ten years to fill it")
+        return limit
 
     def _known_label(self, place: str, label: Any) -> bool:
         if isinstance(label, str) and label in self._labels:

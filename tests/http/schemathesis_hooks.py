@@ -1,0 +1,225 @@
+"""What JSON Schema can't say about a request, told to schemathesis.
+
+Data that fits the document has to be accepted. Most rules are in the document; these are not:
+
+- what exists: labels, limits and time zones are the deployment's, and time moves on;
+- what must go together: an ordering and its quotas, the two ends of a range, a model and its id;
+- how a number is written: 5.0 is an integer to JSON Schema, but not to a service that counts money.
+
+So the document is narrowed to what exists before data is made from it, and what must go together
+is put together before a request is sent. A part that does not fit the document is left alone, to
+be refused.
+"""
+
+import os
+import uuid
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, get_args
+
+import msgspec
+import schemathesis
+
+from http_fixtures import Api, Tenant
+from pricekeeper.http import wire
+from pricekeeper.pricing import load_catalogue
+from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
+
+CATALOGUE: Final = load_catalogue(None)
+LABELS: Final = tuple(CATALOGUE.labels)
+LIMIT: Final = {"capacity": 1_000, "refill_amount": 1_000, "refill_period_ms": 1_000}
+LIMIT_NAME: Final = "rpm"
+NOW: Final = datetime.now(UTC)
+LAST_DAY: Final = NOW.date() - timedelta(days=2)
+"""Over in every time zone."""
+DAYS_MAX: Final = 92
+
+
+def pattern_of(annotated: Any) -> str:
+    """The pattern that a wire type has in the document."""
+    pattern: str = get_args(annotated)[1].pattern
+    return pattern
+
+
+EXISTING: Final[dict[str, tuple[str, ...]]] = {
+    pattern_of(wire.Label): LABELS,
+    pattern_of(wire.LabelOrAny): ("*", *LABELS),
+    pattern_of(wire.TimeZone): ("UTC", "America/Argentina/Buenos_Aires", "Etc/GMT+12"),
+    wire.TIMESTAMP: (
+        NOW.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        (NOW - timedelta(hours=23)).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00"),
+        (NOW + timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%S-00:00"),
+    ),
+}
+
+
+@schemathesis.hook
+def before_load_schema(_context: Any, raw_schema: dict[str, Any]) -> None:
+    """Name what exists where the document has a pattern."""
+    narrow(raw_schema, EXISTING)
+    schemas = raw_schema["components"]["schemas"]
+    for body in ("AcquireBody", "AdjustBody"):
+        narrow(schemas[body], {pattern_of(wire.LimitName): (LIMIT_NAME,)})
+    # The ends of a range are tried in named fields, and in text that has no pattern to keep.
+    tags = schemas["UsageBody"]["properties"]["tags"]
+    tags["properties"] = {"team": tags["additionalProperties"]}
+    for body, field in (("OrgBody", "org_name"), ("AppBody", "app_name")):
+        del schemas[body]["properties"][field]["pattern"]
+
+
+def narrow(node: Any, existing: dict[str, tuple[str, ...]]) -> None:
+    """Replace each of these patterns with the values that exist: a map has them as its fields."""
+    if isinstance(node, list):
+        for member in node:
+            narrow(member, existing)
+    if isinstance(node, dict):
+        names = existing.get(node.get("propertyNames", {}).get("pattern", ""))
+        if names is not None:
+            del node["propertyNames"]
+            node["properties"] = {name: deepcopy(node["additionalProperties"]) for name in names}
+            node["additionalProperties"] = False
+        if node.get("pattern") in existing:
+            node["enum"] = list(existing[node.pop("pattern")])
+            node.pop("examples", None)
+        for member in node.values():
+            narrow(member, existing)
+
+
+@schemathesis.hook
+def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
+    """Put together what must go together, whether the rest of the request is good or bad."""
+    name = case.operation.definition.raw["operationId"]
+    if isinstance(case.body, dict):
+        body = whole_numbers(case.body)
+        mend = BODIES.get(name)
+        case.body = body if mend is None else mend(body)
+    if isinstance(case.path_parameters, dict) and "date" in case.path_parameters:
+        day = date_of(case.path_parameters["date"])
+        if day is not None:
+            case.path_parameters["date"] = min(day, LAST_DAY).isoformat()
+    if isinstance(case.query, dict) and name.endswith("AggregatesInRange"):
+        first, last = (date_of(case.query.get(end)) for end in ("from", "to"))
+        if first is not None and last is not None:
+            last = min(last, LAST_DAY)
+            count = min(max(0, (last - first).days), DAYS_MAX - 1)
+            case.query["from"] = (last - timedelta(days=count)).isoformat()
+            case.query["to"] = last.isoformat()
+
+
+def whole_numbers(node: Any) -> Any:
+    """The same values, whole numbers written as such."""
+    if isinstance(node, dict):
+        return {name: whole_numbers(member) for name, member in node.items()}
+    if isinstance(node, list):
+        return [whole_numbers(member) for member in node]
+    return int(node) if isinstance(node, float) and node.is_integer() else node
+
+
+def settings(body: dict[str, Any]) -> dict[str, Any]:
+    """Printable names, quotas for the ordering, limits that fill in less than ten years.
+
+    An ordering has all the labels, so that any of them can be the override.
+    """
+    for field in ("org_name", "app_name"):
+        if fits(body.get(field), wire.Name):
+            body[field] = "".join(filter(str.isprintable, body[field])).strip() or "x"
+    if fits(body.get("model_ordering"), wire.Ordering):
+        ordering = body["model_ordering"]
+        if len(set(ordering)) == len(ordering):
+            body["model_ordering"] = list(dict.fromkeys((*ordering, *LABELS)))
+    if fits(body.get("quotas"), wire.Quotas):
+        body["quotas"] = {**dict.fromkeys(LABELS, 10**9), **body["quotas"]}
+    if fits(body.get("rate_limits"), wire.RateLimits):
+        for named in body["rate_limits"].values():
+            for limit in named.values():
+                least = limit["capacity"] * limit["refill_period_ms"] // LIMIT_FILLING_MS_MAX + 1
+                limit["refill_amount"] = max(limit["refill_amount"], least)
+    return body
+
+
+def org_settings(body: dict[str, Any]) -> dict[str, Any]:
+    """Also the limit that leases are taken from."""
+    limits = body.get("rate_limits")
+    limits = {} if limits is None else limits
+    if fits(limits, wire.RateLimits):
+        others = list(limits.get("*", {}).items())[:15]
+        body["rate_limits"] = {**limits, "*": {**dict(others), LIMIT_NAME: LIMIT}}
+    return settings(body)
+
+
+def usage(body: dict[str, Any]) -> dict[str, Any]:
+    """The id of the label's model, batch inference without a tier, and an id of its own."""
+    label, model_id, tier = (
+        body.get(field) for field in ("model_label", "bedrock_model_id", "service_tier")
+    )
+    if label in LABELS and fits(model_id, wire.ModelId):
+        body["bedrock_model_id"] = CATALOGUE.model(label).bedrock_model_id
+    if body.get("batch") is True and tier in ("priority", "flex", "reserved"):
+        body["service_tier"] = "default"
+    if fits(body.get("request_id"), wire.Uuid):
+        body["request_id"] = str(uuid.uuid4())
+    return body
+
+
+def lease(body: dict[str, Any]) -> dict[str, Any]:
+    """An id is for one lease."""
+    if fits(body.get("lease_id"), wire.Uuid):
+        body["lease_id"] = str(uuid.uuid4())
+    return body
+
+
+def adjustment(body: dict[str, Any]) -> dict[str, Any]:
+    """Nobody gives back more than the lease holds."""
+    if fits(body.get("delta"), dict[wire.LimitName, wire.Delta]):
+        body["delta"] = {name: abs(delta) for name, delta in body["delta"].items()}
+    return body
+
+
+def client(body: dict[str, Any]) -> dict[str, Any]:
+    """A client must say who it is, here or by HTTP Basic."""
+    if body.get("client_id", "") == body.get("client_secret", "") == "":
+        made = tenant()
+        body |= {"client_id": made.client_id, "client_secret": made.secrets[made.client_id]}
+    return body
+
+
+def refresh(body: dict[str, Any]) -> dict[str, Any]:
+    """A refresh token works once, so each request has its own."""
+    if fits(body, wire.RefreshBody):
+        made = tenant()
+        body["refresh_token"] = made.login(made.client_id)["refresh_token"]
+    return body
+
+
+BODIES: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "putOrg": org_settings,
+    "putApp": settings,
+    "recordUsage": usage,
+    "acquire": lease,
+    "adjustLease": adjustment,
+    "issueToken": client,
+    "refreshToken": refresh,
+}
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether the document would have it so."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def date_of(text: Any) -> date | None:
+    """The date, if it is one."""
+    try:
+        return date.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def tenant() -> Tenant:
+    """A new one: what was registered before may have been deleted since."""
+    return Tenant(Api(os.environ["PRICEKEEPER_URL"])).register()
