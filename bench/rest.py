@@ -39,7 +39,7 @@ CONNECTIONS = 64
 ROUNDS = 5
 SECONDS = 2.0
 KEY = "bench-provisioning-key"
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 120)
 
 BARE = """
 from starlette.applications import Starlette
