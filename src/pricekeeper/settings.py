@@ -1,7 +1,7 @@
 """Settings: the environment and a settings file, read once into a frozen value.
 
-This is the only module that looks at environment variables. Where the store is and where prices
-come from is parsed here too, so that a typo is told at start and not when it is first needed.
+No other module knows what a variable of the service means. Where the store is and where prices come
+from is parsed here too, so that a typo is told at start and not when it is first needed.
 """
 
 from __future__ import annotations
