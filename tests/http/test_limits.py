@@ -1,13 +1,18 @@
 """The API limits itself, by its own limiter: how much, whom, and what a caller is told."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant, usage
-from pricekeeper.errors import SettingsError
-from pricekeeper.settings import API_LIMITS_PER_MINUTE, read_settings
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import RateLimitExceededError, SettingsError
+from pricekeeper.http.limits import ApiLimits
+from pricekeeper.limiter import Limiter
+from pricekeeper.settings import API_LIMITS_PER_MINUTE, MEMORY, SqliteLocation, read_settings
+from pricekeeper.storage import open_store
+from pricekeeper.telemetry import StoreMeter
 from scraping import scrape
 from serving import running_server
 
@@ -272,3 +277,59 @@ def test_a_warm_selection_does_not_ask_the_store(default: Tenant) -> None:
     prefetched = 'pricekeeper_limiter_work_total{kind="prefetched",limiter="api"}'
     assert moved(prefetched) >= requests * 0.9
     assert moved("pricekeeper_store_calls_total") <= requests * 0.1
+
+
+@pytest.fixture
+async def limits() -> AsyncIterator[tuple[ApiLimits, ManualClock]]:
+    """The limits of an instance, on a clock that moves when it is told to."""
+    clock = ManualClock()
+    store = await open_store(SqliteLocation(MEMORY), clock=clock, meter=StoreMeter())
+    await store.create_tables()
+    async with Limiter(store, clock=clock) as limiter:
+        yield ApiLimits(limiter, {"selection": 6_000, "failures": 2}), clock
+    await store.close()
+
+
+async def admitted(limits: ApiLimits, clock: ManualClock) -> tuple[int, int]:
+    """What one more request is told: how many are left, and when there are all again."""
+    now_ms = clock.now_ms()
+    headers = limits.admit_at_once("selection", "client/x", now_ms)
+    if headers is None:
+        headers = await limits.admit("selection", "client/x", now_ms)
+    told = dict(headers)
+    return int(told[b"ratelimit-remaining"]), int(told[b"ratelimit-reset"])
+
+
+async def test_what_is_left_is_told_anew_every_second(
+    limits: tuple[ApiLimits, ManualClock],
+) -> None:
+    """From memory as well: it has refilled meanwhile, or others have taken."""
+    api, clock = limits
+    clock.advance_ms(400)
+    taken = [await admitted(api, clock) for _ in range(3)]
+    clock.advance_ms(500)
+    assert await admitted(api, clock) == taken[-1]  # in the same second
+    clock.advance_ms(499)
+    more = await admitted(api, clock)
+    assert (await admitted(api, clock), api.decisions["selection", "granted"]) == (more, 6)
+    assert taken[-1] == (6_000 - 101, 2)
+    assert more == (6_000 - 101 + 99, 1)
+
+
+async def test_a_strained_address_recovers_and_is_not_remembered_for_ever(
+    limits: tuple[ApiLimits, ManualClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as one more failure would be let pass; and of many addresses a bounded number."""
+    monkeypatch.setattr("pricekeeper.http.limits.CALLERS_MAX", 3)
+    api, clock = limits
+    for address in ("a", "b", "c", "d"):
+        for _ in range(2):
+            await api.note_failure(address, clock.now_ms())
+        with pytest.raises(RateLimitExceededError) as refused:
+            await api.note_failure(address, clock.now_ms())
+    strained = [api.claimant("org-1", name, clock.now_ms()) for name in "abcd"]
+    assert strained == [*(f"client/org-1/{name}" for name in "abc"), "address/d"]
+    clock.advance_ms((refused.value.retry_after_ms or 0) - 1)
+    assert api.claimant("org-1", "d", clock.now_ms()) == "address/d"
+    clock.advance_ms(1)
+    assert api.claimant("org-1", "d", clock.now_ms()) == "client/org-1/d"

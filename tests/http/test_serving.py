@@ -1,0 +1,161 @@
+"""The shell around every operation: what is told, logged and counted when something goes wrong."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from pricekeeper.bootstrap import open_services
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import NotFoundError, PriceKeeperError, StoreUnavailableError
+from pricekeeper.http.access_log import AccessLog
+from pricekeeper.http.limits import ApiLimits
+from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.serving import Shell
+from pricekeeper.limiter import Limiter
+from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.telemetry.logs import configure_logging
+from scraping import read_samples
+
+
+async def handler(call: Call) -> Answer:
+    """Whatever the path asks for."""
+    match call.path["what"]:
+        case "bug":
+            raise ZeroDivisionError
+        case "unavailable":
+            raise StoreUnavailableError("10.0.0.1 refused the connection")
+        case "missing":
+            raise NotFoundError("x")
+        case "unspeakable":
+            return Answer(200, object())
+        case _:
+            return Answer(200, {"fine": True})
+
+
+async def lifespan(*_: Any) -> None:
+    raise AssertionError("nothing but HTTP is asked here")
+
+
+class Served:
+    """The shell, with requests put into it as a server would."""
+
+    def __init__(self, state: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+        get = Operation("GET", "/{what}", "get", "", handler, Access.PUBLIC, {}, limit="selection")
+        put = Operation("PUT", "/{what}", "put", "", handler, Access.PUBLIC, {}, body=dict)
+        self._shell = Shell([get, put], lifespan, AccessLog(enabled=True))
+        self._state = state
+        self._capsys = capsys
+
+    async def __call__(
+        self, path: str, method: str = "GET", *received: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """What is sent back: messages of the protocol, none if nobody is there."""
+        sent: list[dict[str, Any]] = []
+        arriving = iter(received)
+
+        async def receive() -> Any:
+            return next(arriving)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json"), (b"x-request-id", b"r-1")],
+            "client": ("127.0.0.1", 1),
+            "state": self._state,
+        }
+        await self._shell(scope, receive, send)
+        await asyncio.sleep(0)  # the access log writes at the end of the loop's turn
+        return sent
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Every line about that, since the last time."""
+        lines = [json.loads(line) for line in self._capsys.readouterr().err.splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def counted(self, name: str) -> float:
+        metrics: Metrics = self._state["metrics"]
+        return read_samples(metrics.exposition().decode()).get(name, 0)
+
+
+@pytest.fixture
+async def served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Served]:
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)  # other tests have their own
+    configure_logging("info", for_good=False)
+    settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path / "data")
+    async with (
+        open_services(settings, clock=ManualClock()) as services,
+        Limiter(services.store, clock=services.clock) as limiter,
+    ):
+        limits, metrics = ApiLimits(limiter, {"selection": 600}), Metrics(services.meter)
+        state = {"services": services, "api_limits": limits, "metrics": metrics}
+        yield Served(state, capsys)
+    structlog.reset_defaults()
+
+
+def names(message: dict[str, Any]) -> set[bytes]:
+    """The headers of an answer."""
+    return {name for name, _ in message["headers"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code", "event"),
+    [
+        ("/bug", 500, PriceKeeperError.code, "unhandled"),
+        ("/unspeakable", 500, PriceKeeperError.code, "unhandled"),
+        ("/unavailable", 503, "STORE_UNAVAILABLE", "problem"),
+    ],
+)
+async def test_our_own_faults_are_told_without_a_word_and_logged_whole(
+    served: Served, path: str, status: int, code: str, event: str
+) -> None:
+    """A problem with the request's id; the log has the reason under it, the metrics count it."""
+    started, body = await served(path)
+    problem = json.loads(body["body"])
+    (line,) = served.logged(event)
+
+    assert (started["status"], problem["status"], problem["request_id"]) == (status, status, "r-1")
+    assert "10.0.0.1" not in body["body"].decode()
+    assert line["request_id"] == "r-1"
+    assert "Error" in line["exception"]
+    assert served.counted(f'pricekeeper_problems_total{{code="{code}"}}') == 1
+
+
+async def test_a_mistake_of_the_callers_is_no_line_in_the_log(served: Served) -> None:
+    """It has its access line and is counted, like everything else."""
+    await served("/missing")
+    assert served.logged("problem") == []
+    assert served.counted('pricekeeper_problems_total{code="NOT_FOUND"}') == 1
+
+
+async def test_only_an_answer_tells_what_is_left_of_a_limit(served: Served) -> None:
+    """What another tenant has is refused before it is counted; so nothing else may differ."""
+    answered, _ = await served("/fine")
+    refused, _ = await served("/missing")
+    assert b"ratelimit-remaining" in names(answered)
+    assert not {name for name in names(refused) if name.startswith(b"ratelimit")}
+
+
+async def test_who_leaves_before_the_body_has_come_is_noted_and_not_answered(
+    served: Served,
+) -> None:
+    """Under nginx's number for it, in the log and the metrics."""
+    part = {"type": "http.request", "body": b'{"a"', "more_body": True}
+    assert await served("/fine", "PUT", part, {"type": "http.disconnect"}) == []
+    (line,) = served.logged("request")
+    assert (line["status"], line["route"]) == (499, "/{what}")
+    counted = 'pricekeeper_request_seconds_count{method="PUT",route="/{what}",status="499"}'
+    assert served.counted(counted) == 1
