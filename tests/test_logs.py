@@ -3,7 +3,7 @@
 import pytest
 
 from pricekeeper.telemetry import logs
-from pricekeeper.telemetry.logs import keep_secret, redacted
+from pricekeeper.telemetry.logs import keep_secret, redacted, timestamp
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,20 @@ def test_an_ordinary_line_stays_as_it_is() -> None:
     """Ids and routes are not secrets."""
     line = b'{"event":"request","route":"/api/v1/orgs/{org_id}","request_id":"0af3"}'
     assert redacted(line) == line
+
+
+@pytest.mark.parametrize(
+    ("now_ns", "told"),
+    [
+        (1_768_000_000_000_000_000, "2026-01-09T23:06:40.000000Z"),
+        (1_768_000_000_000_042_999, "2026-01-09T23:06:40.000042Z"),
+        (1_768_000_000_999_999_999, "2026-01-09T23:06:40.999999Z"),
+        (1_768_000_001_000_000_000, "2026-01-09T23:06:41.000000Z"),
+    ],
+)
+def test_a_moment_is_told_to_the_microsecond(
+    monkeypatch: pytest.MonkeyPatch, now_ns: int, told: str
+) -> None:
+    """In UTC, and always of the same length, so that lines sort as text."""
+    monkeypatch.setattr("time.time_ns", lambda: now_ns)
+    assert timestamp() == told

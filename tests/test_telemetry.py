@@ -1,6 +1,8 @@
-"""The meter: counts what stores do."""
+"""The meter: counts what stores do. Sizes and durations: how large, and how long."""
 
-from pricekeeper.telemetry import StoreMeter
+import pytest
+
+from pricekeeper.telemetry import BOUNDS, BOUNDS_US, Durations, Sizes, StoreMeter
 
 
 def test_a_new_meter_has_counted_nothing() -> None:
@@ -34,3 +36,25 @@ def test_a_cleared_meter_is_a_new_one() -> None:
     meter.clear()
 
     assert meter == StoreMeter()
+
+
+@pytest.mark.parametrize("place", range(len(BOUNDS_US)))
+def test_a_duration_is_in_the_first_bucket_that_it_fits(place: int) -> None:
+    """A bound is part of its bucket, as Prometheus has it."""
+    durations, bound_us = Durations(), BOUNDS_US[place]
+    for elapsed_us in (bound_us, bound_us + 1):
+        durations.note(elapsed_us)
+
+    assert [durations.counts[place], durations.counts[place + 1]] == [1, 1]
+    assert (sum(durations.counts), durations.total) == (2, 2 * bound_us + 1)
+
+
+@pytest.mark.parametrize("place", range(len(BOUNDS)))
+def test_a_size_is_in_the_first_bucket_that_it_fits(place: int) -> None:
+    """The same, in powers of two."""
+    sizes, bound = Sizes(), BOUNDS[place]
+    for size in (bound, bound + 1):
+        sizes.note(size)
+
+    assert [sizes.counts[place], sizes.counts[place + 1]] == [1, 1]
+    assert (sum(sizes.counts), sizes.total) == (2, 2 * bound + 1)

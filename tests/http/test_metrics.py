@@ -19,8 +19,11 @@ USAGE = "/api/v1/orgs/{org_id}/apps/{app_id}/usage"
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """One server on a SQLite file, with the API's own limits on."""
-    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "token=1000,claim=1000"}
+    """One server on a SQLite file, with the API's own limits on: too low to fetch ahead.
+
+    What was fetched ahead goes back after a second, and would be counted in whatever runs then.
+    """
+    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "token=59,claim=59"}
     with running_server(tmp_path_factory.mktemp("metrics"), environment=environment) as server:
         yield Api(server.url)
 
