@@ -175,7 +175,7 @@ class Simulation:
         for label, micros in SPENDS:
             if self._turns.random.random() < 0.5:  # else it comes in one go with the one before
                 await self._turns.turn()
-            await world.spend(self.policies[0], {label: micros})
+            await self._turns.alone(world.spend(self.policies[0], {label: micros}))
 
     def _time_passes(self, random: Random) -> None:
         self.clock.advance_ms(random.choice((0, 10, 5_000)))

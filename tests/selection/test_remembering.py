@@ -1,0 +1,139 @@
+"""What is remembered, for how long, and what a command leaves as it was."""
+
+import asyncio
+from datetime import date
+
+import pytest
+
+from pricekeeper.pricing import PriceTable, RateCard
+from pricekeeper.pricing.items import StatedPrices, price_item
+from pricekeeper.selection import meter as selection_meter
+from pricekeeper.selection.fallback import Reason, Standing, StickyState, choose
+from pricekeeper.storage import Put
+from pricekeeper.storage.tables import PRICING_CACHE
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Client
+from selection.conftest import CATALOGUE, NOON_MS, GatedStore, SettableClock, World
+from selection.policies import ECONOMY, LABELS, PREMIUM, QUOTAS, STANDARD, policy
+
+STALENESS_MS = 5_000
+
+
+async def test_age_is_counted_from_when_the_reads_began(
+    world: World, clock: SettableClock, app: Client
+) -> None:
+    """A decision that took four seconds is four seconds old when it is made."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000})
+    gate = GatedStore(world.store)
+    instance = world.instance(gate)
+    deciding = asyncio.create_task(instance.select(mine))
+    await gate.reached.wait()
+    clock.advance_ms(STALENESS_MS - 1)
+    gate.opened.set()
+    slow = await deciding
+
+    assert await instance.select(mine) is slow
+    clock.advance_ms(1)
+    assert await instance.select(mine) is not slow
+
+
+async def test_a_command_about_one_app_leaves_the_others_warm(
+    world: World, meter: StoreMeter, app: Client, other_app: Client
+) -> None:
+    """Only what it touched is decided anew."""
+    one, other = policy(client=app), policy(client=other_app)
+    instance = world.instance()
+    first = await instance.select(other)
+    await instance.select(one)
+    await instance.set_override(one, ECONOMY)
+    meter.clear()
+
+    assert await instance.select(other) is first
+    assert not meter.calls
+    assert (await instance.select(one)).label == ECONOMY
+
+
+async def test_a_cleared_override_leaves_the_fallback_as_it_was(world: World, app: Client) -> None:
+    """Every attribute of it; only the number of commands stays behind."""
+    mine = policy(client=app)
+    await world.spend(mine, {PREMIUM: 1_000})
+    instance = world.instance()
+    await instance.select(mine)
+    before = await world.sticky_item(mine)
+
+    await instance.set_override(mine, PREMIUM)
+    await instance.clear_override(mine)
+
+    assert await world.sticky_item(mine) == {**before, "override_version": 2}
+
+
+async def test_an_override_alone_is_gone_after_the_day_too(world: World, app: Client) -> None:
+    """With the hour that a lagging clock is given, as the record of a fallback."""
+    mine = policy(client=app)
+    override = await world.instance().set_override(mine, ECONOMY)
+
+    assert await world.sticky_item(mine) == {
+        "PK": mine.scope_key,
+        "SK": "DAY#20300115",
+        "override_model_label": ECONOMY,
+        "override_activated_at_epoch": override.activated_at_epoch,
+        "override_version": 1,
+        "expires_at_epoch": NOON_MS // 1000 + 12 * 3600 + 3600,
+    }
+
+
+def test_a_quota_taken_away_is_what_is_told_of_a_label_that_was_given_up() -> None:
+    """It has no quota, whatever became of the one it had."""
+    sticky = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}))
+    choice = choose(policy(quotas={**QUOTAS, PREMIUM: 0}), LABELS, {PREMIUM: 1_000}, sticky)
+
+    assert choice.quotas[0].standing is Standing.DISABLED
+    assert (choice.label, choice.reason) == (STANDARD, Reason.NORMAL)
+    assert choice.sticky_fallback_active
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "day"),
+    [
+        ("Pacific/Kiritimati", "2030-07-01T12:00:00Z", date(2030, 7, 2)),
+        ("Etc/GMT+12", "2030-08-02T06:00:00Z", date(2030, 8, 1)),
+    ],
+)
+async def test_the_prices_told_are_those_of_the_organisations_day(
+    world: World, clock: SettableClock, app: Client, zone: str, now: str, day: date
+) -> None:
+    """In the far east Greenwich's tomorrow has begun, in the far west its yesterday goes on."""
+    clock.set(now)
+    mine = policy(client=app, timezone=zone, ordering=(ECONOMY,))
+    stated = StatedPrices(
+        table=PriceTable(default=RateCard(input=7, output=11)),
+        source=zone,
+        fetched_at_epoch=clock.now_ms() // 1000,
+    )
+    await world.store.put(Put(PRICING_CACHE, price_item(CATALOGUE.model(ECONOMY), day, stated)))
+
+    decision = await world.instance().select(mine)
+
+    assert decision.prices is not None
+    assert decision.prices.source == f"pricing-cache:{zone}"
+
+
+async def test_a_scope_that_is_shown_stays_up_to_date_when_no_more_fit(
+    world: World,
+    clock: SettableClock,
+    app: Client,
+    other_app: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bound is on how many scopes are shown, not on how often."""
+    monkeypatch.setattr(selection_meter, "SCOPES_MAX", 1)
+    one, other = policy(client=app), policy(client=other_app)
+    instance = world.instance()
+    await instance.select(one)
+    await instance.select(other)
+    clock.advance_ms(STALENESS_MS)
+    newest = await instance.select(one)
+
+    assert instance.meter.latest == {one.scope_key: newest}
+    assert instance.meter.latest[one.scope_key] is newest
