@@ -80,6 +80,8 @@ def policy(app: str, labels: tuple[str, ...]) -> Policy:
         updated_at_epoch=0,
         token_generation="bench",  # noqa: S106 - the name of a generation, not a secret
         tokens_valid_from_epoch_ms=0,
+        incarnation="life-1",
+        org_incarnation="life-1",
     )
 
 

@@ -120,6 +120,8 @@ def a_policy() -> Policy:
         updated_at_epoch=0,
         token_generation="",
         tokens_valid_from_epoch_ms=0,
+        incarnation="life-1",
+        org_incarnation="life-1",
     )
 
 

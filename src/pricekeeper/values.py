@@ -16,7 +16,8 @@ AppId = NewType("AppId", str)
 ModelLabel = NewType("ModelLabel", str)
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_APP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_APP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
+"""``.`` and ``..`` are names to no one: many a client takes them out of a path by itself."""
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -33,7 +34,7 @@ def parse_org_id(text: str, field: str = "org_id") -> OrgId:
 def parse_app_id(text: str, field: str = "app_id") -> AppId:
     """An app is named by letters, digits, dot, dash and underscore."""
     if not isinstance(text, str) or not _APP_ID.fullmatch(text):
-        raise InvalidValueError(field, "must be 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise InvalidValueError(field, "must be 1 to 64 of A-Z a-z 0-9 . _ -, and not . or ..")
     return AppId(text)
 
 

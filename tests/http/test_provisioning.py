@@ -130,3 +130,39 @@ def test_ids_are_checked_before_they_come_near_a_key(api: Api) -> None:
     ):
         reply = api.provision("GET", path)
         assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["organisation", "app"])
+def test_who_is_created_again_begins_without_an_override(api: Api, *, whole: bool) -> None:
+    """What was spent stays spent, but nobody has told this one what to use."""
+    before = Tenant(api).register()
+    api.call("POST", f"{before.app}/usage", usage(), token=before.app_token)
+    for place in (before.org, before.app):
+        body = {"model_label": "economy"}
+        assert api.provision("PUT", f"{place}/model-override", body).status == 200
+    if not whole:
+        assert api.provision("DELETE", f"{before.org}/model-override").status == 204
+    assert api.provision("DELETE", before.org if whole else before.app).status == 204
+
+    after = Tenant(api, before.org_id)
+    if whole:
+        after.register()
+    else:
+        made = api.provision("PUT", after.app, {"app_name": "Web"})
+        claim = {"token": made.json["secret_retrieval"]["token"]}
+        claimed = api.call("POST", "/api/v1/credentials/claim", claim).json
+        after.secrets[claimed["client_id"]] = claimed["client_secret"]
+        after.app_token = after.login(after.client_id)["access_token"]
+    path = f"{after.app}/model-selection?force_check=true"
+    chosen = api.call("GET", path, token=after.app_token).json
+    assert chosen["recommended_model"]["reason"] == "NORMAL"
+    assert chosen["quota_status"]["spend_usd_micros"] > 0
+
+
+@pytest.mark.parametrize("app_id", [".", ".."])
+def test_a_name_that_clients_take_out_of_a_path_is_no_name(
+    api: Api, tenant: Tenant, app_id: str
+) -> None:
+    """Or ``apps/../credentials/rotate`` would rotate the organisation's secret."""
+    reply = api.provision("PUT", f"{tenant.org}/apps/{app_id}", {"app_name": "Dots"})
+    assert (reply.status, reply.json["errors"][0]["field"]) == (400, "app_id")

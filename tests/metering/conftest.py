@@ -90,6 +90,8 @@ def a_policy(app_id: AppId | None = APP, **changes: Any) -> Policy:
         updated_at_epoch=0,
         token_generation="g",
         tokens_valid_from_epoch_ms=0,
+        incarnation="life-1",
+        org_incarnation="life-1",
     )
     return dataclasses.replace(policy, **changes)
 

@@ -36,6 +36,8 @@ _POLICY = Policy(
     updated_at_epoch=0,
     token_generation="first",
     tokens_valid_from_epoch_ms=0,
+    incarnation="life-1",
+    org_incarnation="life-1",
 )
 
 

@@ -5,17 +5,24 @@ import pytest
 from pricekeeper.errors import ConditionFailedError
 from pricekeeper.selection import items
 from pricekeeper.selection.fallback import Flip, Override, StickyState
-from pricekeeper.storage import Store
+from pricekeeper.storage import Key, Store, Update
 from pricekeeper.storage.guards import guards_itself
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, QuotaScope
+from pricekeeper.values import ModelLabel
 from selection.policies import APP, ECONOMY, ORG, PREMIUM, STANDARD, policy
 
 DAY = "20300115"
 NOW_MS = 1_894_708_800_999
 ENDS_MS = 1_894_752_000_000
+LIFE = "life-1"
 TO_STANDARD = Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}))
 TO_ECONOMY = Flip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
+
+
+def override(key: Key, label: ModelLabel, version: int) -> Update:
+    """The command that sets an override."""
+    return items.override_update(key, label, LIFE, version, now_ms=NOW_MS, day_ends_at_ms=ENDS_MS)
 
 
 def test_a_fallback_is_in_the_item_of_its_scope_and_an_override_in_its_clients() -> None:
@@ -34,21 +41,21 @@ def test_every_write_makes_its_own_condition_false() -> None:
     key = items.override_key(Client(ORG), DAY)
 
     assert guards_itself(items.flip_update(key, TO_STANDARD, NOW_MS, ENDS_MS))
-    assert guards_itself(items.override_update(key, STANDARD, 0, NOW_MS, ENDS_MS))
-    assert guards_itself(items.override_update(key, STANDARD, 7, NOW_MS, ENDS_MS))
+    assert guards_itself(override(key, STANDARD, 0))
+    assert guards_itself(override(key, STANDARD, 7))
     assert guards_itself(items.clear_update(key, 7))
 
 
 async def test_what_is_written_is_what_is_read(store: Store, app: Client) -> None:
     """A fallback and an override in one item, each by itself."""
     key = items.override_key(app, DAY)
-    await store.update(items.override_update(key, ECONOMY, 0, NOW_MS, ENDS_MS))
+    await store.update(override(key, ECONOMY, 0))
     item = await store.update(items.flip_update(key, TO_STANDARD, NOW_MS, ENDS_MS))
 
     assert items.sticky_state(item) == StickyState(
         STANDARD, 1, PREMIUM, NOW_MS // 1000, frozenset({PREMIUM})
     )
-    assert items.override(app, item) == Override(app, ECONOMY, NOW_MS // 1000)
+    assert items.override(app, LIFE, item) == Override(app, ECONOMY, NOW_MS // 1000)
     assert items.override_version(item) == 1
     assert item["expires_at_epoch"] == ENDS_MS // 1000 + 3600
 
@@ -57,12 +64,12 @@ async def test_an_item_may_hold_one_without_the_other(store: Store, app: Client)
     """Or neither, after an override was cleared."""
     key = items.override_key(app, DAY)
     assert items.sticky_state(None) is None
-    assert items.override(app, None) is None
+    assert items.override(app, LIFE, None) is None
 
-    item = await store.update(items.override_update(key, ECONOMY, 0, NOW_MS, ENDS_MS))
+    item = await store.update(override(key, ECONOMY, 0))
     assert items.sticky_state(item) is None
     item = await store.update(items.clear_update(key, 1))
-    assert (items.sticky_state(item), items.override(app, item)) == (None, None)
+    assert (items.sticky_state(item), items.override(app, LIFE, item)) == (None, None)
 
 
 async def test_a_flip_is_refused_unless_it_goes_further(store: Store, app: Client) -> None:
@@ -90,13 +97,22 @@ async def test_a_flip_adds_to_what_was_given_up(store: Store, app: Client) -> No
 async def test_a_command_that_arrives_late_is_refused(store: Store, app: Client) -> None:
     """The last command an operator gave is the one that counts."""
     key = items.override_key(app, DAY)
-    late = items.override_update(key, ECONOMY, 0, NOW_MS, ENDS_MS)
-    await store.update(items.override_update(key, PREMIUM, 0, NOW_MS, ENDS_MS))
+    late = override(key, ECONOMY, 0)
+    await store.update(override(key, PREMIUM, 0))
     with pytest.raises(ConditionFailedError):
         await store.update(late)
     await store.update(items.clear_update(key, 1))
 
-    for stale in (late, items.override_update(key, ECONOMY, 1, NOW_MS, ENDS_MS)):
+    for stale in (late, override(key, ECONOMY, 1)):
         with pytest.raises(ConditionFailedError):
             await store.update(stale)
-    assert items.override(app, await store.get(STICKY_STATE, key)) is None
+    assert items.override(app, LIFE, await store.get(STICKY_STATE, key)) is None
+
+
+async def test_an_override_is_of_one_life_of_its_client(store: Store, app: Client) -> None:
+    """Whoever is deleted and created again has none."""
+    key = items.override_key(app, DAY)
+    item = await store.update(override(key, ECONOMY, 0))
+
+    assert items.override(app, "life-2", item) is None
+    assert items.override(app, LIFE, item) == Override(app, ECONOMY, NOW_MS // 1000)

@@ -79,6 +79,7 @@ async def test_an_override_alone_is_gone_after_the_day_too(world: World, app: Cl
         "override_model_label": ECONOMY,
         "override_activated_at_epoch": override.activated_at_epoch,
         "override_version": 1,
+        "override_incarnation": mine.incarnation,
         "expires_at_epoch": NOON_MS // 1000 + 12 * 3600 + 3600,
     }
 

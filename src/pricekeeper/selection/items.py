@@ -5,8 +5,9 @@
   ``given_up_model_labels``, a set that only grows. It is in the item of the scope whose quotas
   count: the organisation's under ORG scope, the app's under APP scope.
 - The **override**: ``override_model_label`` and ``override_activated_at_epoch``, in the item of
-  the client it was set on, whatever the scope. ``override_version`` counts the commands that
-  set and cleared it, and stays when it is cleared.
+  the client it was set on, whatever the scope. ``override_incarnation`` is that client's: one
+  that is deleted and created again on the same day has no override. ``override_version`` counts
+  the commands that set and cleared it, and stays when it is cleared.
 
 Neither write touches the other's attributes, so an override and a flip that race both survive.
 The day is in the key: the next day starts without either.
@@ -31,6 +32,7 @@ _INDEX: Final = "active_model_index"
 _GIVEN_UP: Final = "given_up_model_labels"
 _OVERRIDE: Final = "override_model_label"
 _OVERRIDE_ACTIVATED: Final = "override_activated_at_epoch"
+_OVERRIDE_INCARNATION: Final = "override_incarnation"
 _OVERRIDE_VERSION: Final = "override_version"
 
 
@@ -59,9 +61,9 @@ def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
     )
 
 
-def override(client: Client, item: Mapping[str, Any] | None) -> Override | None:
-    """The override in the client's item, if there is one."""
-    if item is None or _OVERRIDE not in item:
+def override(client: Client, incarnation: str, item: Mapping[str, Any] | None) -> Override | None:
+    """The override in the client's item, if there is one that was set in this life of it."""
+    if item is None or _OVERRIDE not in item or item[_OVERRIDE_INCARNATION] != incarnation:
         return None
     return Override(client, ModelLabel(item[_OVERRIDE]), item[_OVERRIDE_ACTIVATED])
 
@@ -95,13 +97,20 @@ def override_version(item: Mapping[str, Any] | None) -> int:
 
 
 def override_update(
-    key: Key, label: ModelLabel, version: int, now_ms: int, day_ends_at_ms: int
+    key: Key,
+    label: ModelLabel,
+    incarnation: str,
+    version: int,
+    *,
+    now_ms: int,
+    day_ends_at_ms: int,
 ) -> Update:
     """Set the override, in place of one that may be there, unless there was a newer command."""
     return _command(
         key,
         version,
         Set(_OVERRIDE, label),
+        Set(_OVERRIDE_INCARNATION, incarnation),
         Set(_OVERRIDE_ACTIVATED, now_ms // 1000),
         _expiry(day_ends_at_ms),
     )
@@ -109,7 +118,8 @@ def override_update(
 
 def clear_update(key: Key, version: int) -> Update:
     """Take the override away, unless there was a newer command."""
-    return _command(key, version, Remove(_OVERRIDE), Remove(_OVERRIDE_ACTIVATED))
+    gone = (Remove(_OVERRIDE), Remove(_OVERRIDE_ACTIVATED), Remove(_OVERRIDE_INCARNATION))
+    return _command(key, version, *gone)
 
 
 def _command(key: Key, version: int, *actions: Action) -> Update:

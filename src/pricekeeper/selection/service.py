@@ -133,7 +133,14 @@ class Selection:
         key = items.override_key(policy.client, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
             version = items.override_version(await self._store.get(STICKY_STATE, key))
-            update = items.override_update(key, wanted, version, moment.now_ms, moment.ends_at_ms)
+            update = items.override_update(
+                key,
+                wanted,
+                policy.incarnation,
+                version,
+                now_ms=moment.now_ms,
+                day_ends_at_ms=moment.ends_at_ms,
+            )
             if await self._commanded(policy.client, update):
                 self.meter.overrides["set"] += 1
                 _log.info("override_set", client_id=policy.client_id, label=label, day=moment.day)
@@ -146,7 +153,7 @@ class Selection:
         key = items.override_key(policy.client, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
-            if items.override(policy.client, item) is None:
+            if items.override(policy.client, policy.incarnation, item) is None:
                 self._forget(policy.client)
                 return False
             update = items.clear_update(key, items.override_version(item))
@@ -211,7 +218,7 @@ class Selection:
 
     async def _read(self, policy: Policy, moment: _Moment) -> _Findings:
         """Everything in one call."""
-        keys = [items.override_key(client, moment.day) for client in _clients(policy)]
+        keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         totals = [
             total_place(Account(policy.scope_key, label, moment.day))
             for label in policy.model_ordering
@@ -225,7 +232,7 @@ class Selection:
 
     async def _sum(self, policy: Policy, moment: _Moment) -> _Findings:
         """As `_read`, with what the counters say now."""
-        keys = [items.override_key(client, moment.day) for client in _clients(policy)]
+        keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         totals = await self._metering.totals(
             policy.scope_key, policy.model_ordering, moment.day, live=True
         )
@@ -270,18 +277,20 @@ class Selection:
         )
 
 
-def _clients(policy: Policy) -> list[Client]:
-    """Whose items are looked at: the client's own first, then its organisation's."""
-    return list(dict.fromkeys((policy.client, policy.client.org)))
+def _lives(policy: Policy) -> list[tuple[Client, str]]:
+    """Whose items are looked at, in which life: the client's own first, then its organisation's."""
+    org = (policy.client.org, policy.org_incarnation)
+    return [org] if policy.app_id is None else [(policy.client, policy.incarnation), org]
 
 
 def _findings(
     policy: Policy, day: str, states: list[Item | None], spends: dict[ModelLabel, int]
 ) -> _Findings:
-    owned = list(zip(_clients(policy), states, strict=True))
-    overrides = [override for each in owned if (override := items.override(*each)) is not None]
+    owned = list(zip(_lives(policy), states, strict=True))
+    found = [items.override(*life, item) for life, item in owned]
+    overrides = [override for override in found if override is not None]
     scope = items.sticky_key(policy.scope_key, day)
-    in_scope = next(item for client, item in owned if items.override_key(client, day) == scope)
+    in_scope = next(item for (one, _), item in owned if items.override_key(one, day) == scope)
     return _Findings(spends, items.sticky_state(in_scope), overrides)
 
 

@@ -73,6 +73,9 @@ class Policy:
     updated_at_epoch: int
     token_generation: str
     tokens_valid_from_epoch_ms: int
+    incarnation: str
+    """Of the client: another one, if it is deleted and created again."""
+    org_incarnation: str
 
     @property
     def org_id(self) -> OrgId:
@@ -152,4 +155,6 @@ def _policy(
         updated_at_epoch=max(org_life.updated_at_epoch, own_life.updated_at_epoch),
         token_generation=own_life.token_generation,
         tokens_valid_from_epoch_ms=own_life.tokens_valid_from_epoch_ms,
+        incarnation=own_life.incarnation,
+        org_incarnation=org_life.incarnation,
     )
