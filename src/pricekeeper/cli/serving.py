@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -30,6 +31,7 @@ from pricekeeper.settings import (
 from pricekeeper.telemetry.logs import configure_logging
 
 GRACEFUL_SECS: Final = 30
+FILES_MAX: Final = 65_536
 _APP: Final = "pricekeeper.http.app:app_from_environment"
 _PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
 
@@ -120,10 +122,18 @@ def server_config(
     )
 
 
+def _raise_file_limit() -> None:
+    """As many connections as the machine allows, not as few as a shell does."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 def _run(listening: socket.socket, workers: int, trusted_proxies: str) -> None:
     metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
     if metrics_folder is not None:
         os.environ[MULTIPROCESS] = metrics_folder
+    _raise_file_limit()
     config = server_config(
         _APP,
         factory=True,

@@ -17,6 +17,8 @@ from pricekeeper import errors
 from pricekeeper.http.edge import BodyTooLargeError, RequestRefusedError
 
 DAY_SECS: Final = 86_400
+LAST_EPOCH: Final = 253_402_300_799
+"""The end of the year 9999, after which RFC 3339 has no word for a moment."""
 RETRY_SECS: Final = 1
 """When the store could not be reached, how soon trying again makes sense."""
 
@@ -26,10 +28,12 @@ _TITLES: Final = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    408: "Request Timeout",
     409: "Conflict",
     413: "Content Too Large",
     415: "Unsupported Media Type",
     429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
@@ -154,8 +158,8 @@ def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
 
 
 def rfc3339(epoch_ms: int) -> str:
-    """A moment as the API writes it: UTC, whole seconds."""
-    return _rfc3339(epoch_ms // 1000)
+    """A moment as the API writes it: UTC, whole seconds; a debt may take longer than that."""
+    return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,141 @@
+"""What comes before a request is whole is bounded, in size and in time."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from http_fixtures import ENVIRONMENT, Api
+from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.clock import SystemClock
+from pricekeeper.http import protocol
+from serving import running_server
+
+PIECE = 16 * 1024
+SENT_MAX = 8 * 1024 * 1024
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"POST /auth/token HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One server: no store has a part in this."""
+    with running_server(tmp_path_factory.mktemp("protocol"), environment=ENVIRONMENT) as server:
+        yield Api(server.url)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[socket.socket]:
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=20) as raw:
+        yield raw
+
+
+def flooded(raw: socket.socket, start: bytes, piece: bytes) -> int:
+    """Send it again and again until the other side has had enough: how much it took."""
+    raw.sendall(start)
+    sent = 0
+    try:
+        while sent < SENT_MAX:
+            raw.sendall(piece)
+            sent += len(piece)
+    except OSError:
+        return sent
+    return sent
+
+
+def received(raw: socket.socket) -> bytes:
+    """Everything until it is closed; a reset is an end, too."""
+    data = b""
+    try:
+        while part := raw.recv(65536):
+            data += part
+    except ConnectionResetError:
+        return data
+    return data
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (HEAD, b"X-1: y\r\n" * (PIECE // 8)),
+        (HEAD + b"X-1: ", b"y" * PIECE),
+        (b"GET /", b"y" * PIECE),
+        (CHUNKED + b"0\r\n", b"X-1: y\r\n" * (PIECE // 8)),
+        (CHUNKED + b"0\r\nX-1: ", b"y" * PIECE),
+        (CHUNKED + b"1;", b"y" * PIECE),
+    ],
+    ids=["headers", "a header", "a path", "trailers", "a trailer", "a chunk's extension"],
+)
+def test_what_gathers_without_end_is_cut_off(api: Api, start: bytes, piece: bytes) -> None:
+    """Long before it could fill a memory; others are served."""
+    with connected(api.url) as raw:
+        assert flooded(raw, start, piece) < SENT_MAX
+    assert api.call("GET", "/healthz").status == 200
+
+
+def test_too_many_headers_are_told(api: Api) -> None:
+    """With a problem, if the request is small enough to be read first."""
+    few = b"".join(b"X-%d: y\r\n" % n for n in range(protocol.FIELDS_MAX - 2))
+    with connected(api.url) as raw:
+        raw.sendall(HEAD + few + b"Connection: close\r\n\r\n")
+        assert received(raw).startswith(b"HTTP/1.1 200")
+    with connected(api.url) as raw:
+        raw.sendall(HEAD + few + b"X: y\r\nY: y\r\nZ: y\r\n")
+        head, _, body = received(raw).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431")
+    assert json.loads(body)["code"] == "HEADERS_TOO_LARGE"
+
+
+def test_a_body_in_small_chunks_is_no_flood(api: Api) -> None:
+    """However much the lines between them come to."""
+    body = b'{"token":"' + b"x" * 90_000 + b'"}'
+    chunks = b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n"
+    with connected(api.url) as raw:
+        raw.sendall(
+            b"POST /api/v1/credentials/claim HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+        )
+        assert received(raw).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
+
+
+@pytest.mark.parametrize(
+    "half",
+    [b"", b"GET /healthz HT", HEAD, CHUNKED],
+    ids=["nothing", "half a line", "half a head", "half a body"],
+)
+def test_who_never_finishes_a_request_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bytes
+) -> None:
+    """After half a minute; here, a moment. Whole requests are not hurried."""
+    monkeypatch.setattr(protocol, "ARRIVAL_SECS_MAX", 0.2)
+    monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.05)
+    with (
+        running_service(demo_settings(tmp_path), SystemClock()) as url,
+        connected(url) as kept,
+        connected(url) as raw,
+    ):
+        kept.sendall(HEAD + b"\r\n")
+        raw.sendall(half)
+        told = received(raw)
+        assert told.startswith(b"HTTP/1.1 408") or half == CHUNKED
+        assert kept.recv(65536).startswith(b"HTTP/1.1 200")
+        kept.sendall(HEAD + b"\r\n")
+        assert kept.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Nothing of it was accepted; whoever sent it can send it again."""
+    with running_server(tmp_path, environment=ENVIRONMENT) as server, connected(server.url) as raw:
+        raw.sendall(CHUNKED)
+        with connected(server.url) as other:  # answered: so the half has come as well
+            other.sendall(HEAD + b"Connection: close\r\n\r\n")
+            assert received(other).startswith(b"HTTP/1.1 200")
+        server.process.terminate()
+        server.process.wait(timeout=15)  # half of what a graceful end may take
+        assert received(raw) == b""
+        assert "Traceback" not in server.output()
