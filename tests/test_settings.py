@@ -163,3 +163,20 @@ def test_any_text_is_a_price_source_or_a_settings_error(scheme: str, rest: str) 
     except SettingsError:
         return
     assert isinstance(location, GenaiPackage | AwsOffers)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "schl\xfcssel-schl\xfcssel",
+        " sixteen-characters",
+        "sixteen-characters\n",
+        "sixteen\rcharacters",
+    ],
+)
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    """It would be accepted by us and presented by nobody."""
+    with pytest.raises(SettingsError, match="PRICEKEEPER_PROVISIONING_KEY"):
+        read_settings({"PRICEKEEPER_PROVISIONING_KEY": key})
+    spaced = "blanks inside are fine"
+    assert read_settings({"PRICEKEEPER_PROVISIONING_KEY": spaced}).provisioning_key == spaced

@@ -261,9 +261,9 @@ class UnknownModelLabelError(PricingError):
 
     code = "INVALID_MODEL_LABEL"
 
-    def __init__(self, label: str, valid_labels: Sequence[str]) -> None:
-        super().__init__(f"model_label: {label!r} is not one of {', '.join(valid_labels)}")
-        self.field = "model_label"
+    def __init__(self, label: str, valid_labels: Sequence[str], field: str = "model_label") -> None:
+        super().__init__(f"{field}: {label!r} is not one of {', '.join(valid_labels)}")
+        self.field = field
         self.label = label
         self.valid_labels = tuple(valid_labels)
 

@@ -55,6 +55,7 @@ _STORE_EXAMPLES: Final = (
     "or dynamodb://REGION?prefix=NAME-&endpoint=http://127.0.0.1:8000"
 )
 _SOURCE_EXAMPLES: Final = "use genai-prices, aws:REGION or aws:REGION:FILE_OR_URL[,FILE_OR_URL...]"
+_SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 _REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{0,100}")
 
@@ -165,6 +166,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     config, key, prices = (given.get(name) for name in (CONFIG, PROVISIONING_KEY, PRICE_SOURCE))
     if key is not None and len(key) < KEY_LENGTH_MIN:
         raise SettingsError(PROVISIONING_KEY, f"needs at least {KEY_LENGTH_MIN} characters")
+    if key is not None and not _SENDABLE.fullmatch(key):
+        raise SettingsError(
+            PROVISIONING_KEY,
+            "must be what a header can carry: ASCII, no line breaks, no blanks at the ends",
+        )
     level = given.get(LOG_LEVEL, "info").lower()
     if level not in ("debug", "info", "warning", "error"):
         raise SettingsError(LOG_LEVEL, "must be debug, info, warning or error")

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.http.edge import FieldMistake, RequestRefusedError, parse_json, strict_json
+from pricekeeper.http.edge import (
+    FieldMistake,
+    RequestRefusedError,
+    convert,
+    parse_json,
+    strict_json,
+)
 from pricekeeper.http.wire import OrgBody, UsageBody
 
 
@@ -167,3 +173,16 @@ def test_any_json_is_a_body_or_refused(plain: Any) -> None:
         parse_json(json.dumps(plain).encode(), OrgBody)
     except RequestRefusedError as refused:
         assert str(refused)
+
+
+def test_a_bad_key_is_told_where_it_is() -> None:
+    """Each of them, and what it is called, if that is not too long to say."""
+    body = {"tags": {"": "x", "k" * 65: "x", "fine": 1}}
+    with pytest.raises(RequestRefusedError) as refused:
+        convert(body, UsageBody)
+    told = [(one.field, one.message) for one in refused.value.mistakes if "tags" in one.field]
+    assert told == [
+        ("tags", "the key '': expected str of length >= 1"),
+        ("tags", f"the key {'k' * 65!r}: expected str of length <= 64"),
+        ("tags.fine", "expected str, got int"),
+    ]

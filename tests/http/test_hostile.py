@@ -218,3 +218,27 @@ def test_security_headers_are_on_every_answer(api: Api) -> None:
         assert headers["x-frame-options"] == "DENY"
         assert "content-security-policy" in headers
         assert not any(name.startswith("access-control") for name in headers)
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-api-key", "content-type", "host"])
+def test_who_says_something_twice_is_not_believed(api: Api, tenant: Tenant, name: str) -> None:
+    """A proxy in front may have looked at the other one."""
+    place = urlsplit(api.url)
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as raw:
+        raw.sendall(
+            f"GET {tenant.app}/limits HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            f"Authorization: Bearer {tenant.app_token}\r\nX-Api-Key: a\r\nContent-Type: a\r\n"
+            f"{name}: a\r\n\r\n".encode()
+        )
+        received = b""
+        while part := raw.recv(65536):
+            received += part
+    assert received.startswith(b"HTTP/1.1 400")
+    assert name.encode() in received.partition(b"\r\n\r\n")[2]
+
+
+def test_an_escaped_slash_is_no_slash(api: Api, tenant: Tenant) -> None:
+    """It would be part of a name, and no name has one."""
+    for path in (f"{tenant.app}%2Fmodel-selection", f"{tenant.org}/apps%2fweb/model-selection"):
+        reply = api.call("GET", path, token=tenant.app_token)
+        assert (reply.status, reply.code) == (404, "NOT_FOUND")

@@ -1,12 +1,14 @@
 """Tokens and sessions over HTTP, as RFC 6749, 7009, 7662, 7517 and 8414 have them."""
 
 import base64
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from http_fixtures import Api, Reply, Tenant
+from http_fixtures import ENVIRONMENT, Api, Reply, Tenant
+from serving import running_server
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -138,3 +140,25 @@ def test_keys_and_metadata_are_public(api: Api) -> None:
     metadata = api.call("GET", "/.well-known/oauth-authorization-server").json
     assert metadata["token_endpoint"] == f"{api.url}/auth/token"
     assert metadata["jwks_uri"] == f"{api.url}/.well-known/jwks.json"
+
+
+def test_where_everything_is_follows_from_the_issuer(tmp_path: Path) -> None:
+    """Not from what a caller says our name is; what follows from that is kept by nobody."""
+    path = "/.well-known/oauth-authorization-server"
+    environment = {**ENVIRONMENT, "PRICEKEEPER_ISSUER": "https://keeper.example.com/"}
+    with running_server(tmp_path, environment=environment) as server:
+        told = Api(server.url).call("GET", path, headers={"host": "evil.example"})
+    assert told.json["token_endpoint"] == "https://keeper.example.com/auth/token"
+    assert told.headers["cache-control"] == "public, max-age=300"
+
+
+@pytest.mark.parametrize("host", ["a b", '"><script>', "x?y#", "a/b", "[::1", "x:y"])
+def test_a_host_that_is_none_is_not_repeated(api: Api, host: str) -> None:
+    """Nor is anything remembered that was made from one."""
+    path = "/.well-known/oauth-authorization-server"
+    refused = api.call("GET", path, headers={"host": host})
+    assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+    for good in ("keeper.example.com:8443", "[::1]:80"):
+        told = api.call("GET", path, headers={"host": good})
+        assert told.json["token_endpoint"] == f"http://{good}/auth/token"
+        assert told.headers["cache-control"] == "no-store"

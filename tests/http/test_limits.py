@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,9 @@ def check_refusal(reply: Reply, available: int = 0) -> None:
     assert violation["available"] == available
     assert 0 < violation["retry_after_ms"] <= 60_000
     assert int(reply.headers["retry-after"]) == -(-violation["retry_after_ms"] // 1000)
+    limit, remaining, reset = (int(reply.headers[name]) for name in TOLD)
+    assert remaining == 0 < limit
+    assert 0 < reset <= 60
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
@@ -333,3 +337,14 @@ async def test_a_strained_address_recovers_and_is_not_remembered_for_ever(
     assert api.claimant("org-1", "d", clock.now_ms()) == "address/d"
     clock.advance_ms(1)
     assert api.claimant("org-1", "d", clock.now_ms()) == "client/org-1/d"
+
+
+def test_whatever_a_proxy_forwards_can_be_counted(tmp_path: Path) -> None:
+    """An address is text from outside; the caller's mistake is another one."""
+    environment = {**ENVIRONMENT, SETTING: "on", "PRICEKEEPER_TRUSTED_PROXIES": "127.0.0.1"}
+    with running_server(tmp_path, environment=environment) as server:
+        api = Api(server.url)
+        for address in ("a#b", "[::1", ";", "\xe9", "x" * 300, "::1%eth0"):
+            headers = {"x-forwarded-for": address}
+            assert api.call("POST", CLAIM, {"token": "pkr_x"}, headers=headers).status == 404
+            assert api.call("GET", "/api/v1/orgs", headers=headers).status == 401

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from http_fixtures import Api, Tenant, usage
+from http_fixtures import ORG, Api, Tenant, usage
 
 
 def test_selection_explains_itself(api: Api, tenant: Tenant) -> None:
@@ -76,6 +76,8 @@ def test_usage_counts_once_and_says_what_it_cost(api: Api, tenant: Tenant) -> No
         ({"timestamp": "2020-01-01T00:00:00Z"}, "INVALID_REQUEST"),
         ({"timestamp": "yesterday, around noon"}, "INVALID_REQUEST"),
         ({"timestamp": "2026-02-30T00:00:00Z"}, "INVALID_REQUEST"),
+        ({"timestamp": "9999-12-31T23:59:59-23:59"}, "INVALID_REQUEST"),
+        ({"timestamp": "0001-01-01T00:00:00+00:01"}, "INVALID_REQUEST"),
         ({"unknown_field": 1}, "INVALID_REQUEST"),
     ],
 )
@@ -208,3 +210,53 @@ def test_leases_are_taken_adjusted_and_released(api: Api, tenant: Tenant) -> Non
     assert states["standard"]["rpm"]["remaining"] == 10
     unknown = f"{tenant.app}/leases/{uuid.uuid4()}/release"
     assert api.call("POST", unknown, token=tenant.app_token).code == "NOT_FOUND"
+
+
+def test_a_debt_beyond_all_time_is_told_in_time(api: Api) -> None:
+    """An app may use what it did not ask for; the answers go on as long as there is a calendar."""
+    day = {"capacity": 10, "refill_amount": 1, "refill_period_ms": 86_400_000}
+    minute = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}
+    deep = Tenant(api).register()
+    limits = {"*": {"rpd": day, "rpm": minute}}
+    api.provision("PUT", deep.org, {**ORG, "rate_limits": limits})
+    acquire = {"resource": "premium", "consume": {"rpd": 1}}
+    lease = api.call("POST", f"{deep.app}/limits/acquire", acquire, token=deep.app_token)
+    path = f"{deep.app}/leases/{lease.json['lease_id']}/adjust"
+    delta = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpd": 10**12}}
+    assert api.call("POST", path, delta, token=deep.app_token).status == 200
+
+    acquire = {"resource": "premium", "consume": {"rpm": 1}}
+    refused = api.call("POST", f"{deep.app}/limits/acquire", acquire, token=deep.app_token)
+    assert refused.status in (200, 429)
+    shown = api.call("GET", f"{deep.app}/limits", token=deep.app_token)
+    assert shown.status == 200
+    resets_at = shown.json["resources"]["premium"]["rpd"]["resets_at"]
+    assert resets_at == "9999-12-31T23:59:59Z"
+
+
+def test_an_unknown_resource_is_told_as_such(api: Api, tenant: Tenant) -> None:
+    """Under the name that the request has for it."""
+    body = {"resource": "unheard-of", "consume": {"rpm": 1}}
+    reply = api.call("POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token)
+    assert (reply.status, reply.code) == (400, "INVALID_MODEL_LABEL")
+    assert reply.json["errors"][0]["field"] == "resource"
+
+
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        ("", ["from", "to"]),
+        ("?from=2026-01-01", ["to"]),
+        ("?from=x&to=y", ["from", "to"]),
+        ("?from=2026-W01-1&to=2026-W01-2", ["from", "to"]),
+        ("?from=2026-01-01&to=20260102", ["to"]),
+        ("?from=2026-02-30&to=2026-01-02", ["from"]),
+    ],
+)
+def test_both_ends_of_a_range_are_looked_at(
+    api: Api, tenant: Tenant, query: str, fields: list[str]
+) -> None:
+    """Each that is missing or no day is named."""
+    reply = api.call("GET", f"{tenant.app}/aggregates{query}", token=tenant.app_token)
+    assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+    assert [error["field"] for error in reply.json["errors"]] == fields

@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -21,6 +21,7 @@ from pricekeeper.http.serving import Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.telemetry.logs import configure_logging
+from pricekeeper.tokens import Principal
 from scraping import read_samples
 
 
@@ -32,6 +33,9 @@ async def handler(call: Call) -> Answer:
         case "unavailable":
             raise StoreUnavailableError("10.0.0.1 refused the connection")
         case "missing":
+            raise NotFoundError("x")
+        case "not-yours":
+            call.principal = cast("Principal", "somebody")
             raise NotFoundError("x")
         case "unspeakable":
             return Answer(200, object())
@@ -141,11 +145,14 @@ async def test_a_mistake_of_the_callers_is_no_line_in_the_log(served: Served) ->
     assert served.counted('pricekeeper_problems_total{code="NOT_FOUND"}') == 1
 
 
-async def test_only_an_answer_tells_what_is_left_of_a_limit(served: Served) -> None:
-    """What another tenant has is refused before it is counted; so nothing else may differ."""
-    answered, _ = await served("/fine")
-    refused, _ = await served("/missing")
-    assert b"ratelimit-remaining" in names(answered)
+async def test_what_is_left_of_a_limit_is_told_unless_it_could_tell_tenants_apart(
+    served: Served,
+) -> None:
+    """What another tenant has is refused before it is counted; so what is absent says nothing."""
+    for path in ("/fine", "/missing", "/bug"):
+        told, _ = await served(path)
+        assert b"ratelimit-remaining" in names(told)
+    refused, _ = await served("/not-yours")
     assert not {name for name in names(refused) if name.startswith(b"ratelimit")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http import wire
 from pricekeeper.http.caching import cached
+from pricekeeper.http.edge import FieldMistake, RequestRefusedError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.runtime import quota_use
@@ -25,6 +27,7 @@ PAST_DAY_SECS: Final = 300
 
 _ORG: Final = "/api/v1/orgs/{org_id}"
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
+_YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DATE: Final = {"type": "string", "format": "date"}
 _RANGE: Final = (
     Parameter("from", "The first day, yyyy-mm-dd.", _DATE, required=True),
@@ -51,9 +54,7 @@ async def in_range(call: Call) -> Answer:
     """What each day of a range came to, the earliest first."""
     policy = await _policy(call)
     query, now = call.request.query, _today(call, policy)
-    if "from" not in query or "to" not in query:
-        raise InvalidValueError("from" if "from" not in query else "to", "is required: yyyy-mm-dd")
-    first, last = _date("from", query["from"]), _date("to", query["to"])
+    first, last = _ends(query)
     if last > now:
         raise InvalidValueError("to", "is in the future")
     if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
@@ -177,9 +178,24 @@ def _today(call: Call, policy: Policy) -> date:
     return date(int(day[:4]), int(day[4:6]), int(day[6:]))
 
 
+def _ends(query: Mapping[str, str]) -> tuple[date, date]:
+    """The first and the last day of a range; every mistake is told."""
+    days, mistakes = [], []
+    for end in ("from", "to"):
+        try:
+            days.append(_date(end, query.get(end, "")))
+        except InvalidValueError as error:
+            message = error.message if end in query else "is required: yyyy-mm-dd"
+            mistakes.append(FieldMistake(end, message))
+    if mistakes:
+        told = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
+        raise RequestRefusedError(told, tuple(mistakes))
+    return days[0], days[1]
+
+
 def _date(field: str, text: str) -> date:
     try:
-        if len(text) != len("yyyy-mm-dd"):
+        if not _YYYY_MM_DD.fullmatch(text):
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:

@@ -25,8 +25,10 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 ERRORS_MAX: Final = 100
 """No more mistakes than this are told: the rest shows when these are mended."""
 
+NAME_SHOWN_MAX: Final = 80
 _Wire = TypeVar("_Wire")
 _JSON: Final = ("application/json", None)
+_ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"host"})
 _WHERE: Final = re.compile(r" - at `\$?(.*)`$")
 
 
@@ -52,6 +54,14 @@ class BodyTooLargeError(PriceKeeperError):
     """The body is larger than any request of ours needs to be."""
 
     code = "PAYLOAD_TOO_LARGE"
+
+
+def refuse_twofold(request: Incoming) -> None:
+    """Refuse a request that says twice who it is from or what it brings: whom would one believe."""
+    twice = request.repeated() & _ONCE
+    if twice:
+        names = ", ".join(sorted(name.decode() for name in twice))
+        raise RequestRefusedError(f"sent more than once: {names}")
 
 
 async def read_body(request: Incoming) -> bytes:
@@ -139,34 +149,38 @@ _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_
 
 def _mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
     """Walk structs, dicts and lists; where those are fine by themselves, ask msgspec."""
-    kind, arguments = _walkable(wire)
-    found = False
-    if kind is dict and isinstance(plain, dict):
-        members = [(_below(at, name), member, arguments[1]) for name, member in plain.items()]
-    elif kind is list and isinstance(plain, list):
-        members = [(f"{at}[{n}]", member, arguments[0]) for n, member in enumerate(plain)]
-    elif kind is msgspec.Struct and isinstance(plain, dict):
-        fields = {field.encode_name: field for field in msgspec.structs.fields(arguments[0])}
-        members = [
-            (_below(at, name), plain[name], field.type)
-            for name, field in fields.items()
-            if name in plain
-        ]
-        for name, field in fields.items():
-            if field.required and name not in plain:
-                found = True
-                yield FieldMistake(_below(at, name), "is required")
-        for name in plain.keys() - fields.keys():
-            found = True
-            yield FieldMistake(_below(at, name), "is not a field of this request")
-    else:
-        members = []
-    for where, member, type_ in members:
-        for mistake in _mistakes(member, type_, where):
-            found = True
-            yield mistake
-    if not found:
+    inside = _mistakes_inside(plain, wire, at)
+    first = next(inside, None)
+    if first is None:
         yield from _leaf_mistakes(plain, wire, at)
+    else:
+        yield first
+        yield from inside
+
+
+def _mistakes_inside(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
+    kind, arguments = _walkable(wire)
+    if kind is dict and isinstance(plain, dict):
+        for name, member in plain.items():
+            for mistake in _leaf_mistakes(name, arguments[0], at):
+                yield FieldMistake(at, f"the key {name[:NAME_SHOWN_MAX]!r}: {mistake.message}")
+            yield from _mistakes(member, arguments[1], _below(at, name))
+    elif kind is list and isinstance(plain, list):
+        for place, member in enumerate(plain):
+            yield from _mistakes(member, arguments[0], f"{at}[{place}]")
+    elif kind is msgspec.Struct and isinstance(plain, dict):
+        yield from _field_mistakes(plain, arguments[0], at)
+
+
+def _field_mistakes(plain: dict[str, Any], wire: Any, at: str) -> Iterator[FieldMistake]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(wire)}
+    for name, field in fields.items():
+        if name in plain:
+            yield from _mistakes(plain[name], field.type, _below(at, name))
+        elif field.required:
+            yield FieldMistake(_below(at, name), "is required")
+    for name in plain.keys() - fields.keys():
+        yield FieldMistake(_below(at, name), "is not a field of this request")
 
 
 def _walkable(wire: Any) -> tuple[Any, tuple[Any, ...]]:

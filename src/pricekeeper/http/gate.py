@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from typing import Final
 
 from pricekeeper.errors import (
@@ -17,7 +18,9 @@ from pricekeeper.errors import (
     InvalidTokenError,
     InvalidValueError,
     NotFoundError,
+    RateLimitExceededError,
 )
+from pricekeeper.http.limits import FAILURES
 from pricekeeper.http.operation import Access, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, WrongAudienceError
 from pricekeeper.tenants import parse_client_id
@@ -26,6 +29,8 @@ from pricekeeper.values import parse_app_id, parse_org_id
 
 _BEARER: Final = "bearer"
 _NOBODY: Final = "unknown"
+_NO_ADDRESS: Final = re.compile(r"[^A-Za-z0-9.:_-]")
+"""What is in no address; a proxy may forward anything."""
 
 
 async def admit(call: Call, operation: Operation) -> None:
@@ -63,13 +68,18 @@ async def limit_claimant(call: Call, kind: str, client_id: str | None) -> None:
 
 async def count_failure(call: Call) -> None:
     """Note refused credentials; raises `RateLimitExceededError` if an address has too many."""
-    await call.api_limits.note_failure(address_of(call), call.services.clock.now_ms())
+    address, now_ms = address_of(call), call.services.clock.now_ms()
+    try:
+        await call.api_limits.note_failure(address, now_ms)
+    except RateLimitExceededError:
+        call.limit_headers = call.api_limits.told(FAILURES, f"address/{address}", now_ms)
+        raise
 
 
 def address_of(call: Call) -> str:
     """Where the request came from, in a form that can be part of a key."""
     host = call.request.client_host
-    return host.replace("%", "_")[:64] if host else _NOBODY
+    return _NO_ADDRESS.sub("_", host)[:64] if host else _NOBODY
 
 
 def bearer_of(call: Call) -> str | None:
@@ -124,7 +134,11 @@ async def _limit(call: Call, kind: str | None, caller: str) -> None:
     limits, now_ms = call.api_limits, call.services.clock.now_ms()
     headers = limits.admit_at_once(kind, caller, now_ms)
     if headers is None:
-        headers = await limits.admit(kind, caller, now_ms)
+        try:
+            headers = await limits.admit(kind, caller, now_ms)
+        except RateLimitExceededError:
+            call.limit_headers = limits.told(kind, caller, now_ms)
+            raise
     call.limit_headers = headers
 
 

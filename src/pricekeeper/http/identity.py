@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from pricekeeper.errors import InvalidTokenError
 from pricekeeper.http import wire
+from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.gate import address_of, bearer_of, limit_claimant
 from pricekeeper.http.oauth import (
     FORM,
@@ -20,6 +22,7 @@ from pricekeeper.tenants import parse_client_id
 from pricekeeper.tokens import Grant, Introspection, Principal
 
 LABEL_LENGTH_MAX: Final = 256
+_HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?", re.ASCII)
 
 
 async def token(call: Call) -> Answer:
@@ -105,9 +108,11 @@ async def jwks(call: Call) -> Answer:
 
 async def metadata(call: Call) -> Answer:
     """Where everything is (RFC 8414)."""
-    base = call.request.base_url
+    issuer = call.services.settings.issuer
+    named = issuer.startswith(("https://", "http://"))
+    base = issuer.rstrip("/") if named else _base_url(call)
     body = {
-        "issuer": call.services.settings.issuer,
+        "issuer": issuer,
         "token_endpoint": f"{base}/auth/token",
         "revocation_endpoint": f"{base}/auth/revoke",
         "introspection_endpoint": f"{base}/auth/introspect",
@@ -118,7 +123,17 @@ async def metadata(call: Call) -> Answer:
         "revocation_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
         "service_documentation": f"{base}/docs",
     }
-    return Answer(200, body, ((b"cache-control", b"public, max-age=300"),))
+    # How one caller spells our name is nothing to remember for others.
+    kept = b"public, max-age=300" if named else b"no-store"
+    return Answer(200, body, ((b"cache-control", kept),))
+
+
+def _base_url(call: Call) -> str:
+    """How the caller reached us, up to the path."""
+    host = call.request.header(b"host") or "localhost"
+    if not _HOST.fullmatch(host):
+        raise RequestRefusedError("the Host header names no host")
+    return f"{call.request.scope['scheme']}://{host}"
 
 
 async def _caller(call: Call, given: wire.RevokeBody) -> str:

@@ -18,6 +18,13 @@ class Incoming:
         self.receive = receive
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
 
+    def repeated(self) -> set[bytes]:
+        """The headers that came more than once."""
+        names = [name for name, _ in self.scope["headers"]]
+        if len(names) == len(self._headers):
+            return set()
+        return {name for name in self._headers if names.count(name) > 1}
+
     def header(self, name: bytes) -> str | None:
         """The header of that name; the last one if it came more than once."""
         value = self._headers.get(name)
@@ -34,11 +41,6 @@ class Incoming:
         """Where the request came from."""
         client = self.scope.get("client")
         return None if client is None else str(client[0])
-
-    @property
-    def base_url(self) -> str:
-        """How the caller reached us, up to the path."""
-        return f"{self.scope['scheme']}://{self.header(b'host') or 'localhost'}"
 
     @property
     def state(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, Standing
 
 LIMIT: Final = "requests"
+FAILURES: Final = "failures"
 MINUTE_MS: Final = 60_000
 BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so that a crash loses no more than that."""
@@ -65,7 +66,7 @@ class ApiLimits:
     async def note_failure(self, address: str, now_ms: int) -> None:
         """Count refused credentials; raises `RateLimitExceededError` if there were too many."""
         try:
-            await self.admit("failures", f"address/{address}", now_ms)
+            await self.admit(FAILURES, f"address/{address}", now_ms)
         except RateLimitExceededError as error:
             if len(self._strained_until_ms) >= CALLERS_MAX:
                 self._strained_until_ms.clear()
@@ -99,6 +100,11 @@ class ApiLimits:
         if outcome.unlimited:
             return ((b"ratelimit-limit", b"%d" % limit.capacity),)
         return _headers(outcome.limits[LIMIT], now_ms)
+
+    def told(self, kind: str | None, caller: str, now_ms: int) -> Headers:
+        """How a limit stands, for who has just been refused."""
+        known = self._callers.get((kind or "", caller))
+        return () if known is None else _headers(known.standing.limits()[LIMIT], now_ms)
 
     def _caller(self, kind: str, caller: str, limit: Limit) -> _Caller:
         known = self._callers.get((kind, caller))

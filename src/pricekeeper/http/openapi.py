@@ -14,7 +14,7 @@ import msgspec
 
 from pricekeeper import __version__
 from pricekeeper.http.operation import Access, Operation
-from pricekeeper.http.wire import OAuthError, ProblemBody
+from pricekeeper.http.wire import APP_ID, OAuthError, ProblemBody
 
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -28,7 +28,7 @@ _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
 _UUID: Final = {"type": "string", "format": "uuid"}
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "org_id": {**_UUID, "pattern": "^[0-9a-f-]+$"},
-    "app_id": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
+    "app_id": {"type": "string", "pattern": APP_ID},
     "date": {"type": "string", "format": "date", "examples": ["2026-01-23"]},
     "lease_id": _UUID,
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},

@@ -24,7 +24,7 @@ _LIMIT: Final = Parameter(
 )
 _ORG_PAGES: Final = (Parameter("after", _AFTER, {"type": "string", "format": "uuid"}), _LIMIT)
 _APP_PAGES: Final = (
-    Parameter("after", _AFTER, {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"}),
+    Parameter("after", _AFTER, {"type": "string", "pattern": wire.APP_ID}),
     _LIMIT,
 )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.errors import InvalidValueError, RateLimitExceededError
+from pricekeeper.errors import InvalidValueError, RateLimitExceededError, UnknownModelLabelError
 from pricekeeper.http import wire
 from pricekeeper.http.caching import cached_answer, etag_of
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
@@ -76,7 +76,10 @@ async def acquire(call: Call) -> Answer:
     """Take tokens from the buckets of a label, all or nothing."""
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
     body: wire.AcquireBody = call.body
-    resource = call.services.prices.catalogue.model(body.resource).label
+    catalogue = call.services.prices.catalogue
+    if body.resource not in catalogue:
+        raise UnknownModelLabelError(body.resource, catalogue.labels, "resource")
+    resource = catalogue.model(body.resource).label
     try:
         lease = await call.services.limiter.acquire(
             policy.client_id,
@@ -141,12 +144,12 @@ def parse_timestamp(text: str) -> int:
     try:
         if not _RFC3339.fullmatch(text):
             raise ValueError
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidValueError(
             "timestamp", "must be a time such as 2026-01-23T15:30:45Z"
         ) from None
-    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pricekeeper.errors import NotFoundError, PriceKeeperError
 from pricekeeper.http.access_log import AccessLog
-from pricekeeper.http.edge import read_json
+from pricekeeper.http.edge import read_json, refuse_twofold
 from pricekeeper.http.gate import REFUSALS, admit, count_failure
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.metrics import Metrics
@@ -109,7 +109,7 @@ class Shell:
             return
         started_ns = perf_counter_ns()
         request_id = _request_id(scope)
-        path, parameters = self._paths.find(scope["path"])
+        path, parameters = self._find(scope)
         state = scope["state"]
         call = Call(
             state["services"],
@@ -132,10 +132,18 @@ class Shell:
             call.metrics.request(scope["method"], route, status, elapsed_us)
             self._access_log.note(scope["method"], route, status, elapsed_us, request_id)
 
+    def _find(self, scope: Scope) -> tuple[Path | None, dict[str, str]]:
+        """The path that is asked for; an escaped slash is part of a name, and no name has one."""
+        raw: bytes = scope.get("raw_path", b"")
+        if b"%" in raw and b"%2f" in raw.lower():
+            return None, {}
+        return self._paths.find(scope["path"])
+
 
 async def _answer(call: Call, path: Path | None, method: str) -> Answer:
     """What the operation answers; if it fails, the problem."""
     try:
+        refuse_twofold(call.request)
         if path is None:
             raise NotFoundError("path")
         endpoint = path.endpoints.get(method)
@@ -152,7 +160,9 @@ async def _answer(call: Call, path: Path | None, method: str) -> Answer:
         log.exception("unhandled", request_id=call.request_id)
         call.metrics.problem(PriceKeeperError.code)
         problem = problem_of(PriceKeeperError(), 0)
-    call.limit_headers = ()
+    if problem.status == 404 and call.principal is not None:  # noqa: PLR2004
+        # Another tenant's resource is refused before it is counted: nothing may tell it apart.
+        call.limit_headers = ()
     headers = (*problem.headers, (b"cache-control", b"no-store"))
     return Answer(problem.status, problem.body(call.request_id), headers, _PROBLEM)
 

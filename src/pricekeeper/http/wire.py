@@ -20,6 +20,7 @@ Uuid = Annotated[
     str,
     Meta(pattern="^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"),
 ]
+APP_ID: Final = r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}$"
 Label = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]{0,63}$")]
 LabelOrAny = Annotated[str, Meta(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,63})$")]
 LimitName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
