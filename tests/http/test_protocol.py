@@ -104,12 +104,19 @@ def test_a_body_in_small_chunks_is_no_flood(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "half",
-    [b"", b"GET /healthz HT", HEAD, CHUNKED],
-    ids=["nothing", "half a line", "half a head", "half a body"],
+    ("before", "half"),
+    [
+        (b"", b""),
+        (b"", b"GET /healthz HT"),
+        (b"", HEAD),
+        (b"", CHUNKED),
+        (HEAD + b"\r\n", HEAD),
+        (HEAD + b"\r\n", CHUNKED),
+    ],
+    ids=["nothing", "half a line", "half a head", "half a body", "second head", "second body"],
 )
 def test_who_never_finishes_a_request_is_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes, half: bytes
 ) -> None:
     """After half a minute; here, a moment. Whole requests are not hurried."""
     monkeypatch.setattr(protocol, "ARRIVAL_SECS_MAX", 0.2)
@@ -120,6 +127,9 @@ def test_who_never_finishes_a_request_is_cut_off(
         connected(url) as raw,
     ):
         kept.sendall(HEAD + b"\r\n")
+        if before:
+            raw.sendall(before)
+            assert raw.recv(65536).startswith(b"HTTP/1.1 200")
         raw.sendall(half)
         told = received(raw)
         assert told.startswith(b"HTTP/1.1 408") or half == CHUNKED

@@ -32,8 +32,8 @@ class ProblemProtocol(HttpToolsProtocol):
         self._arriving_since: float | None = None
         """When the request that is not here yet began; nothing, between requests."""
         self._gathered_bytes = 0
-        """What the parser has taken since it last had something whole."""
-        self._whole = False
+        """What the parser has taken since the last request, or the last part of a body."""
+        self._body_came = False
         self._watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -50,26 +50,22 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse; refuse what gathers without ever being whole."""
-        self._whole = False
+        if self._arriving_since is None:
+            self._arriving_since = self.loop.time()
+        self._body_came = False
         super().data_received(data)
-        self._gathered_bytes = 0 if self._whole else self._gathered_bytes + len(data)
+        if self._arriving_since is None or self._body_came:
+            self._gathered_bytes = 0
+        else:
+            self._gathered_bytes += len(data)
         if self._gathered_bytes > HEAD_BYTES_MAX or len(self.headers or ()) > FIELDS_MAX:
             self._refuse(431, "HEADERS_TOO_LARGE", "the request line or its headers are too large")
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._arriving_since = self.loop.time()
-
-    def on_headers_complete(self) -> None:
-        self._whole = True
-        super().on_headers_complete()
-
     def on_body(self, body: bytes) -> None:
-        self._whole = True
+        self._body_came = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._whole = True
         self._arriving_since = None
         super().on_message_complete()
 
