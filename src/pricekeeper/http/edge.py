@@ -58,8 +58,7 @@ class BodyTooLargeError(PriceKeeperError):
 
 def refuse_twofold(request: Incoming) -> None:
     """Refuse a request that says twice who it is from or what it brings: whom would one believe."""
-    twice = request.repeated() & _ONCE
-    if twice:
+    if twice := request.repeated() & _ONCE:
         names = ", ".join(sorted(name.decode() for name in twice))
         raise RequestRefusedError(f"sent more than once: {names}")
 

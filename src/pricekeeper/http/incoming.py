@@ -20,9 +20,10 @@ class Incoming:
 
     def repeated(self) -> set[bytes]:
         """The headers that came more than once."""
-        names = [name for name, _ in self.scope["headers"]]
-        if len(names) == len(self._headers):
+        headers = self.scope["headers"]
+        if len(headers) == len(self._headers):
             return set()
+        names = [name for name, _ in headers]
         return {name for name in self._headers if names.count(name) > 1}
 
     def header(self, name: bytes) -> str | None:
