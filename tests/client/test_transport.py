@@ -196,17 +196,19 @@ async def test_refused_fields_are_listed() -> None:
     assert caught.value.errors == (FieldError("quotas.x", "is no label"),)
 
 
-async def test_an_app_called_dot_dot_stays_below_its_organisation() -> None:
-    """The path on the wire says what was meant: an app is deleted, not the organisation."""
+async def test_no_app_is_called_dot_dot() -> None:
+    """A path that says so means another one: the organisation would be deleted."""
     async with ScriptedService(Reply(204, b"")) as service, Admin(service.url, "key") as admin:
-        await admin.delete_app(ORG, "..")
+        with pytest.raises(InvalidValueError, match="app_id"):
+            await admin.delete_app(ORG, "..")
+        await admin.delete_app(ORG, "v..2")
 
-    assert service.lines == [f"DELETE /api/v1/orgs/{ORG}/apps/%2E%2E"]
+    assert service.lines == [f"DELETE /api/v1/orgs/{ORG}/apps/v%2E%2E2"]
 
 
 def test_a_path_segment_can_not_add_another() -> None:
     """Whatever is in it."""
-    assert path_of("a/b", "?x#y") == "/a%2Fb/%3Fx%23y"
+    assert path_of("a/b", "?x#y", "..") == "/a%2Fb/%3Fx%23y/%2E%2E"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://host", "", "http://"])

@@ -79,7 +79,7 @@ class Authorisation(Protocol):
 
 def path_of(*segments: str) -> str:
     """A path of these segments; nothing in them can add or remove one."""
-    # Dots as well: an app may be called "..", and a path that says so means another one.
+    # Dots as well: a path with ".." in it means another one.
     return "".join(f"/{quote(segment, safe='').replace('.', '%2E')}" for segment in segments)
 
 
