@@ -297,3 +297,22 @@ async def test_a_limiter_that_makes_no_sense_is_refused(
 async def _bucket(store: Store, entity: str) -> Item | None:
     items = (await store.query(Query(RATE_BUCKETS, entity))).items
     return items[0] if items else None
+
+
+async def test_a_bucket_that_fills_for_days_is_not_full_before_its_time(
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
+) -> None:
+    """What is taken when it was long untouched puts its expiry off, too: absent is full.
+
+    Here it is taken by an instance that does not know of what another gave back.
+    """
+    limits = [Limit("n", 10, 1, 86_400_000)]
+    one, other = make(limits), make(limits)
+    lease = await other.acquire(entity, "r", {"n": 10})
+    assert not (await one.try_acquire(entity, "r", {"n": 1})).granted
+    await lease.adjust({"n": -1})
+    clock.advance_ms(9 * 86_400_000)
+    assert (await one.try_acquire(entity, "r", {"n": 10})).granted
+
+    clock.advance_ms(4 * 86_400_000)
+    assert (await one.peek(entity, "r"))["n"].remaining == 4

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pricekeeper.errors import Violation
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.bucket import (
     Bucket,
@@ -290,3 +291,82 @@ def test_naming_a_limit_with_nothing_insists_on_no_debt(tokens: int) -> None:
 
     assert isinstance(plan(owing, draw_of(limit, tokens), NOW), Denial)
     assert not isinstance(plan(owing, draw_of(limit, 0), NOW + 1), Denial)
+
+
+def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overflowed() -> None:
+    """One limit has been full, so all are settled; of the other one there must still be enough."""
+    full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
+    both = {"full": full, "scarce": scarce}
+    nothing = Draw("e", "r", both, {"scarce": 2})
+    item = create(nothing, Create(full_since(nothing, NOW))).item
+    draw = Draw("e", "r", both, {"full": 1, "scarce": 6})
+    step = plan(bucket_of(item), draw, NOW + 5_000)
+    assert isinstance(step, Normal)
+    write = normal(draw, step)
+    other = Draw("e", "r", both, {"scarce": 1})
+    assert write.condition is not None
+
+    for taken, holds in ((2, True), (3, False)):
+        robbed = item
+        for _ in range(taken):
+            robbed = retry(other, Retry(NOW, NOW, NOW + 5_000)).apply(robbed)
+        assert write.condition.holds(robbed) == holds
+
+
+def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
+    """Nothing has overflowed yet, so that takes need not wait for each other."""
+    limit = Limit.per_second("n", 10)
+    bucket = full_since(draw_of(limit, 5), NOW)
+
+    assert isinstance(plan(bucket, draw_of(limit, 1), NOW + 500), Retry)
+    assert isinstance(plan(bucket, draw_of(limit, 1), NOW + 501), Normal)
+
+
+def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
+    """By the limit that would be full first: refilled since then, it has not overflowed."""
+    fast, slow = Limit.per_second("fast", 10), Limit.per_minute("slow", 10)
+    draw = Draw("e", "r", {"fast": fast, "slow": slow}, {"fast": 2, "slow": 1})
+
+    assert guess(draw, NOW) == Retry(floor_ms=NOW - 400, ceiling_ms=NOW, as_of_ms=NOW)
+
+
+def test_a_lagging_clock_knows_that_refill_goes_on_only_once_it_is_there() -> None:
+    """Also when it is told how a limit stands."""
+    limit = Limit.per_second("n", 10)
+    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
+
+    assert status(bucket, {"n": limit}, NOW)["n"].full_at_ms == NOW + 3_000
+
+
+def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> None:
+    """An absent bucket is a full one, so it may not expire before."""
+    limit, owing = Limit.per_second("n", 10), Limit.per_day("owing", 10)
+    debt = -1_000 * owing.units_per_token
+    bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "owing": Holding(owing, debt)})
+    draw = Draw("e", "r", {"n": limit, "owing": owing}, {"n": 1})
+    step = plan(bucket, draw, NOW + 5_000)
+
+    assert isinstance(step, Normal)
+    full_at_ms = status(step.after, {"owing": owing}, NOW + 5_000)["owing"].full_at_ms
+    assert step.after.expires_at_epoch * 1_000 > full_at_ms
+
+
+def test_a_wait_is_shortened_by_what_has_passed_and_never_below_nothing() -> None:
+    """Never stays never."""
+    told = Denial(tuple(Violation("e", "r", "n", 1, 0, wait) for wait in (100, 30, None)))
+
+    assert [one.retry_after_ms for one in told.told_after(40).violations] == [60, 0, None]
+
+
+def test_two_who_add_the_same_limit_do_not_both_fill_it() -> None:
+    """Though it is the same millisecond for both, so that ``rf`` does not move."""
+    old, new = Limit.per_second("n", 10), Limit.per_day("new", 10)
+    item = create(draw_of(old, 1), Create(full_since(draw_of(old, 1), NOW))).item
+    draw = Draw("e", "r", {"n": old, "new": new}, {"new": 10})
+    step = plan(bucket_of(item), draw, NOW)
+    assert isinstance(step, Normal)
+    write = normal(draw, step)
+    assert write.condition is not None
+    assert write.condition.holds(item)
+
+    assert not write.condition.holds(write.apply(item))

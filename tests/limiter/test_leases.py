@@ -6,18 +6,24 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from limiter.hooked import Hooked
+from limiter.hooked import Hooked, once
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
+    CancellationReason,
     ConflictError,
+    ContendedError,
     InvalidValueError,
     OutcomeUnknownError,
+    ReasonCode,
     StoreUnavailableError,
+    TransactionCancelledError,
 )
-from pricekeeper.limiter import Limit, Limiter
+from pricekeeper.limiter import Lease, Limit, Limiter
 from pricekeeper.limiter.accounts import ADJUSTMENTS_MAX
+from pricekeeper.limiter.till import ATTEMPTS_MAX
 from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import open_store
+from pricekeeper.storage import Key, Set, Update, open_store
+from pricekeeper.storage.tables import RATE_BUCKETS
 
 DAILY = Limit.per_day("n", 100)
 
@@ -316,3 +322,127 @@ async def test_a_lease_whose_bucket_has_expired_can_still_be_charged(
     assert await left(limiter, entity) == 10
     await using.adjust({"n": 4})
     assert await left(limiter, entity) == 6
+
+
+async def test_a_release_whose_reply_is_lost_leaves_nothing_to_give_back(
+    daily: Limiter, hooked: Hooked
+) -> None:
+    """Nobody knows whether it was applied, so that it is not sent again."""
+    lease = await daily.acquire("e", "r", {"n": 10})
+    hooked.replies_to_lose = 1
+    with pytest.raises(OutcomeUnknownError):
+        await lease.release()
+    assert lease.held == {}
+    await lease.release()
+
+    assert (await daily.peek("e", "r"))["n"].consumed == 0
+
+
+async def test_a_step_that_was_applied_can_be_repeated_after_the_release(daily: Limiter) -> None:
+    """It is as if its answer came again; another step comes too late."""
+    lease = await daily.acquire("e", "r", {"n": 10})
+    same = uuid.uuid4()
+    await lease.adjust({"n": 5}, adjustment_id=same)
+    await lease.release()
+    await lease.adjust({"n": 5}, adjustment_id=same)
+
+    assert await left(daily) == 100
+
+
+async def test_the_same_step_twice_at_the_same_moment_happens_once(
+    daily: Limiter, hooked: Hooked
+) -> None:
+    """The second one waits for the first; if that fails, it is the second that happens."""
+    lease = await daily.acquire("e", "r", {"n": 10})
+    same = uuid.uuid4()
+    await asyncio.gather(*(lease.adjust({"n": 5}, adjustment_id=same) for _ in range(3)))
+    assert (lease.held, await left(daily)) == ({"n": 15}, 85)
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise StoreUnavailableError("the store is away")
+
+    hooked.before = once(fail)
+    outcomes = await asyncio.gather(lease.release(), lease.release(), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailableError, type(None)]
+    assert await left(daily) == 100
+
+
+async def test_what_is_given_back_is_known_here_at_once(daily: Limiter) -> None:
+    """Without asking the store, whose answer to the write has told it."""
+    request = daily.standing("e", "r", {"n": 40}, limits=[DAILY])
+    lease = await request.take()
+    assert isinstance(lease, Lease)
+    assert request.limits()["n"].remaining == 60
+    await lease.adjust({"n": -30})
+
+    assert request.limits()["n"].remaining == 90
+
+
+async def test_a_limit_that_the_bucket_no_longer_has_gets_nothing_back(
+    hooked: Hooked, clock: ManualClock
+) -> None:
+    """Nobody is limited by it; what the bucket does have gets its part, on its new terms."""
+    old = Limiter(hooked, clock=clock, limits=[DAILY, Limit.per_second("m", 10)])
+    new = Limiter(hooked, clock=clock, limits=[Limit.per_hour("n", 100)])
+    lease = await old.acquire("e", "r", {"n": 40, "m": 5})
+    clock.advance_ms(1_000)
+    await new.acquire("e", "r", {"n": 0})
+    await lease.release()
+
+    stands = (await new.peek("e", "r"))["n"]
+    assert (stands.remaining, stands.consumed) == (100, 0)
+
+
+async def test_a_refusal_that_names_no_condition_is_an_error_and_not_a_race(
+    daily: Limiter, hooked: Hooked
+) -> None:
+    """The store has said that it is not to be sent again."""
+    lease = await daily.acquire("e", "r", {"n": 10}, parents=["org"])
+
+    async def refuse() -> None:
+        raise TransactionCancelledError([CancellationReason(ReasonCode.INVALID)] * 2)
+
+    hooked.before = once(refuse)
+    with pytest.raises(TransactionCancelledError):
+        await lease.release()
+    assert await left(daily) == 90
+    await lease.release()
+
+    assert await left(daily) == 100
+
+
+async def test_who_keeps_losing_waits_ever_longer_and_is_told(
+    hooked: Hooked, clock: ManualClock
+) -> None:
+    """Here somebody changes the terms before every attempt to give back."""
+    asked: list[int] = []
+
+    def jitter(below: int) -> int:
+        asked.append(below)
+        return 0
+
+    limiter = Limiter(hooked, clock=clock, limits=[DAILY], jitter=jitter)
+    lease = await limiter.acquire("e", "r", {"n": 10})
+    attempts = 0
+
+    async def change_terms(name: str) -> None:
+        nonlocal attempts
+        attempts += 1
+        terms = Set("lm.n", f"{100 + attempts}/100/86400000")
+        await hooked._store.update(Update(RATE_BUCKETS, Key("e", "r"), (terms,)))
+
+    hooked.before = change_terms
+    with pytest.raises(ContendedError):
+        await lease.release()
+
+    assert attempts == ATTEMPTS_MAX
+    assert asked == [3, 5, 9, 17, 33] + [65] * (ATTEMPTS_MAX - 3 - 5)
+
+
+async def test_a_lease_that_was_not_named_has_a_name_of_its_own(daily: Limiter) -> None:
+    """The same whenever it is asked for, and no other lease's."""
+    one, other = [await daily.acquire("e", "r", {"n": 1}) for _ in range(2)]
+
+    assert str(uuid.UUID(one.id)) == one.id
+    assert one.id != other.id

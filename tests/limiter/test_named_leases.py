@@ -16,7 +16,7 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     RateLimitExceededError,
 )
-from pricekeeper.limiter import Denial, Lease, Limit, Limiter
+from pricekeeper.limiter import Denial, Lease, Limit, Limiter, records
 from pricekeeper.limiter.accounts import ADJUSTMENTS_MAX
 from pricekeeper.limiter.records import LEASE_TTL_SECS
 from pricekeeper.storage import Store
@@ -278,3 +278,93 @@ async def test_a_name_is_a_uuid_and_not_for_blocks(limiter: Limiter, entity: str
         await limiter.acquire(entity, "r", {"n": 1}, lease_id="seven")
     with pytest.raises(InvalidValueError, match="prefetch"):
         await limiter.acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4(), prefetch=10)
+
+
+async def test_steps_of_one_lease_at_the_same_moment_are_all_counted(
+    limiter: Limiter, entity: str
+) -> None:
+    """The lease knows afterwards what it holds, as the store does."""
+    lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=uuid.uuid4())
+    await asyncio.gather(*(lease.adjust({"n": tokens}) for tokens in (5, 7, -2)))
+
+    assert lease.held == {"n": 20}
+    assert await left(limiter, entity) == 80
+    await asyncio.gather(lease.release(), lease.release())
+    assert await left(limiter, entity) == 100
+
+
+async def test_what_others_added_to_a_lease_can_be_given_back(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """The store knows what it holds; what an instance last saw of it refuses nothing."""
+    name = uuid.uuid4()
+    lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    await other.adjust(entity, name, {"n": 30}, adjustment_id=uuid.uuid4())
+    await lease.adjust({"n": -25}, adjustment_id=uuid.uuid4())
+    assert (lease.held, await left(limiter, entity)) == ({"n": 15}, 85)
+    with pytest.raises(InvalidValueError, match="more than the lease holds"):
+        await lease.adjust({"n": -16}, adjustment_id=uuid.uuid4())
+
+    assert await left(limiter, entity) == 85
+
+
+async def test_a_lease_that_has_expired_does_not_hide_why_the_block_failed(
+    limiter: Limiter, clock: ManualClock, entity: str
+) -> None:
+    """Nothing can be given back for it any more; the error says so in a note."""
+
+    async def use() -> None:
+        async with limiter.acquire(entity, "r", {"n": 10}, lease_id=uuid.uuid4()):
+            clock.advance_ms(LEASE_TTL_SECS * 1_000 + 1_000)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as failed:
+        await use()
+
+    assert failed.value.__notes__ == ["and its lease could not be given back: lease not found"]
+    assert (limiter.meter.rolled_back, limiter.meter.refunds_lost) == (1, 1)
+
+
+@pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
+async def test_the_adjustments_of_a_lease_are_bounded_whoever_makes_them(
+    limiter: Limiter, other: Limiter, entity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though an instance knows of fewer: the store counts them."""
+    monkeypatch.setattr(records, "ADJUSTMENTS_MAX", 3)
+    name = uuid.uuid4()
+    lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=name)
+    for _ in range(3):
+        await other.adjust(entity, name, {"n": 1}, adjustment_id=uuid.uuid4())
+    with pytest.raises(ConflictError, match="adjustments"):
+        await lease.adjust({"n": 1})
+
+    assert await left(limiter, entity) == 96
+
+
+@pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
+async def test_awaiting_an_acquire_with_a_name_keeps_the_grant_as_well(
+    store: Store, clock: ManualClock, entity: str
+) -> None:
+    """Whoever is cancelled while it waits can ask again, and finds it granted."""
+    hooked = Hooked(store)
+    limiter = Limiter(hooked, clock=clock, limits=[DAILY])
+    name, arrived, go_on = uuid.uuid4(), asyncio.Event(), asyncio.Event()
+
+    async def hold_up(call: str) -> None:
+        if call == "transact":
+            arrived.set()
+            await go_on.wait()
+
+    async def ask() -> Lease:
+        return await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+
+    hooked.before = hold_up
+    asking = asyncio.create_task(ask())
+    await arrived.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    go_on.set()
+    await limiter.close()
+    assert (await ask()).held == {"n": 10}
+
+    assert await left(limiter, entity) == 90

@@ -7,7 +7,14 @@ import pytest
 
 from limiter.hooked import Hooked
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
+from pricekeeper.errors import (
+    CancellationReason,
+    InvalidValueError,
+    OutcomeUnknownError,
+    ReasonCode,
+    StoreUnavailableError,
+    TransactionCancelledError,
+)
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.turnstile import LANES_MAX, ROUND_MAX
 from pricekeeper.storage import Store
@@ -196,7 +203,7 @@ async def test_a_failure_is_told_to_everybody_it_concerns_and_blocks_nobody(
 async def test_a_bug_in_who_leads_does_not_leave_the_others_waiting(
     limiter: Limiter, hooked: Hooked, entity: str
 ) -> None:
-    """They are told that nobody knows; the bug is the leader's to report."""
+    """It is told to whoever shared the write; who comes after them starts anew."""
     gate = Gate(hooked)
     tasks = [asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 1})) for _ in range(3)]
     await gate.arrived.wait()
@@ -250,3 +257,87 @@ async def test_who_is_cancelled_in_line_gives_back_what_it_got(
 
     assert [isinstance(outcome, Lease) for outcome in outcomes] == [True, False, False, True, True]
     assert (await limiter.peek(entity, "r"))["n"].consumed == 30
+
+
+async def test_two_who_ask_for_one_lease_get_it_though_it_takes_all_there_is(
+    limiter: Limiter, hooked: Hooked, clock: ManualClock, entity: str
+) -> None:
+    """Who repeats itself while the first is under way is not denied what that one was granted."""
+    other = Limiter(hooked, clock=clock, limits=[DAILY])
+    most = await other.acquire(entity, "r", {"n": 60})
+    await limiter.acquire(entity, "r", {"n": 40})
+    await most.release()  # which the first instance does not know of
+    gate, same = Gate(hooked), uuid.uuid4()
+    tasks = [
+        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": tokens}, lease_id=name))
+        for tokens, name in ((0, uuid.uuid4()), (60, same), (60, same))
+    ]
+    await gate.arrived.wait()
+    await waiting(10)
+    gate.open()
+    outcomes = await asyncio.gather(*tasks)
+
+    assert all(isinstance(outcome, Lease) for outcome in outcomes)
+    assert (await limiter.peek(entity, "r"))["n"].consumed == 100
+
+
+async def test_nobody_is_denied_for_another_who_used_its_name(
+    limiter: Limiter, hooked: Hooked, entity: str
+) -> None:
+    """A denied request leaves the name free, also for who waits with it."""
+    gate, same = Gate(hooked), uuid.uuid4()
+    tasks = [
+        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": tokens}, lease_id=name))
+        for tokens, name in ((0, uuid.uuid4()), (200, same), (10, same))
+    ]
+    await gate.arrived.wait()
+    await waiting(10)
+    gate.open()
+    _, denied, granted = await asyncio.gather(*tasks)
+
+    assert isinstance(denied, Denial)
+    assert denied.retry_after_ms is None
+    assert granted.granted
+
+
+MISTAKES = [
+    ZeroDivisionError("a bug"),
+    InvalidValueError("n.capacity", "what is stored makes no sense"),
+    TransactionCancelledError([CancellationReason(ReasonCode.CONFLICT)]),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda error: type(error).__name__)
+async def test_a_mistake_is_told_to_everybody_it_concerns_and_lets_nobody_through(
+    hooked: Hooked, clock: ManualClock, entity: str, mistake: Exception
+) -> None:
+    """Each raises an error of its own, nobody is left waiting, and the line goes on."""
+    limiter = Limiter(hooked, clock=clock, limits=[DAILY], on_unavailable="allow")
+    await limiter.acquire(entity, "r", {"n": 0})
+    gate = Gate(hooked)
+    tasks = [
+        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4()))
+        for _ in range(5)
+    ]
+    await gate.arrived.wait()
+    await waiting(10)
+    gate.open()
+    calls = 0
+
+    async def fail_once(_: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise mistake
+
+    hooked.before = fail_once
+    async with asyncio.timeout(10):
+        first, *others = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert isinstance(first, Lease)
+    assert [(type(one), str(one), vars(one)) for one in others if isinstance(one, Exception)] == [
+        (type(mistake), str(mistake), vars(mistake))
+    ] * 4
+    assert len({id(one) for one in others}) == 4
+    assert (limiter.meter.unlimited, limiter._turnstile._lines) == (0, {})
+    assert (await limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())).granted

@@ -66,7 +66,8 @@ class LooseAccount:
             if self._released:
                 raise released_already()
             limits = {name for draw in self._draws for name in draw.limits}
-            check_delta(delta, self._held, limits)
+            check_delta(delta, limits)
+            check_held(delta, self._held)
             if adjustment_id is not None and len(self._outcomes) >= ADJUSTMENTS_MAX:
                 raise too_many_adjustments()
             try:
@@ -133,8 +134,8 @@ def draws_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> list[Draw]:
     ]
 
 
-def check_delta(delta: Mapping[str, int], held: Mapping[str, int], limits: Collection[str]) -> None:
-    """Raise if a lease that holds so much can't be adjusted by this."""
+def check_delta(delta: Mapping[str, int], limits: Collection[str]) -> None:
+    """Raise if no lease of buckets with these limits can be adjusted by this."""
     if not delta:
         raise InvalidValueError("delta", "must name at least one limit")
     for name, tokens in delta.items():
@@ -144,8 +145,17 @@ def check_delta(delta: Mapping[str, int], held: Mapping[str, int], limits: Colle
             raise InvalidValueError(
                 f"delta.{name}", f"must be a whole number from {-AMOUNT_MAX} to {AMOUNT_MAX}"
             )
-        if held.get(name, 0) + tokens < 0:
-            raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
+
+
+def check_held(delta: Mapping[str, int], held: Mapping[str, int]) -> None:
+    """Raise if a lease that holds so much can't be adjusted by this."""
+    for name in lacking(delta, held):
+        raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
+
+
+def lacking(delta: Mapping[str, int], held: Mapping[str, int]) -> list[str]:
+    """The limits of which this gives back more than the lease holds."""
+    return [name for name, tokens in delta.items() if held.get(name, 0) + tokens < 0]
 
 
 def released_already() -> ConflictError:

@@ -174,6 +174,11 @@ def probe(bucket: Bucket, as_of_ms: int) -> Retry:
     return Retry(known_ms, known_ms, as_of_ms)
 
 
+def overdue(bucket: Bucket, as_of_ms: int) -> bool:
+    """Whether nothing may be taken before its refill is settled, and its expiry put off."""
+    return as_of_ms - bucket.refilled_at_ms > UNSETTLED_MS_MAX
+
+
 def stored_range(limit: Limit, tokens: int, retry: Retry) -> tuple[int, int]:
     """The least that must be stored to be enough, and the most that has not overflowed."""
     refill_min = max(0, retry.as_of_ms - retry.ceiling_ms) * limit.units_per_ms
@@ -277,7 +282,7 @@ def _plan_create(draw: Draw, now_ms: int) -> Create | Denial:
 
 def _covered(bucket: Bucket, draw: Draw, as_of_ms: int) -> bool:
     """Whether stored balance and refill suffice by then, and nothing has overflowed."""
-    if as_of_ms - bucket.refilled_at_ms > UNSETTLED_MS_MAX:
+    if overdue(bucket, as_of_ms):
         return False
     if not _up_to_date(bucket, draw.limits):
         return False

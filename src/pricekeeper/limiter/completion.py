@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from pricekeeper.errors import StoreError
+from pricekeeper.errors import PriceKeeperError
 
 _T = TypeVar("_T")
 _Undo: TypeAlias = Callable[[_T], Coroutine[Any, Any, None]]
@@ -68,5 +68,5 @@ async def _to_its_end(
 
 async def _undone(result: _T, undo: _Undo[_T]) -> None:
     """Undo it; nobody waits for this, and a failure is counted where it happens."""
-    with contextlib.suppress(StoreError):
+    with contextlib.suppress(PriceKeeperError):
         await undo(result)

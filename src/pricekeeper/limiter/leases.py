@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any
 
-from pricekeeper.errors import RateLimitExceededError, StoreError
+from pricekeeper.errors import PriceKeeperError, RateLimitExceededError
 from pricekeeper.limiter.accounts import Account
 from pricekeeper.limiter.bucket import Denial, LimitStatus
 from pricekeeper.limiter.completion import Completion
@@ -138,7 +138,7 @@ class Acquisition:
             return
         try:
             await self._completion.of(self._roll_back(self._lease))
-        except StoreError as failure:
+        except PriceKeeperError as failure:
             error.add_note(f"and its lease could not be given back: {failure}")
 
     async def decided(self) -> Lease | Denial:
@@ -167,6 +167,6 @@ class Acquisition:
         self._meter.rolled_back += 1
         try:
             await lease.release()
-        except StoreError:
+        except PriceKeeperError:
             self._meter.refunds_lost += 1
             raise

@@ -27,7 +27,7 @@ from pricekeeper.limiter.accounts import LooseAccount, draws_of
 from pricekeeper.limiter.bucket import Denial, Draw, status
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.giving import give
-from pricekeeper.limiter.requests import Kind
+from pricekeeper.limiter.requests import Kind, Request
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
 from pricekeeper.limiter.turnstile import Turnstile
@@ -40,28 +40,19 @@ LOW_PART: Final = 4
 """The next block is fetched while the last quarter of this one is being spent."""
 SHELVES_MAX: Final = 10_000
 """Kinds of request that an instance has blocks for; others are served without."""
+GIVING_MAX: Final = 64
+"""Blocks that are given back at the same time; the others wait."""
 
 
 class Block:
     """Tokens that were taken and not yet spent."""
 
-    __slots__ = ("draws", "expires_at_ms", "left", "low", "open", "requests", "tokens")
+    __slots__ = ("expires_at_ms", "left", "low", "open", "request")
 
-    def __init__(
-        self,
-        draws: Sequence[Draw],
-        tokens: Mapping[str, int],
-        *,
-        times: int,
-        requests: int,
-        expires_at_ms: int,
-    ) -> None:
-        self.draws = tuple(draws)
-        self.tokens = tokens
-        """What one request took; this block was made for so many of them."""
-        self.requests = requests
-        """For how many requests to fetch the next one."""
-        self.left = {name: count * times for name, count in tokens.items()}
+    def __init__(self, request: Request, *, times: int, expires_at_ms: int) -> None:
+        self.request = request
+        """What it was made for, so many times; the next one is fetched for the same."""
+        self.left = {name: count * times for name, count in request.tokens.items()}
         self.low = {name: count // LOW_PART for name, count in self.left.items()}
         """When to fetch the next one; empty once that was tried."""
         self.expires_at_ms = expires_at_ms
@@ -93,7 +84,7 @@ class BlockAccount(LooseAccount):
     """The account of a lease that came out of a block, and goes back there while it is open."""
 
     def __init__(self, till: Till, block: Block, tokens: Mapping[str, int]) -> None:
-        super().__init__(till, block.draws, tokens)
+        super().__init__(till, block.request.draws, tokens)
         self._block = block
 
     async def _move(self, delta: Mapping[str, int]) -> None:
@@ -122,6 +113,7 @@ class Pool:
         self._completion = completion
         self._hold_ms = hold_ms
         self._shelves: dict[Kind, _Shelf] = {}
+        self._giving = asyncio.Semaphore(GIVING_MAX)
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -132,42 +124,43 @@ class Pool:
             return None
         block = self._spend(shelf, tokens)
         if block is not None and block is shelf.blocks[-1] and block.runs_low():
-            self._completion.keep(self._fetch_ahead(kind, shelf, block))
+            self._completion.keep(self._fetch_ahead(shelf, block.request))
         return block
 
-    async def fetch(
-        self, kind: Kind, draws: Sequence[Draw], tokens: Mapping[str, int], requests: int
-    ) -> tuple[LooseAccount, Taken | None] | Denial:
-        """Take a block that is worth so many requests, and serve this one from it.
+    async def fetch(self, request: Request) -> tuple[LooseAccount, Taken | None] | Denial:
+        """Take a block for many requests like this one, and serve this one from it.
 
         Of several that come at once, one fetches and the others wait for it; those that it
         was not enough for take their own. Without `Taken`, another one had fetched it.
         """
+        kind, tokens = request.kind, request.tokens
         if self._closed or (kind not in self._shelves and len(self._shelves) >= SHELVES_MAX):
-            return await self._take(draws, tokens)
+            return await self._take(request)
         shelf = self._shelves.setdefault(kind, _Shelf())
-        if shelf.fetched is not None:
-            await shelf.fetched.wait()
-            block = self._spend(shelf, tokens)
-            if block is not None:
-                return BlockAccount(self._till, block, tokens), None
-            return await self._take(draws, tokens)
+        others = shelf.fetched
+        if others is not None:
+            await others.wait()
+        block = self._spend(shelf, tokens)
+        if block is not None:
+            return BlockAccount(self._till, block, tokens), None
+        if others is not None:
+            return await self._take(request)
         with self._fetching(kind, shelf):
-            fetched = await self._fetch(shelf, draws, tokens, requests)
+            fetched = await self._fetch(shelf, request, served=1)
         if fetched is None:
-            return await self._take(draws, tokens)
+            return await self._take(request)
         block, taken = fetched
         return BlockAccount(self._till, block, tokens), taken
 
     async def close(self) -> None:
-        """Give everything back. From then on nothing is fetched ahead."""
+        """Begin to give everything back. From then on nothing is fetched ahead."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
         for kind, shelf in tuple(self._shelves.items()):
             while shelf.blocks:
-                await self._give_back(shelf.blocks.pop())
+                self._give_back(shelf.blocks.pop())
             self._tidy(kind)
 
     def _spend(self, shelf: _Shelf, tokens: Mapping[str, int]) -> Block | None:
@@ -188,53 +181,40 @@ class Pool:
             fetched.set()
             self._tidy(kind)
 
-    async def _fetch_ahead(self, kind: Kind, shelf: _Shelf, block: Block) -> None:
+    async def _fetch_ahead(self, shelf: _Shelf, request: Request) -> None:
         """Fetch the next block before this one is spent, so that nobody has to wait for it."""
+        kind = request.kind
         if shelf.fetched is not None or self._shelves.get(kind) is not shelf or self._closed:
             return
         with self._fetching(kind, shelf), suppress(StoreError):  # who finds nothing will see it
-            await self._fetch(shelf, block.draws, block.tokens, block.requests, served=0)
+            await self._fetch(shelf, request, served=0)
 
     async def _fetch(
-        self,
-        shelf: _Shelf,
-        draws: Sequence[Draw],
-        tokens: Mapping[str, int],
-        requests: int,
-        *,
-        served: int = 1,
+        self, shelf: _Shelf, request: Request, *, served: int
     ) -> tuple[Block, Taken] | None:
         """A block on the shelf, without what serves the request at hand; ``None`` if denied."""
-        times = self._affordable(draws, requests)
+        times = self._affordable(request)
         if times == 1:
             return None
         taken_at_ms = self._till.clock.monotonic_ms()
-        taken = await self._turnstile.take(_times(draws, times))
+        taken = await self._turnstile.take(_times(request.takes, times))
         if isinstance(taken, Denial):
             return None
-        block = Block(
-            draws,
-            tokens,
-            times=times - served,
-            requests=requests,
-            expires_at_ms=taken_at_ms + self._hold_ms,
-        )
-        await self._shelve(shelf, block)
+        block = Block(request, times=times - served, expires_at_ms=taken_at_ms + self._hold_ms)
+        self._shelve(shelf, block)
         return block, taken
 
-    async def _take(
-        self, draws: Sequence[Draw], tokens: Mapping[str, int]
-    ) -> tuple[LooseAccount, Taken] | Denial:
-        taken = await self._turnstile.take(draws)
+    async def _take(self, request: Request) -> tuple[LooseAccount, Taken] | Denial:
+        taken = await self._turnstile.take(request.takes)
         if isinstance(taken, Denial):
             return taken
-        return LooseAccount(self._till, draws, tokens), taken
+        return LooseAccount(self._till, request.draws, request.tokens), taken
 
-    def _affordable(self, draws: Sequence[Draw], requests: int) -> int:
+    def _affordable(self, request: Request) -> int:
         """How many requests to take for: as far as we know, at most half of what is there."""
         now_ms = self._till.clock.now_ms()
-        times = requests
-        for draw in draws:
+        times = request.prefetch
+        for draw in request.takes:
             bucket = self._till.recall(draw)
             if bucket is None:
                 return 1
@@ -244,15 +224,15 @@ class Pool:
                     times = min(times, stands[name].remaining // (2 * count))
         return max(1, times)
 
-    async def _shelve(self, shelf: _Shelf, block: Block) -> None:
+    def _shelve(self, shelf: _Shelf, block: Block) -> None:
         if self._closed:  # while we were fetching
-            await self._give_back(block)
+            self._give_back(block)
             return
         shelf.blocks.append(block)
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._sweep(), name="pricekeeper-prefetch")
         while len(shelf.blocks) > BLOCKS_MAX:
-            await self._give_back(shelf.blocks.pop(0))
+            self._give_back(shelf.blocks.pop(0))
 
     async def _sweep(self) -> None:
         """Give back what was held too long; ends when nothing is held any more."""
@@ -264,16 +244,22 @@ class Pool:
                 await self._till.clock.sleep_ms(next_ms - now_ms)
             for kind, shelf in tuple(self._shelves.items()):
                 while shelf.blocks and shelf.blocks[0].expires_at_ms <= now_ms:  # oldest first
-                    await self._give_back(shelf.blocks.pop(0))
+                    self._give_back(shelf.blocks.pop(0))
                 self._tidy(kind)
 
-    async def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: Block) -> None:
+        """Close it at once; what is left of it is on its way, and nobody waits for that."""
         block.open = False
         back = {name: -count for name, count in block.left.items() if count}
-        try:
-            await self._completion.of(give(self._till, draws_of(block.draws, back)))
-        except StoreError:
-            self._till.meter.refunds_lost += 1  # they refill
+        if back:
+            self._completion.keep(self._given(draws_of(block.request.draws, back)))
+
+    async def _given(self, draws: Sequence[Draw]) -> None:
+        async with self._giving:
+            try:
+                await give(self._till, draws)
+            except StoreError:
+                self._till.meter.refunds_lost += 1  # they refill
 
     def _tidy(self, kind: Kind) -> None:
         shelf = self._shelves.get(kind)

@@ -8,6 +8,7 @@ holds: nothing is given back for it.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +19,9 @@ from pricekeeper.errors import NotFoundError
 from pricekeeper.limiter.accounts import (
     ADJUSTMENTS_MAX,
     check_delta,
+    check_held,
     draws_of,
+    lacking,
     released_already,
     too_many_adjustments,
 )
@@ -44,6 +47,7 @@ class RecordedAccount:
     def __init__(self, till: Till, record: LeaseRecord) -> None:
         self._till = till
         self._record = record
+        self._one_at_a_time = asyncio.Lock()
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -51,15 +55,27 @@ class RecordedAccount:
 
     async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
         """Take more, or give some back; applied once for the same id, whoever sends it."""
-        change_id = adjustment_id or str(uuid.uuid4())
-        for _ in range(ATTEMPTS_MAX):
+        async with self._one_at_a_time:
+            await self._change(delta, adjustment_id or str(uuid.uuid4()))
+
+    async def release(self) -> None:
+        """Give everything back; applied once, whoever sends it."""
+        async with self._one_at_a_time:
+            await self._release()
+
+    async def _change(self, delta: Mapping[str, int], change_id: str) -> None:
+        for attempt in range(ATTEMPTS_MAX):
             record = self._record
             if change_id in record.adjustments:
                 return
             if record.released:
                 raise released_already()
             limits = {name for terms in record.terms.values() for name in terms}
-            check_delta(delta, record.held, limits)
+            check_delta(delta, limits)
+            if attempt == 0 and lacking(delta, record.held):
+                self._record = await find(self._till, record.entity, record.lease_id)
+                continue  # others may have added to it
+            check_held(delta, record.held)
             if len(record.adjustments) >= ADJUSTMENTS_MAX:
                 raise too_many_adjustments()
             if await self._write(delta, _adjusted(record, delta, change_id)):
@@ -72,8 +88,7 @@ class RecordedAccount:
                 return
         raise self._till.contended(record.draws({})[0])
 
-    async def release(self) -> None:
-        """Give everything back; applied once, whoever sends it."""
+    async def _release(self) -> None:
         for _ in range(ATTEMPTS_MAX):
             record = self._record
             if record.released:

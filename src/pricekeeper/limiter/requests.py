@@ -96,7 +96,7 @@ def check_request(
         tokens=tokens,
         draws=tuple(draws),
         takes=takes,
-        kind=kind_of(takes, tokens) if ahead > 1 else (),
+        kind=kind_of(draws, tokens) if ahead > 1 else (),
         lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
         on_unavailable=_check_policy(on_unavailable or defaults.on_unavailable),
         prefetch=ahead if lease_id is None else 1,
@@ -104,8 +104,12 @@ def check_request(
 
 
 def kind_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> Kind:
-    """What requests that one block can serve have in common."""
-    return (*((draw.entity, draw.resource) for draw in draws), *sorted(tokens))
+    """What requests that one block can serve have in common: buckets, limits, what they name."""
+    places = [
+        (draw.entity, draw.resource, *draw.limits, *[one.terms for one in draw.limits.values()])
+        for draw in draws
+    ]
+    return (*places, *sorted(tokens))
 
 
 def parse_id(text: uuid.UUID | str, field: str) -> str:

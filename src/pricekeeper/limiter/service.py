@@ -269,9 +269,7 @@ class Limiter:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
         if request.prefetch > 1:
-            fetched = await self._pool.fetch(
-                request.kind, request.takes, request.tokens, request.prefetch
-            )
+            fetched = await self._pool.fetch(request)
             if isinstance(fetched, Denial):
                 return fetched
             self.meter.prefetched += fetched[1] is None

@@ -31,6 +31,7 @@ from pricekeeper.limiter.bucket import (
     Retry,
     expected,
     guess,
+    overdue,
     plan,
     probe,
 )
@@ -161,6 +162,7 @@ class Round:
         taken = Taken(self._decided_ms(), tuple(self._buckets))
         for wish in going:
             wish.outcome = taken
+        self._recognise_twins(going)
         self._sort_out()
 
     async def _write_one(self, place: int, operation: Put | Update) -> bool:
@@ -202,7 +204,7 @@ class Round:
 
     async def _ask(self) -> None:
         bucket = self._buckets[0]
-        if self._plain and bucket is not None:
+        if self._plain and bucket is not None and not overdue(bucket, self._now_ms):
             await self._write(self._pending[:1], [probe(bucket, self._now_ms)])
         else:
             await self._read()
@@ -225,6 +227,13 @@ class Round:
                 wish.outcome = lease_of(wish.record.entity, wish.record.lease_id, item)
         self._sort_out()
 
+    def _recognise_twins(self, going: Sequence[Wish]) -> None:
+        """Answer whoever else asked for a lease that was granted just now with its record."""
+        granted = {wish.record.key: wish.record for wish in going if wish.record}
+        for wish in self._pending:
+            if wish.outcome is None and wish.record:
+                wish.outcome = granted.get(wish.record.key)
+
     async def _settled(self) -> bool:
         """Bring buckets whose limits have changed up to date, taking nothing; whether any had."""
         wish = self._pending[0]
@@ -245,7 +254,8 @@ class Round:
             ]
             denials = [step for step in steps if isinstance(step, Denial)]
             violations = tuple(one for denial in denials for one in denial.violations)
-            wish.outcome = Denial(violations).told_after(waited_ms)
+            if violations:  # else it has only waited for its twin, which is denied
+                wish.outcome = Denial(violations).told_after(waited_ms)
         self._sort_out()
 
     def _sort_out(self) -> None:

@@ -10,11 +10,10 @@ there are. Nobody waits on purpose: who finds the bucket free goes at once, and 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
-from pricekeeper.errors import OutcomeUnknownError, PriceKeeperError
+from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.limiter.bucket import Denial, Draw, Retry, plan
 from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.limiter.taking import Outcome, Round, Taken, Wish
@@ -26,6 +25,7 @@ LANES_MAX: Final = 8
 """Rounds of one chain that may be under way at the same time."""
 
 _Chain: TypeAlias = tuple[tuple[str, str], ...]
+_Error = TypeVar("_Error", bound=Exception)
 
 
 class _Place:
@@ -91,17 +91,17 @@ class Turnstile:
 
     async def _lead(self, chain: _Chain, wish: Wish, followers: Sequence[_Place]) -> None:
         """Go through together, tell the others what came of it, and let the next ones go."""
-        failure: PriceKeeperError | None = None
+        failure: Exception | None = None
         try:
             await Round(self._till, [wish, *(one.wish for one in followers)]).run()
-        except PriceKeeperError as error:
+        except Exception as error:  # noqa: BLE001 - raised by everybody whom it concerns
             failure = error
         finally:
             for one in followers:
                 if one.turn.done():
                     continue
                 if one.wish.outcome is None and failure is not None:
-                    one.turn.set_exception(copy.copy(failure))
+                    one.turn.set_exception(_twin(failure))
                 else:
                     one.turn.set_result(None)
             self._let_next_go(chain)
@@ -122,3 +122,10 @@ class Turnstile:
             line.lanes -= 1
             if line.lanes == 0:
                 del self._lines[chain]
+
+
+def _twin(error: _Error) -> _Error:
+    """The same error, for one more to raise; made without its ``__init__``, which may refuse."""
+    twin = error.__class__.__new__(error.__class__, *error.args)
+    twin.__dict__.update(error.__dict__)
+    return twin

@@ -1,0 +1,118 @@
+"""No token is lost or made: what was taken is what the leases hold, once all is said and done.
+
+On a wire that delays but loses nothing, with callers that give up at any moment, adjust, release
+and hold on to what they have, from memory or not, with parents and with names.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from dataclasses import dataclass, field
+
+import pytest
+
+from limiter.callers import Instance, Scene, make_scene
+from limiter.simulation import InstanceClock, Weather, World, store_in
+from pricekeeper.errors import ContendedError, NotFoundError
+from pricekeeper.limiter import Lease, Limit, Limiter
+from pricekeeper.storage import Store
+
+WIDE = [Limit("fast", 200, 500, 1_000), Limit("slow", 10_000, 1_000, 86_400_000)]
+TIGHT = [Limit("fast", 25, 60, 1_000), Limit("slow", 60, 1_000, 86_400_000)]
+
+
+@dataclass
+class Ledger:
+    """Every lease that anybody got, and the names of those that somebody gave up waiting for."""
+
+    leases: list[tuple[Lease, tuple[str, ...]]] = field(default_factory=list)
+    given_up: list[uuid.UUID] = field(default_factory=list)
+
+    def held(self, entity: str, limit: str) -> int:
+        return sum(lease.held.get(limit, 0) for lease, chain in self.leases if entity in chain)
+
+
+async def live(scene: Scene, instance: Instance, ledger: Ledger, until_ms: int) -> None:
+    world, dice = scene.world, scene.world.random
+    while world.now_ms < until_ms:
+        tokens = {name: dice.randint(0, 5) for name in dice.sample(["fast", "slow"], 2)[:1]}
+        parents = ("org", "root")[: dice.choice([0, 0, 1, 2])]
+        name = uuid.UUID(int=dice.getrandbits(128)) if dice.random() < 0.2 else None
+        asking = asyncio.create_task(
+            instance.limiter.try_acquire("e", "r", tokens, parents=parents, lease_id=name)
+        )
+        if not await patient(world, asking, 0.3):
+            ledger.given_up += [name] if name else []
+            continue
+        lease = asking.result()
+        if not isinstance(lease, Lease):
+            await world.sleep_ms(dice.randrange(60))
+            continue
+        ledger.leases.append((lease, ("e", *parents)))
+        await world.sleep_ms(dice.choice([0, 0, 0, 1, 5, 100, 400]))
+        step = dice.random()
+        if step < 0.3:
+            await patient(world, asyncio.create_task(lease.release()), 0.2)
+        elif step < 0.6:
+            delta = {limit: dice.randint(-count, 6) for limit, count in lease.held.items()}
+            await patient(world, asyncio.create_task(lease.adjust(delta)), 0.2)
+
+
+async def patient(world: World, task: "asyncio.Task[object]", impatience: float) -> bool:
+    """Wait for it, or give up after a while; whether something came of it."""
+    if world.random.random() < impatience:
+        await world.sleep_ms(world.random.randrange(30))
+        task.cancel()
+    try:
+        await task
+    except (asyncio.CancelledError, ContendedError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("limits", [WIDE, TIGHT], ids=["wide", "tight"])
+@pytest.mark.parametrize("prefetch", [1, 8])
+async def test_what_was_taken_is_what_the_leases_hold(prefetch: int, limits: list[Limit]) -> None:
+    """In every bucket; and when all is closed, nothing is kept in memory either."""
+    world, ledger = World(prefetch), Ledger()
+    async with store_in(world) as store:
+        scene = make_scene(
+            world,
+            store,
+            limits,
+            Weather(delay_ms_max=25),
+            instances=2,
+            skew_ms=0,
+            prefetch=prefetch,
+            hold_ms=300,
+        )
+        until_ms = world.now_ms + 900
+        await world.run(
+            *(live(scene, one, ledger, until_ms) for one in scene.instances for _ in range(5))
+        )
+        await scene.close()
+        for one in scene.instances:
+            assert one.limiter._pool._shelves == {}
+            assert one.limiter._turnstile._lines == {}
+        consumed = await what_was_taken(store, world, limits, ledger)
+    assert len(ledger.leases) > 20
+    assert consumed == {
+        (entity, limit.name): ledger.held(entity, limit.name)
+        for entity in ("e", "org", "root")
+        for limit in limits
+    }
+
+
+async def what_was_taken(
+    store: Store, world: World, limits: list[Limit], ledger: Ledger
+) -> dict[tuple[str, str], int]:
+    """As the store has it, without the leases that nobody waited for: they are released first."""
+    looking = Limiter(store, clock=InstanceClock(world), limits=limits)
+    for name in ledger.given_up:
+        with contextlib.suppress(NotFoundError):
+            await looking.release("e", name)
+    return {
+        (entity, limit): stands.consumed
+        for entity in ("e", "org", "root")
+        for limit, stands in (await looking.peek(entity, "r")).items()
+    }
