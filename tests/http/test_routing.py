@@ -2,6 +2,7 @@
 
 import pytest
 
+from pricekeeper.http import routing
 from pricekeeper.http.routing import Paths
 
 
@@ -37,3 +38,16 @@ def test_a_path_finds_its_target(
     """Literal segments before parameters, and no empty parameter."""
     target, parameters = paths.find(path)
     assert (None if target is None else (target, parameters)) == expected
+
+
+def test_what_was_found_before_is_found_again(
+    paths: Paths[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bounded number of short paths that lead somewhere is remembered; a new path counts."""
+    monkeypatch.setattr(routing, "FOUND_MAX", 3)
+    for name in ("1", "2", "1", "3", "4", "x" * 300):
+        assert paths.find(f"/a/{name}") == ("/a/{x}", {"x": name})
+    assert paths.find("/nowhere")[0] is None
+    assert set(paths._found) == {"/a/4"}
+    paths.add("/a/4", "new")
+    assert paths.find("/a/4") == ("new", {})

@@ -145,7 +145,7 @@ def _require_store(settings: Settings) -> None:
         raise StoreMisconfiguredError(f"there is no store: {store_name(settings)} is missing")
 
 
-def _found(request: Request) -> tuple[Operation, dict[str, str]]:
+def _found(request: Request) -> tuple[Operation, Mapping[str, str]]:
     """The operation on that path; a path that nobody serves names nothing."""
     operation, parameters = _paths()[request.method].find(unquote(request.path))
     if operation is None:

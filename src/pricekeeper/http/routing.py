@@ -6,8 +6,11 @@ a dict per segment, instead of one regular expression per route.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from typing import Final, Generic, TypeVar
 
+FOUND_MAX: Final = 4_096
+FOUND_LENGTH_MAX: Final = 256
 _Target = TypeVar("_Target")
 
 
@@ -27,9 +30,11 @@ class Paths(Generic[_Target]):
 
     def __init__(self) -> None:
         self._root: _Node[_Target] = _Node()
+        self._found: dict[str, tuple[_Target | None, Mapping[str, str]]] = {}
 
     def add(self, path: str, target: _Target) -> None:
         """Serve that path with the target."""
+        self._found.clear()
         node = self._root
         for segment in path.split("/"):
             if segment.startswith("{"):
@@ -40,11 +45,22 @@ class Paths(Generic[_Target]):
                 node = node.children.setdefault(segment, _Node())
         node.target = target
 
-    def find(self, path: str) -> tuple[_Target | None, dict[str, str]]:
+    def find(self, path: str) -> tuple[_Target | None, Mapping[str, str]]:
         """The target of the path, if there is one, and the parameters in it.
 
-        Literal segments come first.
+        Literal segments come first. An app asks for the same few paths all day, so some are
+        remembered: no long ones, and none that lead nowhere.
         """
+        found = self._found.get(path)
+        if found is None:
+            found = self._walk(path)
+            if found[0] is not None and len(path) <= FOUND_LENGTH_MAX:
+                if len(self._found) >= FOUND_MAX:
+                    self._found.clear()
+                self._found[path] = found
+        return found
+
+    def _walk(self, path: str) -> tuple[_Target | None, Mapping[str, str]]:
         node, parameters = self._root, dict[str, str]()
         for segment in path.split("/"):
             child = node.children.get(segment)

@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,18 @@ _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
 _RFC3339: Final = re.compile(wire.TIMESTAMP, re.ASCII)
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 ENCODED_MAX: Final = 10_000
-_ENCODED: Final[dict[Client, tuple[Decision, bytes, bytes]]] = {}
+
+
+class _Encoded(NamedTuple):
+    """A decision as it goes out, its mark, and how soon to ask again."""
+
+    decision: Decision
+    data: bytes
+    etag: bytes
+    interval_secs: int
+
+
+_ENCODED: Final[dict[Client, _Encoded]] = {}
 _FORCE: Final = Parameter(
     "force_check", "Sum the counters now instead of reading totals.", {"type": "boolean"}
 )
@@ -37,9 +48,9 @@ async def model_selection(call: Call) -> Answer:
     """The model to call now, and why."""
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
     decision = await call.services.selection.select(policy, force_check=_forced(call))
-    guidance = decision.guidance(call.services.clock.now_ms())
-    data, etag = _encoded(decision)
-    return cached_answer(call, data, etag, guidance.cache_duration_secs)
+    encoded = _encoded(decision)
+    left_secs = max(0, decision.resets_at_ms - call.services.clock.now_ms()) // 1000
+    return cached_answer(call, encoded.data, encoded.etag, min(encoded.interval_secs, left_secs))
 
 
 async def record_usage(call: Call) -> Answer:
@@ -221,18 +232,19 @@ def _claimed_id(record: Any) -> str | None:
     return found[:64] if isinstance(found, str) else None
 
 
-def _encoded(decision: Decision) -> tuple[bytes, bytes]:
-    """The answer's bytes and their mark; a decision that is given again is not encoded again."""
+def _encoded(decision: Decision) -> _Encoded:
+    """The answer's bytes; a decision that is given again is not encoded again."""
     client = decision.policy.client
     known = _ENCODED.get(client)
-    if known is not None and known[0] is decision:
-        return known[1], known[2]
+    if known is not None and known.decision is decision:
+        return known
     if len(_ENCODED) >= ENCODED_MAX:
         _ENCODED.clear()
     data = msgspec.json.encode(_selected(decision))
-    etag = etag_of(data)
-    _ENCODED[client] = (decision, data, etag)
-    return data, etag
+    guidance = decision.guidance(decision.checked_at_ms)
+    made = _Encoded(decision, data, etag_of(data), guidance.check_interval_secs)
+    _ENCODED[client] = made
+    return made
 
 
 def _selected(decision: Decision) -> wire.SelectionAnswer:

@@ -9,7 +9,7 @@ there is no framework layer between the server and a handler.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import getrandbits
 from time import perf_counter_ns
 from typing import Final
@@ -132,7 +132,7 @@ class Shell:
             call.metrics.request(scope["method"], route, status, elapsed_us)
             self._access_log.note(scope["method"], route, status, elapsed_us, request_id)
 
-    def _find(self, scope: Scope) -> tuple[Path | None, dict[str, str]]:
+    def _find(self, scope: Scope) -> tuple[Path | None, Mapping[str, str]]:
         """The path that is asked for; an escaped slash is part of a name, and no name has one."""
         raw: bytes = scope.get("raw_path", b"")
         if b"%" in raw and b"%2f" in raw.lower():
