@@ -22,7 +22,7 @@ import msgspec
 import schemathesis
 
 from http_fixtures import Api, Tenant
-from pricekeeper.http import wire
+from pricekeeper.http.wire import common, identity, provisioning, runtime
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
 
@@ -43,10 +43,10 @@ def pattern_of(annotated: Any) -> str:
 
 
 EXISTING: Final[dict[str, tuple[str, ...]]] = {
-    pattern_of(wire.Label): LABELS,
-    pattern_of(wire.LabelOrAny): ("*", *LABELS),
-    pattern_of(wire.TimeZone): ("UTC", "America/Argentina/Buenos_Aires", "Etc/GMT+12"),
-    wire.TIMESTAMP: (
+    pattern_of(common.Label): LABELS,
+    pattern_of(common.LabelOrAny): ("*", *LABELS),
+    pattern_of(provisioning.TimeZone): ("UTC", "America/Argentina/Buenos_Aires", "Etc/GMT+12"),
+    common.TIMESTAMP: (
         NOW.strftime("%Y-%m-%dT%H:%M:%SZ"),
         (NOW - timedelta(hours=23)).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00"),
         (NOW + timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%S-00:00"),
@@ -60,7 +60,7 @@ def before_load_schema(_context: Any, raw_schema: dict[str, Any]) -> None:
     narrow(raw_schema, EXISTING)
     schemas = raw_schema["components"]["schemas"]
     for body in ("AcquireBody", "AdjustBody"):
-        narrow(schemas[body], {pattern_of(wire.LimitName): (LIMIT_NAME,)})
+        narrow(schemas[body], {pattern_of(common.LimitName): (LIMIT_NAME,)})
     # The ends of a range are tried in named fields, and in text that has no pattern to keep.
     tags = schemas["UsageBody"]["properties"]["tags"]
     tags["properties"] = {"team": tags["additionalProperties"]}
@@ -122,15 +122,15 @@ def settings(body: dict[str, Any]) -> dict[str, Any]:
     An ordering has all the labels, so that any of them can be the override.
     """
     for field in ("org_name", "app_name"):
-        if fits(body.get(field), wire.Name):
+        if fits(body.get(field), provisioning.Name):
             body[field] = "".join(filter(str.isprintable, body[field])).strip() or "x"
-    if fits(body.get("model_ordering"), wire.Ordering):
+    if fits(body.get("model_ordering"), provisioning.Ordering):
         ordering = body["model_ordering"]
         if len(set(ordering)) == len(ordering):
             body["model_ordering"] = list(dict.fromkeys((*ordering, *LABELS)))
-    if fits(body.get("quotas"), wire.Quotas):
+    if fits(body.get("quotas"), provisioning.Quotas):
         body["quotas"] = {**dict.fromkeys(LABELS, 10**9), **body["quotas"]}
-    if fits(body.get("rate_limits"), wire.RateLimits):
+    if fits(body.get("rate_limits"), provisioning.RateLimits):
         for named in body["rate_limits"].values():
             for limit in named.values():
                 least = limit["capacity"] * limit["refill_period_ms"] // LIMIT_FILLING_MS_MAX + 1
@@ -142,7 +142,7 @@ def org_settings(body: dict[str, Any]) -> dict[str, Any]:
     """Also the limit that leases are taken from."""
     limits = body.get("rate_limits")
     limits = {} if limits is None else limits
-    if fits(limits, wire.RateLimits):
+    if fits(limits, provisioning.RateLimits):
         others = list(limits.get("*", {}).items())[:15]
         body["rate_limits"] = {**limits, "*": {**dict(others), LIMIT_NAME: LIMIT}}
     return settings(body)
@@ -153,25 +153,25 @@ def usage(body: dict[str, Any]) -> dict[str, Any]:
     label, model_id, tier = (
         body.get(field) for field in ("model_label", "bedrock_model_id", "service_tier")
     )
-    if label in LABELS and fits(model_id, wire.ModelId):
+    if label in LABELS and fits(model_id, runtime.ModelId):
         body["bedrock_model_id"] = CATALOGUE.model(label).bedrock_model_id
     if body.get("batch") is True and tier in ("priority", "flex", "reserved"):
         body["service_tier"] = "default"
-    if fits(body.get("request_id"), wire.Uuid):
+    if fits(body.get("request_id"), common.Uuid):
         body["request_id"] = str(uuid.uuid4())
     return body
 
 
 def lease(body: dict[str, Any]) -> dict[str, Any]:
     """An id is for one lease."""
-    if fits(body.get("lease_id"), wire.Uuid):
+    if fits(body.get("lease_id"), common.Uuid):
         body["lease_id"] = str(uuid.uuid4())
     return body
 
 
 def adjustment(body: dict[str, Any]) -> dict[str, Any]:
     """Nobody gives back more than the lease holds."""
-    if fits(body.get("delta"), dict[wire.LimitName, wire.Delta]):
+    if fits(body.get("delta"), dict[common.LimitName, common.Delta]):
         body["delta"] = {name: abs(delta) for name, delta in body["delta"].items()}
     return body
 
@@ -186,7 +186,7 @@ def client(body: dict[str, Any]) -> dict[str, Any]:
 
 def refresh(body: dict[str, Any]) -> dict[str, Any]:
     """A refresh token works once, so each request has its own."""
-    if fits(body, wire.RefreshBody):
+    if fits(body, identity.RefreshBody):
         made = tenant()
         body["refresh_token"] = made.login(made.client_id)["refresh_token"]
     return body

@@ -16,7 +16,8 @@ from pricekeeper.http.edge import (
     parse_json,
     strict_json,
 )
-from pricekeeper.http.wire import OrgBody, UsageBody
+from pricekeeper.http.wire.provisioning import OrgBody
+from pricekeeper.http.wire.runtime import UsageBody
 
 
 class Limit(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from http_fixtures import ENVIRONMENT, KEY, Api, Tenant
-from pricekeeper.http import wire
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
+from pricekeeper.http.wire.provisioning import TimeZone
 from pricekeeper.pricing.deployment import BUILT_IN
 from serving import running_server
 
@@ -91,4 +91,4 @@ def test_the_document_speaks_of_every_operation_once() -> None:
 def test_every_time_zone_fits_the_document() -> None:
     """It has a pattern instead of six hundred names."""
     for zone in zoneinfo.available_timezones() - {"localtime"}:
-        assert msgspec.convert(zone, wire.TimeZone) == zone
+        assert msgspec.convert(zone, TimeZone) == zone

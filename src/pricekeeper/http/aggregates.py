@@ -9,12 +9,12 @@ from datetime import date, timedelta
 from typing import Any, Final
 
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.http import wire
 from pricekeeper.http.caching import cached
 from pricekeeper.http.edge import FieldMistake, RequestRefusedError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.runtime import quota_use
+from pricekeeper.http.wire import aggregates as wire
 from pricekeeper.metering import Total, org_day
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy, QuotaScope

@@ -7,10 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.errors import StoreError
-from pricekeeper.http import wire
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
 from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
+from pricekeeper.http.wire.common import Health
 from pricekeeper.storage import Key
 from pricekeeper.storage.tables import CONFIG
 
@@ -22,18 +22,18 @@ _PAGE_SECURITY: Final = tuple({**dict(SECURITY), b"content-security-policy": POL
 async def healthz(call: Call) -> Answer:
     """Whether the process is alive; it asks nobody else."""
     del call
-    return Answer(200, wire.Health("alive"), _NO_STORE)
+    return Answer(200, Health("alive"), _NO_STORE)
 
 
 async def readyz(call: Call) -> Answer:
     """Whether requests can be served: the store answers, and we are not shutting down."""
     if call.request.state["draining"].is_set():
-        return Answer(503, wire.Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
+        return Answer(503, Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
     try:
         await call.services.store.get(CONFIG, _PROBE)
     except StoreError:
-        return Answer(503, wire.Health("unavailable"), (*_NO_STORE, (b"retry-after", b"1")))
-    return Answer(200, wire.Health("ready"), _NO_STORE)
+        return Answer(503, Health("unavailable"), (*_NO_STORE, (b"retry-after", b"1")))
+    return Answer(200, Health("ready"), _NO_STORE)
 
 
 async def metrics(call: Call) -> Answer:
@@ -67,8 +67,8 @@ class Document(msgspec.Struct):
 
 
 OPERATIONS: Final = (
-    _health("/healthz", "healthz", healthz, {200: wire.Health}),
-    _health("/readyz", "readyz", readyz, {200: wire.Health, 503: wire.Health}),
+    _health("/healthz", "healthz", healthz, {200: Health}),
+    _health("/readyz", "readyz", readyz, {200: Health, 503: Health}),
     _health("/metrics", "metrics", metrics, {200: "text/plain"}),
     _health("/openapi.json", "openapi", openapi_document, {200: Document}),
     _health("/docs", "documentation", documentation, {200: "text/html"}),

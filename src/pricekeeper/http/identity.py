@@ -6,7 +6,6 @@ import re
 from typing import Any, Final
 
 from pricekeeper.errors import InvalidTokenError
-from pricekeeper.http import wire
 from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.gate import address_of, bearer_of, limit_claimant
 from pricekeeper.http.oauth import (
@@ -18,6 +17,8 @@ from pricekeeper.http.oauth import (
 )
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, rfc3339
+from pricekeeper.http.wire import identity as wire
+from pricekeeper.http.wire.common import OAuthError
 from pricekeeper.tenants import parse_client_id
 from pricekeeper.tokens import Grant, Introspection, Principal
 
@@ -210,7 +211,7 @@ def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, limit: st
         path,
         name,
         handler,
-        answers={200: answer, 400: wire.OAuthError, 401: wire.OAuthError},
+        answers={200: answer, 400: OAuthError, 401: OAuthError},
         body=body,
         reads_body=True,
         forms=(FORM,),

@@ -14,7 +14,7 @@ import msgspec
 
 from pricekeeper import __version__
 from pricekeeper.http.operation import Access, Operation
-from pricekeeper.http.wire import APP_ID, OAuthError, ProblemBody
+from pricekeeper.http.wire.common import APP_ID, OAuthError, ProblemBody
 
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFERENCE: Final = "#/components/schemas/{name}"

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.http import wire
 from pricekeeper.http.edge import FieldMistake, RequestRefusedError, read_body, strict_json
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
+from pricekeeper.http.wire import provisioning as wire
+from pricekeeper.http.wire.common import APP_ID
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import parse_app_id, parse_model_label, parse_org_id
@@ -24,7 +25,7 @@ _LIMIT: Final = Parameter(
 )
 _ORG_PAGES: Final = (Parameter("after", _AFTER, {"type": "string", "format": "uuid"}), _LIMIT)
 _APP_PAGES: Final = (
-    Parameter("after", _AFTER, {"type": "string", "pattern": wire.APP_ID}),
+    Parameter("after", _AFTER, {"type": "string", "pattern": APP_ID}),
     _LIMIT,
 )
 

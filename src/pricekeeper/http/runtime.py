@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pricekeeper.errors import InvalidValueError, RateLimitExceededError, UnknownModelLabelError
-from pricekeeper.http import wire
 from pricekeeper.http.caching import cached_answer, etag_of
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import problem_of, rfc3339
+from pricekeeper.http.wire import runtime as wire
+from pricekeeper.http.wire.common import TIMESTAMP
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
 from pricekeeper.metering import Recorded, Refused, Usage, UsageStatus
 from pricekeeper.pricing import Prices
@@ -24,7 +25,7 @@ from pricekeeper.tenants import ANY_LABEL, Client, Policy, RateLimits
 from pricekeeper.values import ModelLabel
 
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_RFC3339: Final = re.compile(wire.TIMESTAMP, re.ASCII)
+_RFC3339: Final = re.compile(TIMESTAMP, re.ASCII)
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 ENCODED_MAX: Final = 10_000
 

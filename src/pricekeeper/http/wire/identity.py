@@ -1,0 +1,108 @@
+"""Tokens, sessions, keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType
+
+from pricekeeper.http.wire.common import Request, Response, ShortText
+
+
+class TokenBody(Request, frozen=True):
+    """Client credentials; HTTP Basic may carry the client instead."""
+
+    grant_type: Annotated[str, Meta(extra_json_schema={"const": "client_credentials"})]
+    client_id: ShortText = ""
+    client_secret: ShortText = ""
+    scope: ShortText = ""
+
+
+class RefreshBody(Request, frozen=True):
+    """A refresh token."""
+
+    grant_type: Annotated[str, Meta(extra_json_schema={"const": "refresh_token"})]
+    refresh_token: Annotated[str, Meta(max_length=4096)]
+
+
+class RevokeBody(Request, frozen=True):
+    """A token of one's own; the client may be named here or by HTTP Basic or Bearer."""
+
+    token: Annotated[str, Meta(max_length=8192)]
+    token_type_hint: ShortText = ""
+    client_id: ShortText = ""
+    client_secret: ShortText = ""
+
+
+class TokenAnswer(Response, frozen=True):
+    """RFC 6749, section 5.1, with our session."""
+
+    access_token: str
+    refresh_token: str
+    token_type: str
+    expires_in: int
+    refresh_expires_in: int
+    scope: str
+    session_id: str
+
+
+class SessionAnswer(Response, frozen=True):
+    """A live session."""
+
+    session_id: str
+    created_at: str
+    last_used_at: str
+    expires_at: str
+    user_agent: str
+    address: str
+    current: bool
+
+
+class SessionList(Response, frozen=True):
+    """My live sessions, the oldest first."""
+
+    sessions: list[SessionAnswer]
+    limit: int
+
+
+class Empty(Response, frozen=True):
+    """Nothing to say."""
+
+
+class Claims(Response, frozen=True, omit_defaults=True):
+    """RFC 7662: what a token says, if it counts."""
+
+    active: bool
+    iss: str | UnsetType = UNSET
+    sub: str | UnsetType = UNSET
+    aud: str | UnsetType = UNSET
+    exp: int | UnsetType = UNSET
+    iat: int | UnsetType = UNSET
+    jti: str | UnsetType = UNSET
+    sid: str | UnsetType = UNSET
+    org_id: str | UnsetType = UNSET
+    app_id: str | UnsetType = UNSET
+    scope: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
+    token_type: str | UnsetType = UNSET
+
+
+class Metadata(Response, frozen=True):
+    """RFC 8414."""
+
+    issuer: str
+    token_endpoint: str
+    revocation_endpoint: str
+    introspection_endpoint: str
+    jwks_uri: str
+    grant_types_supported: list[str]
+    response_types_supported: list[str]
+    token_endpoint_auth_methods_supported: list[str]
+    revocation_endpoint_auth_methods_supported: list[str]
+    service_documentation: str
+
+
+class Jwks(Response, frozen=True):
+    """RFC 7517."""
+
+    keys: list[dict[str, Any]]

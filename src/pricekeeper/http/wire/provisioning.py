@@ -1,0 +1,191 @@
+"""Organisations, apps, their secrets and overrides."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from pricekeeper.http.wire.common import Label, LabelOrAny, LimitName, Micros, Request, Response
+
+
+class RateLimitBody(Request, frozen=True):
+    """A token bucket. From empty to full in ten years at most."""
+
+    capacity: Annotated[int, Meta(ge=1, le=10**12)]
+    refill_amount: Annotated[int, Meta(ge=1, le=10**12)]
+    refill_period_ms: Annotated[int, Meta(ge=1, le=31 * 86_400_000)]
+
+
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"\S",
+        min_length=1,
+        max_length=200,
+        description="Printable characters; blanks around them do not count.",
+    ),
+]
+TimeZone = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$",
+        max_length=64,
+        description="The name of an IANA time zone.",
+        examples=["America/New_York"],
+    ),
+]
+Ordering = Annotated[
+    list[Label],
+    Meta(
+        min_length=1,
+        max_length=64,
+        description="Labels of this deployment, the first choice first, each once.",
+        extra_json_schema={"uniqueItems": True},
+    ),
+]
+Quotas = Annotated[
+    dict[Label, Micros],
+    Meta(description="Micro-dollars a day, for every label of the ordering at least."),
+]
+RateLimits = Annotated[
+    dict[LabelOrAny, Annotated[dict[LimitName, RateLimitBody], Meta(max_length=16)]],
+    Meta(description="Token buckets by label, or * for any, and then by name."),
+]
+
+
+class OrgBody(Request, frozen=True):
+    """An organisation's settings; null is as good as left out."""
+
+    org_name: Name
+    timezone: TimeZone
+    quota_scope: Literal["ORG", "APP"]
+    model_ordering: Ordering
+    quotas: Quotas
+    sticky_fallback_enabled: bool | None = True
+    agg_shard_count: Literal[8, 16, 32, 64] | None = 8
+    tight_mode_threshold_pct: Annotated[int, Meta(ge=50, le=100)] | None = 95
+    refresh_interval_normal_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = 300
+    refresh_interval_tight_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = 60
+    session_limit: Annotated[int, Meta(ge=1, le=100)] | None = 5
+    rate_limits: RateLimits | None = field(default_factory=dict)
+
+
+class AppBody(Request, frozen=True):
+    """An app's settings: its name, and what it overrides."""
+
+    app_name: Name
+    model_ordering: Ordering | None = None
+    quotas: Quotas | None = None
+    tight_mode_threshold_pct: Annotated[int, Meta(ge=50, le=100)] | None = None
+    refresh_interval_normal_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = None
+    refresh_interval_tight_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = None
+    session_limit: Annotated[int, Meta(ge=1, le=100)] | None = None
+    rate_limits: RateLimits | None = None
+
+
+class SecretRetrieval(Response, frozen=True):
+    """A one-time token that can be claimed for the secret."""
+
+    token: str
+    expires_at: str
+
+
+class Configuration(Response, frozen=True):
+    """What is in force, inherited or not."""
+
+    timezone: str
+    quota_scope: str
+    model_ordering: list[str]
+    quotas: dict[str, int]
+    sticky_fallback_enabled: bool
+    agg_shard_count: int
+    tight_mode_threshold_pct: int
+    refresh_interval_normal_secs: int
+    refresh_interval_tight_secs: int
+    session_limit: int
+    rate_limits: dict[str, dict[str, RateLimitBody]]
+
+
+class OrgAnswer(Response, frozen=True, omit_defaults=True):
+    """An organisation."""
+
+    org_id: str
+    org_name: str
+    client_id: str
+    configuration: Configuration
+    status: str | UnsetType = UNSET
+    secret_retrieval: SecretRetrieval | UnsetType = UNSET
+    created_at: str | UnsetType = UNSET
+    updated_at: str | UnsetType = UNSET
+
+
+class AppAnswer(Response, frozen=True, omit_defaults=True):
+    """An app."""
+
+    org_id: str
+    app_id: str
+    app_name: str
+    client_id: str
+    configuration: Configuration
+    inherited_fields: list[str]
+    status: str | UnsetType = UNSET
+    secret_retrieval: SecretRetrieval | UnsetType = UNSET
+    created_at: str | UnsetType = UNSET
+    updated_at: str | UnsetType = UNSET
+
+
+class OrgList(Response, frozen=True, omit_defaults=True):
+    """Organisations, and where to go on."""
+
+    orgs: list[OrgAnswer]
+    next: str | UnsetType = UNSET
+
+
+class AppList(Response, frozen=True, omit_defaults=True):
+    """Apps, and where to go on."""
+
+    apps: list[AppAnswer]
+    next: str | UnsetType = UNSET
+
+
+class RotateBody(Request, frozen=True):
+    """How long the old secret lives on once the new one has been claimed."""
+
+    grace_period_hours: Annotated[int, Meta(ge=0, le=168)]
+
+
+class Rotated(Response, frozen=True):
+    """The way to the new secret."""
+
+    client_id: str
+    secret_retrieval: SecretRetrieval
+    grace_period_hours: int
+
+
+class ClaimBody(Request, frozen=True):
+    """The one-time token."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Claimed(Response, frozen=True, omit_defaults=True):
+    """The secret: shown now and never again."""
+
+    client_id: str
+    client_secret: str
+    old_secret_expires_at: str | UnsetType = UNSET
+
+
+class OverrideBody(Request, frozen=True):
+    """The label to use until the end of the organisation's day."""
+
+    model_label: Label
+
+
+class OverrideAnswer(Response, frozen=True):
+    """The override in force."""
+
+    model_label: str
+    org_day: str
+    expires_at: str

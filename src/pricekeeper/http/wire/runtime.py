@@ -1,0 +1,200 @@
+"""What an app sends and hears all day: usage, selection, limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from pricekeeper.http.wire.common import (
+    Amount,
+    Delta,
+    Label,
+    LimitName,
+    Request,
+    Response,
+    Timestamp,
+    Tokens,
+    Uuid,
+)
+
+ModelId = Annotated[
+    str,
+    Meta(min_length=1, max_length=2048, description="What was called; it must be the label's."),
+]
+ServiceTier = Annotated[
+    str,
+    Meta(
+        max_length=32,
+        description="The tier that served the call, as Bedrock's response says.",
+        extra_json_schema={"enum": ["default", "priority", "flex", "reserved"]},
+    ),
+]
+Region = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$", examples=["us-east-1"])]
+
+
+class UsageBody(Request, frozen=True):
+    """What one model call used."""
+
+    request_id: Uuid
+    model_label: Label
+    input_tokens: Tokens
+    output_tokens: Tokens
+    cache_read_tokens: Tokens = 0
+    cache_write_5m_tokens: Tokens = 0
+    cache_write_1h_tokens: Tokens = 0
+    service_tier: ServiceTier | None = None
+    batch: bool = False
+    bedrock_model_id: ModelId | None = None
+    calling_region: Region | None = None
+    status: Literal["OK", "ERROR"] = "OK"
+    timestamp: Timestamp | None = None
+    tags: Annotated[
+        dict[
+            Annotated[str, Meta(min_length=1, max_length=64)],
+            Annotated[str, Meta(max_length=256)],
+        ],
+        Meta(max_length=16),
+    ] = field(default_factory=dict)
+
+
+class BatchBody(Request, frozen=True):
+    """Up to a hundred records; each is judged by itself."""
+
+    requests: Annotated[list[UsageBody], Meta(min_length=1, max_length=100)]
+
+
+class DailyTotalAnswer(Response, frozen=True):
+    """Today's sum for this label, as far as it is known here."""
+
+    cost_usd_micros: int
+    requests: int
+    quota_pct: float
+    mode: str
+    as_of: str
+
+
+class UsageAnswer(Response, frozen=True):
+    """What was counted."""
+
+    request_id: str
+    status: str
+    cost_usd_micros: int
+    pricing_version: str
+    shard_id: int
+    org_day: str
+    daily_total: DailyTotalAnswer | None
+
+
+class BatchResult(Response, frozen=True, omit_defaults=True):
+    """What became of one record."""
+
+    request_id: str | None
+    status: str
+    cost_usd_micros: int | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class BatchAnswer(Response, frozen=True):
+    """What became of each record, in order."""
+
+    accepted: int
+    duplicates: int
+    failed: int
+    results: list[BatchResult]
+
+
+class RecommendedModel(Response, frozen=True):
+    """Which model to call now, and why."""
+
+    label: str
+    bedrock_model_id: str
+    reason: str
+    description: str
+
+
+class ModelStatus(Response, frozen=True):
+    """How far a label's quota is used up."""
+
+    spend_usd_micros: int
+    quota_usd_micros: int
+    quota_pct: float
+    status: str
+
+
+class QuotaStatus(Response, frozen=True):
+    """The quotas that were looked at."""
+
+    scope: str
+    mode: str
+    current_model: str
+    spend_usd_micros: int
+    quota_usd_micros: int
+    quota_pct: float
+    sticky_fallback_active: bool
+    models_status: dict[str, ModelStatus]
+
+
+class Guidance(Response, frozen=True):
+    """When to ask again, and the decision in words."""
+
+    check_frequency: str
+    cache_duration_secs: int
+    explanation: str
+
+
+class SelectionAnswer(Response, frozen=True):
+    """The model to call now."""
+
+    recommended_model: RecommendedModel
+    quota_status: QuotaStatus
+    pricing: dict[str, Any]
+    client_guidance: Guidance
+    checked_at: str
+    org_day: str
+    org_local_time: str
+    resets_at: str
+
+
+class AcquireBody(Request, frozen=True):
+    """What to take from the buckets of a label."""
+
+    resource: Label
+    consume: Annotated[dict[LimitName, Amount], Meta(min_length=1, max_length=16)]
+    lease_id: Uuid | None = None
+
+
+class LimitState(Response, frozen=True):
+    """One limit after the call."""
+
+    remaining: int
+    capacity: int
+    resets_at: str
+
+
+class Acquired(Response, frozen=True):
+    """A lease."""
+
+    lease_id: str
+    granted: bool
+    limits: dict[str, LimitState]
+
+
+class AdjustBody(Request, frozen=True):
+    """What was really used, as the difference to what was taken."""
+
+    adjustment_id: Uuid
+    delta: Annotated[dict[LimitName, Delta], Meta(min_length=1, max_length=16)]
+
+
+class Adjusted(Response, frozen=True):
+    """The lease that was adjusted."""
+
+    lease_id: str
+
+
+class LimitList(Response, frozen=True):
+    """The buckets of this app: by resource, then by limit."""
+
+    resources: dict[str, dict[str, LimitState]]
