@@ -117,8 +117,8 @@ def test_any_text_is_a_store_or_a_settings_error(scheme: str, rest: str) -> None
         ("aws:eu-central-1", AwsOffers("eu-central-1")),
         ("aws:us-gov-west-1:prices.json", AwsOffers("us-gov-west-1", ("prices.json",))),
         (
-            f"aws:us-east-1:/prices/a.json,{LOOPBACK}/b.json",
-            AwsOffers("us-east-1", ("/prices/a.json", f"{LOOPBACK}/b.json")),
+            "aws:us-east-1:/prices/a.json,https://prices.example/b.json",
+            AwsOffers("us-east-1", ("/prices/a.json", "https://prices.example/b.json")),
         ),
     ],
 )
@@ -141,7 +141,8 @@ def test_a_price_source_is_a_package_or_a_region(text: str, location: PriceLocat
         ("aws:us-east", "'us-east' is not an AWS region"),
         ("aws:us-east-1:", "'' is no file"),
         ("aws:us-east-1:a.json,", "'' is no file"),
-        ("aws:us-east-1:s3://bucket/a.json", "is no file and no http"),
+        ("aws:us-east-1:s3://bucket/a.json", "is no file and no https"),
+        ("aws:us-east-1:http://prices.example/a.json", "is no file and no https"),
     ],
 )
 def test_a_typo_in_the_price_source_is_told_when_settings_are_read(text: str, message: str) -> None:

@@ -284,8 +284,8 @@ def parse_price_location(text: str) -> PriceLocation:
         raise SettingsError(PRICE_SOURCE, f"{region!r} is not an AWS region; {_SOURCE_EXAMPLES}")
     listed = tuple(places.split(",")) if named else ()
     for place in listed:
-        if not place or ("://" in place and not place.startswith(("https://", "http://"))):
-            told = f"{place!r} is no file and no http(s) URL; {_SOURCE_EXAMPLES}"
+        if not place or ("://" in place and not place.startswith("https://")):
+            told = f"{place!r} is no file and no https URL; {_SOURCE_EXAMPLES}"
             raise SettingsError(PRICE_SOURCE, told)
     return AwsOffers(region, listed)
 

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from certificates import Certificate, make_certificate
 from pricekeeper.errors import PriceSourceError
 from pricekeeper.pricing import Model, PriceList, PriceTable, RateCard, Step, Unmatched
 from pricekeeper.pricing.sources import aws_price_list
@@ -260,13 +261,22 @@ async def test_a_file_that_is_not_there() -> None:
         await load("nowhere.json")
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate for this machine alone, and whom to trust for it."""
+    return make_certificate(tmp_path_factory.mktemp("tls"), "127.0.0.1")
+
+
 @pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    """A price list server on this machine."""
+async def server(certificate: Certificate) -> AsyncIterator[TestServer]:
+    """A price list server on this machine, under TLS."""
 
     async def offer(request: web.Request) -> web.Response:
         file = DATA / request.match_info["file"]
         return web.Response(body=file.read_bytes()) if file.is_file() else web.Response(status=404)
+
+    async def moved(request: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"location": request.query.get("to", "/moved")})
 
     async def never(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
@@ -274,42 +284,78 @@ async def server() -> AsyncIterator[TestServer]:
 
     app = web.Application()
     app.router.add_get("/offers/{file}", offer)
+    app.router.add_get("/moved", moved)
     app.router.add_get("/never", never)
-    running = TestServer(app, shutdown_timeout=0)
-    async with running:
+    running = TestServer(app, scheme="https", shutdown_timeout=0)
+    await running.start_server(ssl=certificate.server)
+    try:
         yield running
+    finally:
+        await running.close()
 
 
-async def test_a_file_is_downloaded(server: TestServer) -> None:
+async def download(url: object, certificate: Certificate) -> PriceList:
+    return await AwsPriceList([str(url)], "us-east-1", tls=certificate.client).load()
+
+
+async def test_a_file_is_downloaded(server: TestServer, certificate: Certificate) -> None:
     """A URL does as well as a path."""
-    url = str(server.make_url("/offers/AmazonBedrock.json"))
-
-    prices = await load(url)
+    prices = await download(server.make_url("/offers/AmazonBedrock.json"), certificate)
 
     assert isinstance(prices.quote(named("NovaPro"), DAY), PriceTable)
 
 
-async def test_a_download_that_fails_says_which(server: TestServer) -> None:
+async def test_a_download_that_fails_says_which(
+    server: TestServer, certificate: Certificate
+) -> None:
     """Not found, or nobody there."""
     with pytest.raises(PriceSourceError, match="/offers/nothing: can't be downloaded: 404"):
-        await load(str(server.make_url("/offers/nothing")))
-    gone = str(server.make_url("/offers/AmazonBedrock.json"))
+        await download(server.make_url("/offers/nothing"), certificate)
+    gone = server.make_url("/offers/AmazonBedrock.json")
     await server.close()
     with pytest.raises(PriceSourceError, match="can't be downloaded"):
-        await load(gone)
+        await download(gone, certificate)
 
 
-async def test_a_download_has_an_end(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In time and in size."""
+async def test_a_download_has_an_end(
+    server: TestServer, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In time, in size and in redirects."""
     monkeypatch.setattr(aws_price_list, "DOWNLOAD_SECS_MAX", 0.05)
     with pytest.raises(PriceSourceError, match="can't be downloaded: timeout"):
-        await load(str(server.make_url("/never")))
+        await download(server.make_url("/never"), certificate)
     monkeypatch.undo()
     monkeypatch.setattr(aws_price_list, "FILE_BYTES_MAX", 1000)
     with pytest.raises(PriceSourceError, match="is larger than 1000 bytes"):
-        await load(str(server.make_url("/offers/AmazonBedrock.json")))
+        await download(server.make_url("/offers/AmazonBedrock.json"), certificate)
     with pytest.raises(PriceSourceError, match="is larger than 1000 bytes"):
         await load(FILES[0])
+    with pytest.raises(PriceSourceError, match="redirects more than 3 times"):
+        await download(server.make_url("/moved"), certificate)
+
+
+async def test_a_redirect_stays_at_its_host(server: TestServer, certificate: Certificate) -> None:
+    """A price decides what every call costs: nobody else may state it, and not in the clear."""
+    moved = server.make_url("/moved")
+    here = await download(moved.with_query(to="/offers/AmazonBedrock.json"), certificate)
+    assert isinstance(here.quote(named("NovaPro"), DAY), PriceTable)
+
+    with pytest.raises(PriceSourceError, match="redirects to another host, localhost:"):
+        await download(moved.with_query(to=f"https://localhost:{server.port}/x"), certificate)
+    with pytest.raises(PriceSourceError, match="http:// can be changed on its way"):
+        await download(moved.with_query(to=f"http://127.0.0.1:{server.port}/x"), certificate)
+
+
+async def test_plain_http_is_refused() -> None:
+    """Whoever is on the way could change a price."""
+    with pytest.raises(PriceSourceError, match="http:// can be changed on its way; use https://"):
+        await load("http://127.0.0.1:1/AmazonBedrock.json")
+
+
+async def test_a_certificate_must_be_trusted(server: TestServer) -> None:
+    """Without being told to trust this one, the download fails."""
+    with pytest.raises(PriceSourceError, match="can't be downloaded"):
+        await load(str(server.make_url("/offers/AmazonBedrock.json")))
 
 
 def test_where_aws_publishes_them() -> None:

@@ -10,11 +10,13 @@ long-context prices without a threshold leave the model unmatched.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
@@ -24,10 +26,14 @@ from pricekeeper.pricing.prices import PriceTable, RateCard, Step, Variant, usd_
 from pricekeeper.pricing.quotes import PriceList, Quote, Unmatched
 from pricekeeper.pricing.sources.aws_meters import Meter, read_usage_type
 
+if TYPE_CHECKING:
+    import aiohttp
+
 SOURCE: Final = "aws-price-list"
 OFFERS: Final = ("AmazonBedrock", "AmazonBedrockFoundationModels", "AmazonBedrockService")
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 DOWNLOAD_SECS_MAX: Final = 60
+REDIRECTS_MAX: Final = 3
 
 _URL: Final = (
     "https://pricing.us-east-1.amazonaws.com/offers/v1.0/aws/{offer}/current/{region}/index.json"
@@ -82,18 +88,25 @@ def offer_urls(region: str) -> tuple[str, ...]:
 
 
 class AwsPriceList:
-    """Offer files of one region, each a path or an http(s) URL."""
+    """Offer files of one region, each a path or an https URL.
 
-    def __init__(self, locations: Sequence[str], region: str) -> None:
+    A price decides what every call costs, so a file is downloaded only from the host that was
+    named, and only under TLS. ``tls`` replaces the system's certificate authorities.
+    """
+
+    def __init__(
+        self, locations: Sequence[str], region: str, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._locations = tuple(locations)
         self._region = region
+        self._tls = tls
 
     async def load(self) -> PriceList:
         """Read or download all of them."""
         offers = []
         for location in self._locations:
-            if location.startswith(("http://", "https://")):
-                content = await _download(location)
+            if "://" in location:
+                content = await self._download(location)
             else:
                 content = await asyncio.to_thread(_read, location)
             offers.append(await asyncio.to_thread(_decode, location, content))
@@ -101,6 +114,26 @@ class AwsPriceList:
             return await asyncio.to_thread(AwsOffers, offers, self._region)
         except ValueError as error:
             raise PriceSourceError(SOURCE, f"a price or date can't be read: {error}") from error
+
+    async def _download(self, url: str) -> bytes:
+        import aiohttp  # noqa: PLC0415  # only here is it needed
+
+        timeout = aiohttp.ClientTimeout(total=DOWNLOAD_SECS_MAX)
+        connector = aiohttp.TCPConnector(ssl=self._tls or True)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+                target = url
+                for _ in range(REDIRECTS_MAX + 1):
+                    _check_target(target, url)
+                    async with session.get(target, allow_redirects=False) as response:
+                        response.raise_for_status()
+                        if "location" not in response.headers:
+                            return await _read_response(response, url)
+                        target = urljoin(target, response.headers["location"])
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            told = str(error) or "timeout"
+            raise PriceSourceError(url, f"can't be downloaded: {told}") from error
+        raise PriceSourceError(url, f"redirects more than {REDIRECTS_MAX} times")
 
 
 class AwsOffers:
@@ -199,21 +232,22 @@ def _read(location: str) -> bytes:
         raise PriceSourceError(location, f"can't be read: {error.strerror}") from error
 
 
-async def _download(url: str) -> bytes:
-    import aiohttp  # noqa: PLC0415  # only here is it needed
+def _check_target(target: str, url: str) -> None:
+    """Refuse to read from anywhere but the named host, or without TLS."""
+    parts, named = urlsplit(target), urlsplit(url)
+    if parts.scheme != "https":
+        raise PriceSourceError(url, f"{parts.scheme}:// can be changed on its way; use https://")
+    if (parts.hostname, parts.port) != (named.hostname, named.port):
+        raise PriceSourceError(url, f"redirects to another host, {parts.netloc}; name that one")
 
-    timeout = aiohttp.ClientTimeout(total=DOWNLOAD_SECS_MAX)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
-            response.raise_for_status()
-            content = bytearray()
-            async for chunk in response.content.iter_chunked(1024 * 1024):
-                content += chunk
-                if len(content) > FILE_BYTES_MAX:
-                    raise PriceSourceError(url, f"is larger than {FILE_BYTES_MAX} bytes")
-            return bytes(content)
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise PriceSourceError(url, f"can't be downloaded: {str(error) or 'timeout'}") from error
+
+async def _read_response(response: aiohttp.ClientResponse, url: str) -> bytes:
+    content = bytearray()
+    async for chunk in response.content.iter_chunked(1024 * 1024):
+        content += chunk
+        if len(content) > FILE_BYTES_MAX:
+            raise PriceSourceError(url, f"is larger than {FILE_BYTES_MAX} bytes")
+    return bytes(content)
 
 
 def _decode(location: str, content: bytes) -> _Offer:
