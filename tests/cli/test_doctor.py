@@ -12,6 +12,7 @@ import pytest
 from cli.conftest import Cli, drop_a_table
 from free_port import free_port
 from pricekeeper.cli.checks import FREE_BYTES_CALM, FREE_BYTES_MIN
+from pricekeeper.cli.listening import Listening, write_note
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.metering.items import checkpoint_update
@@ -32,7 +33,7 @@ def levels(cli: Cli, *words: str) -> tuple[int, dict[str, str]]:
 def healthy(cli: Cli) -> Cli:
     cli.register()
     (cli.folder / "data").chmod(0o700)
-    cli.monkeypatch.setenv(KEY, "a-key-of-thirty-two-characters--")
+    cli.monkeypatch.setenv(KEY, "a-key-of-more-than-thirty-two-characters")
     return cli
 
 
@@ -72,7 +73,15 @@ ILLS = {
     "demo key": Ill(
         "provisioning key", "WARN", lambda c: c.monkeypatch.setenv(KEY, "demo-provisioning-key")
     ),
-    "short key": Ill("settings", "FAIL", lambda c: c.monkeypatch.setenv(KEY, "short")),
+    "short key": Ill("provisioning key", "FAIL", lambda c: c.monkeypatch.setenv(KEY, "short")),
+    "dull key": Ill("provisioning key", "FAIL", lambda c: c.monkeypatch.setenv(KEY, "a" * 64)),
+    "exposed": Ill("proxies", "WARN", lambda c: listened(c, "0.0.0.0")),  # noqa: S104
+    "all believed": Ill(
+        "proxies", "WARN", lambda c: c.monkeypatch.setenv("PRICEKEEPER_TRUSTED_PROXIES", "*")
+    ),
+    "bad proxies": Ill(
+        "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_TRUSTED_PROXIES", "lb")
+    ),
     "bad store": Ill(
         "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_STORE", "mysql://x")
     ),
@@ -104,6 +113,11 @@ ILLS = {
     "little room": Ill("disk", "WARN", lambda c: leave_free(c, FREE_BYTES_CALM - 1)),
     "no room": Ill("disk", "FAIL", lambda c: leave_free(c, FREE_BYTES_MIN - 1)),
 }
+
+
+def listened(cli: Cli, host: str) -> None:
+    """Leave the note that a service leaves when it starts."""
+    write_note(cli.folder / "data", Listening(host, 8080, None))
 
 
 def leave_free(cli: Cli, free_bytes: int) -> None:
