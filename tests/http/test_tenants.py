@@ -134,18 +134,26 @@ def test_an_app_does_not_read_what_is_its_organisations(api: Api, tenant: Tenant
     ids=lambda operation: operation.name,
 )
 def test_nothing_works_without_credentials(api: Api, tenant: Tenant, operation: Operation) -> None:
-    """No token, a garbled one, a token of another kind: the same 401."""
+    """No token, a garbled one, a token of another kind: the same 401.
+
+    But for the challenge, which says of a token that came that it is not valid.
+    """
     path = path_of(operation, tenant.org_id, tenant.app_id)
     body = BODIES.get(operation.name)
-    answers = [
-        without_id(api.call(operation.method, path, body, headers=headers))
-        for headers in (
-            {},
-            {"authorization": "Bearer nonsense"},
-            {"authorization": "Basic eDp5"},
-            {"authorization": f"Bearer {tenant.app_token[:-4]}AAAA"},
-            {"x-api-key": "wrong-key-wrong-key"},
-        )
-    ]
-    assert answers[0][0] == 401
-    assert all(answer == answers[0] for answer in answers)
+
+    def refused(headers: dict[str, str]) -> tuple[int, str, bytes]:
+        status, told, data = without_id(api.call(operation.method, path, body, headers=headers))
+        challenge = told.pop("www-authenticate")
+        assert told == others
+        return status, challenge, data
+
+    _, others, data = without_id(api.call(operation.method, path, body))
+    challenge = others.pop("www-authenticate")
+    wrong = [f"Bearer {token}" for token in ("nonsense", f"{tenant.app_token[:-4]}AAAA")]
+    with_key = operation.access is Access.PROVISIONING
+    assert challenge == ("ApiKey" if with_key else "Bearer") + ' realm="pricekeeper"'
+    for headers in ({"authorization": "Basic eDp5"}, {"x-api-key": "wrong-key-wrong-key"}):
+        assert refused(headers) == (401, challenge, data)
+    told = challenge if with_key else f'{challenge}, error="invalid_token"'
+    for header in wrong:
+        assert refused({"authorization": header}) == (401, told, data)

@@ -124,6 +124,8 @@ class Operation:
     """Whether errors look as RFC 6749 has them."""
     limit: str | None = None
     """Which of the API's own rate limits applies."""
+    limits_itself: bool = False
+    """Whether the handler applies it, because the body brings the credentials."""
     tag: str = "runtime"
     problems: frozenset[int] = field(default_factory=frozenset)
     """Further statuses that are answered with a problem, beyond those that access implies."""

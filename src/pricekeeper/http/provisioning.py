@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.credentials import Provisioned, Retrieval
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.http.edge import FieldMistake, RequestRefusedError, read_body, strict_json
+from pricekeeper.http.gate import count_failure, limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.wire import provisioning as wire
@@ -96,9 +97,16 @@ async def rotate(call: Call) -> Answer:
     )
 
 
-async def claim(call: Call) -> Answer:
+async def claim_secret(call: Call) -> Answer:
     """Turn a retrieval token into the secret, once."""
-    claimed = await call.services.credentials.claim(call.body.token)
+    credentials = call.services.credentials
+    try:
+        claim = await credentials.find_claim(call.body.token)
+        await limit_client(call, "claim", claim.client_id)
+        claimed = await credentials.complete_claim(claim)
+    except NotFoundError:
+        await count_failure(call)
+        raise
     more = {}
     if claimed.old_secret_expires_at_epoch is not None:
         more["old_secret_expires_at"] = rfc3339(claimed.old_secret_expires_at_epoch * 1000)
@@ -303,11 +311,12 @@ OPERATIONS: Final = (
         "POST",
         "/api/v1/credentials/claim",
         "claimSecret",
-        claim,
+        claim_secret,
         answers={200: wire.Claimed},
         body=wire.ClaimBody,
         access=Access.PUBLIC,
         limit="claim",
+        limits_itself=True,
         problems=frozenset({404}),
     ),
 )
