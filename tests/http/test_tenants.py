@@ -4,48 +4,20 @@ The matrix is generated from the operations themselves, so a new one is in it wi
 """
 
 import uuid
-from typing import Any
 
 import pytest
 
-from http_fixtures import Api, Reply, Tenant, usage
+from http_fixtures import Api, Tenant
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.operation import Access, Operation
+from tenant_matrix import BODIES, path_of, without_id
 
 OF_TENANTS = [op for op in OPERATIONS if op.access in (Access.APP, Access.ORG)]
 PROVISIONED = [
-    op for op in OPERATIONS if op.access is Access.PROVISIONING and "{org_id}" in op.path
+    op
+    for op in OPERATIONS
+    if op.access in (Access.PROVISIONING, Access.DEPLOYMENT) and "{org_id}" in op.path
 ]
-BODIES: dict[str, Any] = {
-    "recordUsage": usage(),
-    "recordUsageBatch": {"requests": [usage()]},
-    "acquire": {"resource": "premium", "consume": {"rpm": 1}},
-    "adjustLease": {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}},
-    "rotateOrgCredentials": {"grace_period_hours": 1},
-    "rotateAppCredentials": {"grace_period_hours": 1},
-    "putOrgOverride": {"model_label": "premium"},
-    "putAppOverride": {"model_label": "premium"},
-    "putApp": {"app_name": "App"},
-}
-
-
-def path_of(operation: Operation, org_id: str, app_id: str) -> str:
-    path = operation.path.format(
-        org_id=org_id, app_id=app_id, date="2026-01-01", lease_id=str(uuid.uuid4()), session_id="x"
-    )
-    ranged = operation.name.endswith("InRange")
-    return f"{path}?from=2026-01-01&to=2026-01-02" if ranged else path
-
-
-def without_id(reply: Reply) -> tuple[int, dict[str, str], bytes]:
-    """Everything of an answer but what names the request."""
-    request_id = reply.headers["x-request-id"]
-    headers = {
-        name: value
-        for name, value in reply.headers.items()
-        if name not in ("date", "x-request-id") and not name.startswith("ratelimit")
-    }
-    return reply.status, headers, reply.data.replace(request_id.encode(), b"")
 
 
 @pytest.mark.parametrize("operation", OF_TENANTS, ids=lambda operation: operation.name)
@@ -150,7 +122,7 @@ def test_nothing_works_without_credentials(api: Api, tenant: Tenant, operation: 
     _, others, data = without_id(api.call(operation.method, path, body))
     challenge = others.pop("www-authenticate")
     wrong = [f"Bearer {token}" for token in ("nonsense", f"{tenant.app_token[:-4]}AAAA")]
-    with_key = operation.access is Access.PROVISIONING
+    with_key = operation.access in (Access.PROVISIONING, Access.DEPLOYMENT)
     assert challenge == ("ApiKey" if with_key else "Bearer") + ' realm="pricekeeper"'
     for headers in ({"authorization": "Basic eDp5"}, {"x-api-key": "wrong-key-wrong-key"}):
         assert refused(headers) == (401, challenge, data)

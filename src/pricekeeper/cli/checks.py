@@ -19,6 +19,7 @@ from pricekeeper.cli.demo_org import DEMO_KEY
 from pricekeeper.cli.listening import FIX, read_note
 from pricekeeper.cli.local import opened_store
 from pricekeeper.cli.places import Target, is_missing_file, store_name
+from pricekeeper.cli.secret_ages import Ages, stored_secrets
 from pricekeeper.cli.upkeep import tables_found
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
@@ -194,6 +195,7 @@ async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
             yield Check("tables", "OK", f"all {len(found)} are there")
             yield await _writable(store, clock)
             yield await _aggregation(store, clock)
+            yield secrets_check(await stored_secrets(store, clock))
     except PriceKeeperError as error:
         yield Check("store", "FAIL", str(error), "check where it is, permissions and credentials")
     match settings.store:
@@ -227,6 +229,12 @@ async def _aggregation(store: Store, clock: Clock) -> Check:
     if age_ms > AGGREGATION_AGE_MS_MAX:
         return Check(name, "WARN", told, "is a service running? else: pricekeeper aggregate")
     return Check(name, "OK", told)
+
+
+def secrets_check(ages: Ages) -> Check:
+    """Whether clients' secrets are due for a rotation."""
+    fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
+    return Check("client secrets", "WARN" if ages.old else "OK", ages.told, fix if ages.old else "")
 
 
 def _store_file(path: str) -> Check:

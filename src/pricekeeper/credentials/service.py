@@ -30,6 +30,7 @@ from pricekeeper.credentials.secret import (
     is_well_formed,
     mint,
 )
+from pricekeeper.credentials.upgrading import StoredHash, hash_anew
 from pricekeeper.credentials.verification import Verifier
 from pricekeeper.errors import (
     ConditionFailedError,
@@ -109,6 +110,7 @@ class Credentials:
         tenants: Tenants,
         peppers: Peppers,
         *,
+        verifier: Verifier | None = None,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
         self._store = store
@@ -116,7 +118,7 @@ class Credentials:
         self._tenants = tenants
         self._peppers = peppers
         self._entropy = entropy
-        self._verifier = Verifier(clock, peppers)
+        self._verifier = verifier or Verifier(clock, peppers)
         self.meter = CredentialsMeter()
 
     async def authenticate(
@@ -154,8 +156,11 @@ class Credentials:
             raise InvalidClientError
         if self._peppers.is_outdated(stored):
             slot = items.SECRET_HASH if stored == held.current else items.PREVIOUS_HASH
-            await self._hash_anew(client, slot, stored, secret)
-        return Authenticated(client, self._tenants.policy_of(record))
+            known = StoredHash(client, slot, client.client_id, stored)
+            await hash_anew(self._store, self._peppers, known, secret)
+        policy = self._tenants.policy_of(record)
+        self.meter.note_secret(client, policy.client_secret_created_at_epoch)
+        return Authenticated(client, policy)
 
     def enrolment(self, client: Client) -> tuple[Enrolment, Retrieval]:
         """What makes a client that is being created come with a retrieval token."""
@@ -222,6 +227,7 @@ class Credentials:
                 if await self._attribute(claimable.client, items.SECRET_HASH, lost) != new_hash:
                     raise
             self.meter.retrievals_claimed += 1
+            self.meter.note_secret(claimable.client, now_epoch)
             _log.info("secret_claimed", client_id=client_id)
             return Claimed(client_id, secret, items.grace_ends_at(claimable, now_epoch))
         raise ContendedError(f"{client_id}: its secret kept changing")
@@ -254,21 +260,6 @@ class Credentials:
             client.org_id, client.app_id, also=items.REVOKED
         )
         _log.info("secrets_revoked", client_id=client.client_id)
-
-    async def _hash_anew(self, client: Client, slot: str, stored: str, secret: str) -> None:
-        """Replace a hash of an older kind, if it is still there.
-
-        The client has shown its secret and is let in whether this works or not: the old
-        hash stays good, and the next time is another chance.
-        """
-        fresh = self._peppers.hash(client.client_id, secret)
-        operation = Update(CONFIG, config_key(client), (Set(slot, fresh),), attr(slot).eq(stored))
-        try:
-            await self._store.update(operation)
-        except StoreError as error:
-            _log.warning("secret_hash_kept", client_id=client.client_id, error=error.code)
-        else:
-            _log.info("secret_hash_upgraded", client_id=client.client_id)
 
     async def _make_claimable(
         self, key: str, claimable: Claimable, item: Item, now_epoch: int

@@ -26,7 +26,7 @@ from pricekeeper.http.limits import network_of, sanitized
 from pricekeeper.http.operation import Access, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, KeyDeniedError, WrongAudienceError
 from pricekeeper.tokens import Principal
-from pricekeeper.values import parse_app_id, parse_org_id
+from pricekeeper.values import OrgId, parse_app_id, parse_org_id
 
 _BEARER: Final = "bearer"
 
@@ -39,7 +39,7 @@ async def admit(call: Call, operation: Operation) -> None:
         if not operation.limits_itself:
             await _limit(call, operation.limit, f"address/{network_of(call.request.client_host)}")
         return
-    if access is Access.PROVISIONING:
+    if access in (Access.PROVISIONING, Access.DEPLOYMENT):
         caller = await _provisioner(call)
     else:
         call.principal = await _principal(call)
@@ -47,6 +47,8 @@ async def admit(call: Call, operation: Operation) -> None:
     _check_path(call)
     if call.principal is not None:
         _check_tenant(call, call.principal, access)
+    elif call.key_org_id is not None:
+        _check_key(call, call.key_org_id, access)
     await _limit(call, operation.limit, caller)
 
 
@@ -116,8 +118,19 @@ async def _provisioner(call: Call) -> str:
     wanted = call.services.settings.provisioning_key
     if wanted is not None and _same(given, wanted):
         return f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+    call.key_org_id = await call.services.provisioning_keys.find_org(given, _org_in_path(call))
+    if call.key_org_id is not None:
+        return f"key/{call.key_org_id}"
     await count_failure(call, of_keys=True)
     raise KeyDeniedError("X-API-Key is wrong", guess=True)
+
+
+def _org_in_path(call: Call) -> OrgId | None:
+    """The organisation that is asked for, if its id could be one; whether it is comes later."""
+    try:
+        return parse_org_id(call.path["org_id"]) if "org_id" in call.path else None
+    except InvalidValueError:
+        return None
 
 
 def _same(given: str, wanted: str) -> bool:
@@ -176,6 +189,14 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
             raise WrongAudienceError("an app's token does not read what is the organisation's")
     elif not principal.may_use_app(call.org_id, call.app_id):
         raise NotFoundError("app")
+
+
+def _check_key(call: Call, org_id: OrgId, access: Access) -> None:
+    """An organisation's own key: any other organisation is as absent as one that never was."""
+    if "org_id" in call.path and call.org_id != org_id:
+        raise NotFoundError("org")
+    if access is Access.DEPLOYMENT:
+        raise WrongAudienceError("this takes the deployment's own key", by_key=True)
 
 
 async def _limit(call: Call, kind: str | None, caller: str) -> None:

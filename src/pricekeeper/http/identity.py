@@ -97,7 +97,8 @@ async def introspect(call: Call) -> Answer:
 async def list_sessions(call: Call) -> Answer:
     """The live sessions of the calling client, the oldest first."""
     principal = _principal(call)
-    policy = await call.services.tenants.policy(principal.org_id, principal.app_id)
+    tenants = call.services.tenants
+    policy = await tenants.registered_policy(principal.org_id, principal.app_id)
     sessions = await call.services.identity.list_sessions(principal.client_id)
     answers = [
         wire.SessionAnswer(

@@ -58,9 +58,13 @@ class BearerDeniedError(AccessDeniedError):
 
 
 class WrongAudienceError(errors.PriceKeeperError):
-    """The credentials are good, but not for this."""
+    """The credentials are good, but not for this. ``by_key``: they were a provisioning key."""
 
     code = "FORBIDDEN"
+
+    def __init__(self, detail: str = "", *, by_key: bool = False) -> None:
+        super().__init__(detail)
+        self.by_key = by_key
 
 
 class MethodNotAllowedError(errors.PriceKeeperError):
@@ -172,7 +176,7 @@ def _challenge(error: errors.PriceKeeperError) -> bytes:
     if isinstance(error, (errors.InvalidTokenError, BearerDeniedError)):
         return _INVALID_TOKEN
     if isinstance(error, WrongAudienceError):
-        return _WRONG_SCOPE
+        return _KEY if error.by_key else _WRONG_SCOPE
     return _KEY if isinstance(error, KeyDeniedError) else _BEARER
 
 
