@@ -49,7 +49,7 @@ class Doubtful:
 
     async def settle(self) -> None:
         """Let everybody get as far as the clock allows: one has the turn, the others wait."""
-        while self.clock.sleepers <= self.others:  # noqa: ASYNC110 - a clock has no event for it
+        while self.clock.sleepers <= self.others:
             if all(task.done() for task in self._tasks):
                 return
             await asyncio.sleep(0)

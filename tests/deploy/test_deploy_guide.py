@@ -47,7 +47,7 @@ def test_every_setting_that_it_names_exists() -> None:
 
 def test_every_command_that_it_names_exists() -> None:
     """Of the line ``pricekeeper a b --option``, each word up to the first option."""
-    lines = re.findall(r"(?:^|[`/])pricekeeper ((?:[a-z]+ ?)+)", GUIDE, re.MULTILINE)
+    lines = re.findall(r"(?:^|[`/])pricekeeper ((?:[a-z]+(?:-[a-z]+)* ?)+)", GUIDE, re.MULTILINE)
     assert lines
     for line in lines:
         known: Any = typer.main.get_command(app)
