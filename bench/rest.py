@@ -38,7 +38,7 @@ from engine import start_dynoxide
 CONNECTIONS = 64
 ROUNDS = 5
 SECONDS = 2.0
-KEY = "bench-provisioning-key"
+KEY = "7d1b49e0c2f8a6359e04b7d1c8f2a650"
 console = Console(width=None if sys.stdout.isatty() else 120)
 
 BARE = """

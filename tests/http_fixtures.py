@@ -13,7 +13,7 @@ import pytest
 
 from serving import Server, running_server
 
-KEY = "test-provisioning-key"
+KEY = "3f9c1e7a5b8d2460c7e1f3a9b5d80264"
 ENVIRONMENT = {
     "PRICEKEEPER_PROVISIONING_KEY": KEY,
     "PRICEKEEPER_API_RATE_LIMITS": "off",

@@ -181,3 +181,37 @@ def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
         read_settings({"PRICEKEEPER_PROVISIONING_KEY": key})
     spaced = "blanks inside are fine"
     assert read_settings({"PRICEKEEPER_PROVISIONING_KEY": spaced}).provisioning_key == spaced
+
+
+@pytest.mark.parametrize(
+    ("text", "proxies"),
+    [
+        (None, None),
+        ("", None),
+        ("none", ""),
+        ("127.0.0.1", "127.0.0.1"),
+        ("10.0.0.0/16, 2001:db8::/32", "10.0.0.0/16,2001:db8::/32"),
+        ("*", "*"),
+    ],
+)
+def test_trusted_proxies_are_addresses_and_networks(text: str | None, proxies: str | None) -> None:
+    """Saying that there are none is another thing than saying nothing."""
+    environment = {} if text is None else {"PRICEKEEPER_TRUSTED_PROXIES": text}
+    assert read_settings(environment).trusted_proxies == proxies
+
+
+@pytest.mark.parametrize("text", ["lb.internal", "10.0.1.5/16", "10.0.0.0/16;", "10.0.0.0/16,"])
+def test_a_proxy_that_is_no_address_is_refused(text: str) -> None:
+    """Or everybody would have its address after all, and nobody would know why."""
+    with pytest.raises(SettingsError, match="PRICEKEEPER_TRUSTED_PROXIES"):
+        read_settings({"PRICEKEEPER_TRUSTED_PROXIES": text})
+
+
+def test_whether_a_refresh_needs_the_secret() -> None:
+    """Not unless it is asked for; a typo is told."""
+    assert read_settings({}).refresh_needs_secret is False
+    for text, needed in (("optional", False), ("required", True)):
+        found = read_settings({"PRICEKEEPER_REFRESH_AUTH": text})
+        assert found.refresh_needs_secret is needed
+    with pytest.raises(SettingsError, match="PRICEKEEPER_REFRESH_AUTH"):
+        read_settings({"PRICEKEEPER_REFRESH_AUTH": "yes"})

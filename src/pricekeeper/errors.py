@@ -148,13 +148,15 @@ class OverloadedError(PriceKeeperError):
 class InvalidTokenError(PriceKeeperError):
     """A token that does not count: forged, expired, revoked or of an ended session, all alike.
 
-    The reason is for the log alone; a caller who could read it could probe.
+    The reason is for the log alone; a caller who could read it could probe. ``genuine`` says
+    whether we made the token: a genuine token that counts no more is nobody's guess.
     """
 
     code = "INVALID_TOKEN"
 
-    def __init__(self) -> None:
+    def __init__(self, *, genuine: bool = False) -> None:
         super().__init__("the token is not valid")
+        self.genuine = genuine
 
 
 class SessionLimitRaceError(PriceKeeperError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -27,6 +28,7 @@ PRICE_SOURCE: Final = "PRICEKEEPER_PRICE_SOURCE"
 LOG_LEVEL: Final = "PRICEKEEPER_LOG_LEVEL"
 DRAIN: Final = "PRICEKEEPER_DRAIN_SECS"
 TRUSTED_PROXIES: Final = "PRICEKEEPER_TRUSTED_PROXIES"
+REFRESH_AUTH: Final = "PRICEKEEPER_REFRESH_AUTH"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 _KNOWN: Final = frozenset(
     {
@@ -42,9 +44,10 @@ _KNOWN: Final = frozenset(
         LOG_LEVEL,
         DRAIN,
         TRUSTED_PROXIES,
+        REFRESH_AUTH,
     }
 )
-KEY_LENGTH_MIN: Final = 16
+NO_PROXIES: Final = "none"
 _SECONDS_MAX: Final = 86_400
 MEMORY: Final = ":memory:"
 STORE_DEFAULT: Final = "sqlite:///data/pricekeeper.db"
@@ -96,16 +99,17 @@ PriceLocation: TypeAlias = GenaiPackage | AwsOffers
 
 
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
-    "token": 60,
-    "refresh": 120,
-    "revoke": 60,
+    "token": 300,
+    "refresh": 300,
+    "revoke": 300,
     "claim": 60,
     "provisioning": 300,
     "aggregates": 300,
     "selection": 6_000,
     "failures": 60,
 }
-"""Requests a minute for each client or key; ``failures`` counts refused credentials by address.
+"""Requests a minute for each client or key; ``failures`` counts wrong credentials by address. A
+client may have a hundred sessions, so many processes may log in, refresh or end at one moment.
 Usage is not limited unless it is configured: a refused record is lost money."""
 _LIMITABLE: Final = frozenset({*API_LIMITS_PER_MINUTE, "usage", "limits"})
 
@@ -123,7 +127,7 @@ SETTINGS: Final = (
     Setting(STORE, STORE_DEFAULT, "where the data lives"),
     Setting(CONFIG, "built in", "the deployment file with model labels and prices"),
     Setting(DATA_DIR, "data", "signing keys and pepper; keep it private, and keep it"),
-    Setting(PROVISIONING_KEY, "", "the key for provisioning; at least 16 characters"),
+    Setting(PROVISIONING_KEY, "", "the key for provisioning; 128 bits: openssl rand -hex 32"),
     Setting(API_RATE_LIMITS, "on", "off, or changes such as token=120,usage=600 (a minute)"),
     Setting(AGGREGATOR_INTERVAL, "60", "seconds between aggregator runs; 0 turns it off here"),
     Setting(ISSUER, "pricekeeper", "the iss of the tokens: your service's public URL"),
@@ -131,7 +135,12 @@ SETTINGS: Final = (
     Setting(PRICE_SOURCE, "", "genai-prices, aws:REGION or aws:REGION:FILE_OR_URL; asked daily"),
     Setting(LOG_LEVEL, "info", "debug, info, warning or error"),
     Setting(DRAIN, "1", "seconds between /readyz saying no and the end of serving"),
-    Setting(TRUSTED_PROXIES, "", "addresses whose X-Forwarded-For is believed, with commas"),
+    Setting(
+        TRUSTED_PROXIES,
+        "",
+        "addresses or networks whose X-Forwarded-For is believed, with commas; or none",
+    ),
+    Setting(REFRESH_AUTH, "optional", "required: /auth/refresh asks for the client's secret too"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 
@@ -152,7 +161,9 @@ class Settings:
     price_source: PriceLocation | None = None
     log_level: str = "info"
     drain_secs: int = 1
-    trusted_proxies: str = ""
+    trusted_proxies: str | None = None
+    """Empty if it is said that there are none, ``None`` if nothing is said."""
+    refresh_needs_secret: bool = False
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -164,8 +175,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings that this environment asks for; a settings file fills what it leaves open."""
     given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
     config, key, prices = (given.get(name) for name in (CONFIG, PROVISIONING_KEY, PRICE_SOURCE))
-    if key is not None and len(key) < KEY_LENGTH_MIN:
-        raise SettingsError(PROVISIONING_KEY, f"needs at least {KEY_LENGTH_MIN} characters")
     if key is not None and not _SENDABLE.fullmatch(key):
         raise SettingsError(
             PROVISIONING_KEY,
@@ -187,7 +196,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         audience=given.get(AUDIENCE) or "pricekeeper",
         price_source=parse_price_location(prices) if prices else None,
         log_level=level,
-        trusted_proxies=given.get(TRUSTED_PROXIES, ""),
+        trusted_proxies=_proxies(given.get(TRUSTED_PROXIES) or None),
+        refresh_needs_secret=_refresh_needs_secret(given.get(REFRESH_AUTH) or "optional"),
         drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
     )
 
@@ -225,6 +235,28 @@ def _api_limits(text: str) -> Mapping[str, int]:
             raise SettingsError(API_RATE_LIMITS, f"{change!r}: want NAME=NUMBER, NAME of {known}")
         limits[name] = int(number)
     return {name: number for name, number in limits.items() if number}
+
+
+def _proxies(text: str | None) -> str | None:
+    """What uvicorn takes: addresses and networks with commas, or ``*`` for everybody."""
+    if text is None or text == "*":
+        return text
+    if text.lower() == NO_PROXIES:
+        return ""
+    named = [part.strip() for part in text.split(",")]
+    for one in named:
+        try:
+            ip_network(one)
+        except ValueError as error:
+            told = f"{one!r} is no address and no network such as 10.0.0.0/16 ({error})"
+            raise SettingsError(TRUSTED_PROXIES, told) from None
+    return ",".join(named)
+
+
+def _refresh_needs_secret(text: str) -> bool:
+    if text not in ("optional", "required"):
+        raise SettingsError(REFRESH_AUTH, "must be optional or required")
+    return text == "required"
 
 
 def _seconds(setting: str, text: str) -> int:

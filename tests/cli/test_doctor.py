@@ -9,14 +9,19 @@ from typing import NamedTuple
 
 import pytest
 
-from cli.conftest import Cli, drop_a_table
+from cli.conftest import ORG, Cli, drop_a_table
 from free_port import free_port
 from pricekeeper.cli.checks import FREE_BYTES_CALM, FREE_BYTES_MIN
+from pricekeeper.cli.listening import Listening, write_note
+from pricekeeper.cli.secret_ages import Ages
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.metering.items import checkpoint_update
 from pricekeeper.settings import SqliteLocation, read_settings
-from pricekeeper.storage import open_store
+from pricekeeper.storage import Set, Update, open_store
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import Client, config_key
+from pricekeeper.values import parse_app_id, parse_org_id
 
 KEY = "PRICEKEEPER_PROVISIONING_KEY"
 
@@ -32,7 +37,7 @@ def levels(cli: Cli, *words: str) -> tuple[int, dict[str, str]]:
 def healthy(cli: Cli) -> Cli:
     cli.register()
     (cli.folder / "data").chmod(0o700)
-    cli.monkeypatch.setenv(KEY, "a-key-of-thirty-two-characters--")
+    cli.monkeypatch.setenv(KEY, "a-key-of-more-than-thirty-two-characters")
     return cli
 
 
@@ -72,7 +77,15 @@ ILLS = {
     "demo key": Ill(
         "provisioning key", "WARN", lambda c: c.monkeypatch.setenv(KEY, "demo-provisioning-key")
     ),
-    "short key": Ill("settings", "FAIL", lambda c: c.monkeypatch.setenv(KEY, "short")),
+    "short key": Ill("provisioning key", "FAIL", lambda c: c.monkeypatch.setenv(KEY, "short")),
+    "dull key": Ill("provisioning key", "FAIL", lambda c: c.monkeypatch.setenv(KEY, "a" * 64)),
+    "exposed": Ill("proxies", "WARN", lambda c: listened(c, "0.0.0.0")),  # noqa: S104
+    "all believed": Ill(
+        "proxies", "WARN", lambda c: c.monkeypatch.setenv("PRICEKEEPER_TRUSTED_PROXIES", "*")
+    ),
+    "bad proxies": Ill(
+        "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_TRUSTED_PROXIES", "lb")
+    ),
     "bad store": Ill(
         "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_STORE", "mysql://x")
     ),
@@ -101,9 +114,29 @@ ILLS = {
     "clock behind": Ill(
         "aggregator", "FAIL", lambda c: checkpoint_at(c.folder / "demo.db", 3_600_000)
     ),
+    "old secret": Ill("client secrets", "WARN", lambda c: secret_made(c, days_ago=91)),
     "little room": Ill("disk", "WARN", lambda c: leave_free(c, FREE_BYTES_CALM - 1)),
     "no room": Ill("disk", "FAIL", lambda c: leave_free(c, FREE_BYTES_MIN - 1)),
 }
+
+
+def secret_made(cli: Cli, days_ago: int) -> None:
+    """Let the app's secret have been claimed so many days ago."""
+    client = Client(parse_org_id(ORG), parse_app_id("chat"))
+    then = SystemClock().now_ms() // 1000 - days_ago * 86_400
+
+    async def write() -> None:
+        store = await open_store(SqliteLocation(str(cli.folder / "demo.db")), clock=SystemClock())
+        made = Set("client_secret_created_at_epoch", then)
+        await store.update(Update(CONFIG, config_key(client), (made,)))
+        await store.close()
+
+    asyncio.run(write())
+
+
+def listened(cli: Cli, host: str) -> None:
+    """Leave the note that a service leaves when it starts."""
+    write_note(cli.folder / "data", Listening(host, 8080, None))
 
 
 def leave_free(cli: Cli, free_bytes: int) -> None:
@@ -118,6 +151,39 @@ def test_each_ill_is_found(healthy: Cli, ill: Ill) -> None:
     code, found = levels(healthy)
     assert found[ill.check] == ill.level
     assert code == int("FAIL" in found.values())
+
+
+def test_an_old_secret_is_named(healthy: Cli) -> None:
+    """Whose it is, how old it is, and what to do; at 90 days it is not old yet."""
+    secret_made(healthy, days_ago=90)
+    assert levels(healthy)[1]["client secrets"] == "OK"
+    secret_made(healthy, days_ago=400)
+    (check,) = [
+        check
+        for check in healthy("doctor", "--json").json["checks"]
+        if check["name"] == "client secrets"
+    ]
+    assert check["told"] == f"1 older than 90 days, of 2 clients: org-{ORG}-app-chat (400 days)"
+    assert "credentials rotate" in check["fix"]
+
+
+def test_an_old_secret_is_seen_through_a_service(service: Cli) -> None:
+    """With the provisioning key alone."""
+    service.register()
+    secret_made(service, days_ago=91)
+    done = service("doctor", "--json", *service.place)
+    told = {check["name"]: check["told"] for check in done.json["checks"]}
+    assert f"org-{ORG}-app-chat (91 days)" in told["client secrets"]
+
+
+def test_many_old_secrets_are_counted() -> None:
+    """The oldest by name, the rest by number; who has no time for its secret is not guessed at."""
+    ages = Ages(now_epoch=200 * 86_400)
+    for days in range(100):
+        ages.note(f"c{days}", days * 86_400)
+    ages.note("imported", None)
+    assert ages.told.startswith("100 older than 90 days, of 101 clients: c0 (200 days), c1 (199")
+    assert ages.told.endswith("c9 (191 days), 90 more")
 
 
 def test_a_bad_setting_is_told_as_serve_tells_it(healthy: Cli) -> None:

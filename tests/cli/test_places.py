@@ -193,3 +193,22 @@ def test_pictures_show_what_matters(anywhere: Cli) -> None:
         assert shown.code == 0, shown
         for text in wanted:
             assert text in shown.out, (words, text)
+
+
+def test_an_organisation_gets_a_key_of_its_own(anywhere: Cli) -> None:
+    """Shown whole, once; then it is gone, and withdrawing it is another thing."""
+    anywhere.register()
+    shown = anywhere("credentials", "provisioning-key", ORG).out.split("=")[-1].strip()
+    assert (shown[:4], len(shown)) == ("pkp_", 75)
+    answer = anywhere.ok("credentials", "provisioning-key", ORG)
+    assert answer.keys() == {"org_id", "provisioning_key"}
+    if anywhere.place:
+        own = ("--key", answer["provisioning_key"], *anywhere.place)
+        assert [org["org_id"] for org in anywhere.ok("org", "list", place=own)] == [ORG]
+        assert anywhere("org", "get", NOBODY, place=own).code == 3
+        assert anywhere("credentials", "provisioning-key", ORG, place=own).code == 4
+    withdrawn = anywhere.ok("credentials", "provisioning-key", ORG, "--withdraw")
+    assert withdrawn == {"org_id": ORG, "status": "withdrawn"}
+    if anywhere.place:
+        assert anywhere("org", "list", place=own).code == 4
+    assert anywhere("credentials", "provisioning-key", NOBODY).code == 3

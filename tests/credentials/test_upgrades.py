@@ -9,7 +9,11 @@ from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.credentials import Authenticated, Peppers, Secret
-from pricekeeper.credentials.legacy import WAITING_MAX, LegacyHashes
+from pricekeeper.credentials.legacy import (
+    WAITING_MAX,
+    WAITING_PER_CLIENT_MAX,
+    LegacyHashes,
+)
 from pricekeeper.errors import InvalidClientError, OverloadedError
 from pricekeeper.storage import Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
@@ -89,12 +93,23 @@ class TestBcrypt:
         """Whoever comes when it is full is told so at once; the others get their answers."""
         hashes, stored = LegacyHashes(), bcrypt_hash(LEGACY)
         answers = await asyncio.gather(
-            *(hashes.matches(stored, LEGACY.reveal()) for _ in range(WAITING_MAX + 5)),
+            *(hashes.matches(f"c{n}", stored, LEGACY.reveal()) for n in range(WAITING_MAX + 5)),
             return_exceptions=True,
         )
         assert answers[:WAITING_MAX] == [True] * WAITING_MAX
         assert all(isinstance(answer, OverloadedError) for answer in answers[WAITING_MAX:])
-        assert await hashes.matches(stored, LEGACY.reveal())
+        assert await hashes.matches("c", stored, LEGACY.reveal())
+
+    async def test_one_client_has_a_share_of_the_queue(self) -> None:
+        """Guesses at one leave places for the others, who are answered."""
+        hashes, stored = LegacyHashes(), bcrypt_hash(LEGACY)
+        names = ["guessed"] * (WAITING_PER_CLIENT_MAX + 5) + ["other"]
+        answers = await asyncio.gather(
+            *(hashes.matches(name, stored, LEGACY.reveal()) for name in names),
+            return_exceptions=True,
+        )
+        refused = [isinstance(answer, OverloadedError) for answer in answers]
+        assert refused == [False] * WAITING_PER_CLIENT_MAX + [True] * 5 + [False]
 
 
 class TestPeppers:

@@ -19,9 +19,11 @@ from pricekeeper.settings import (
     PROVISIONING_KEY,
     SETTINGS,
     STORE,
+    TRUSTED_PROXIES,
     DynamoDbLocation,
     SqliteLocation,
     parse_store_location,
+    read_settings,
 )
 
 KNOWN = {setting.name for setting in SETTINGS}
@@ -196,6 +198,14 @@ def test_compose_knows_our_settings_and_no_secret() -> None:
         given = service["environment"]
         assert {name for name in given if name.startswith("PRICEKEEPER_")} <= KNOWN
         assert fnmatchcase(given[PROVISIONING_KEY], f"${{{PROVISIONING_KEY}:[?]*}}")
+
+
+def test_compose_names_the_proxies() -> None:
+    """In a container the service listens to everybody, and everybody comes over one bridge."""
+    for service in ours().values():
+        given = service["environment"][TRUSTED_PROXIES]
+        _, _, default = given.strip("${}").partition(":-")
+        assert read_settings({TRUSTED_PROXIES: default}).trusted_proxies
 
 
 def test_compose_takes_away_what_is_not_needed() -> None:

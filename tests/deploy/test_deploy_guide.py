@@ -10,6 +10,7 @@ import typer.main
 from deploy.conftest import ROOT
 from pricekeeper.bootstrap.services import KEY_FILE
 from pricekeeper.cli.commands import app
+from pricekeeper.cli.listening import Listening
 from pricekeeper.cli.serving import GRACEFUL_SECS
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.settings import SETTINGS, read_settings
@@ -46,7 +47,7 @@ def test_every_setting_that_it_names_exists() -> None:
 
 def test_every_command_that_it_names_exists() -> None:
     """Of the line ``pricekeeper a b --option``, each word up to the first option."""
-    lines = re.findall(r"(?:^|[`/])pricekeeper ((?:[a-z]+ ?)+)", GUIDE, re.MULTILINE)
+    lines = re.findall(r"(?:^|[`/])pricekeeper ((?:[a-z]+(?:-[a-z]+)* ?)+)", GUIDE, re.MULTILINE)
     assert lines
     for line in lines:
         known: Any = typer.main.get_command(app)
@@ -76,6 +77,8 @@ def test_the_task_definition_can_be_served_and_leaves_time_to_drain() -> None:
     (container,) = json.loads(text)["containerDefinitions"]
     settings = read_settings({given["name"]: given["value"] for given in container["environment"]})
 
+    assert settings.trusted_proxies, "everybody would have the load balancer's address"
+    assert not Listening("0.0.0.0", 8080, settings.trusted_proxies).is_exposed  # noqa: S104
     assert container["stopTimeout"] >= settings.drain_secs + GRACEFUL_SECS
     assert container["stopTimeout"] <= 120, "ECS allows no more"
 

@@ -177,7 +177,12 @@ def adjustment(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def client(body: dict[str, Any]) -> dict[str, Any]:
-    """A client must say who it is, here or by HTTP Basic."""
+    """A client must say who it is, here or by HTTP Basic; a refresh token is for its own grant."""
+    if not fits(body, identity.TokenBody):
+        return body
+    if body["grant_type"] == "refresh_token":
+        return refresh(body)
+    body.pop("refresh_token", None)
     if body.get("client_id", "") == body.get("client_secret", "") == "":
         made = tenant()
         body |= {"client_id": made.client_id, "client_secret": made.secrets[made.client_id]}
@@ -185,10 +190,11 @@ def client(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def refresh(body: dict[str, Any]) -> dict[str, Any]:
-    """A refresh token works once, so each request has its own."""
-    if fits(body, identity.RefreshBody):
+    """A refresh token works once and for its own client, so each request has its own."""
+    if fits(body, identity.RefreshBody) or fits(body, identity.TokenBody):
         made = tenant()
         body["refresh_token"] = made.login(made.client_id)["refresh_token"]
+        body |= {"client_id": made.client_id, "client_secret": made.secrets[made.client_id]}
     return body
 
 

@@ -85,6 +85,98 @@ def test_refresh_rotates_and_a_spent_token_ends_the_session(api: Api) -> None:
     assert (bad.status, bad.json["error"]) == (400, "invalid_grant")
 
 
+def refresh_form(token: str, **more: str) -> dict[str, str]:
+    return {"grant_type": "refresh_token", "refresh_token": token, **more}
+
+
+def test_a_refresh_token_is_exchanged_at_the_token_endpoint(api: Api) -> None:
+    """RFC 6749, section 6: with the client's credentials, by Basic or in the body."""
+    tenant = Tenant(api).register()
+    granted = tenant.login(tenant.client_id)
+    secret = tenant.secrets[tenant.client_id]
+    by_basic = form(
+        api, "/auth/token", refresh_form(granted["refresh_token"]), headers=basic(tenant)
+    )
+    assert by_basic.status == 200, by_basic.data
+    assert by_basic.json.keys() == granted.keys()
+    assert by_basic.json["session_id"] == granted["session_id"]
+    token = by_basic.json["refresh_token"]
+    client = {"client_id": tenant.client_id, "client_secret": secret}
+    by_body = api.call("POST", "/auth/token", refresh_form(token, **client))
+    assert by_body.status == 200, by_body.data
+    assert by_body.json["refresh_token"] != token
+
+
+def test_a_refresh_without_the_clients_secret(api: Api) -> None:
+    """The token endpoint asks for it; ``/auth/refresh`` goes on as its contract has it."""
+    tenant = Tenant(api).register()
+    token = tenant.login(tenant.client_id)["refresh_token"]
+    refused = form(api, "/auth/token", refresh_form(token))
+    assert (refused.status, refused.json["error"]) == (401, "invalid_client")
+    assert refused.headers["www-authenticate"] == 'Basic realm="pricekeeper"'
+    assert form(api, "/auth/refresh", refresh_form(token)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/auth/token", "/auth/refresh"])
+def test_credentials_that_come_with_a_refresh_must_be_right(
+    api: Api, other: Tenant, path: str
+) -> None:
+    """A wrong secret is refused, and so is another client's token; neither spends it."""
+    tenant = Tenant(api).register()
+    token = tenant.login(tenant.client_id)["refresh_token"]
+    wrong = form(api, path, refresh_form(token), headers=basic(tenant, "pks_wrong"))
+    assert (wrong.status, wrong.json["error"]) == (401, "invalid_client")
+    theirs = form(api, path, refresh_form(token), headers=basic(other))
+    assert (theirs.status, theirs.json["error"]) == (400, "invalid_grant")
+    never = form(api, path, refresh_form("pkrt_nonsense"), headers=basic(other))
+    assert theirs.data.replace(theirs.json["request_id"].encode(), b"") == never.data.replace(
+        never.json["request_id"].encode(), b""
+    )
+    mine = form(api, path, refresh_form(token), headers=basic(tenant))
+    assert (mine.status, mine.json["token_type"]) == (200, "Bearer")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"grant_type": "refresh_token"},
+        {"grant_type": "client_credentials", "refresh_token": "pkrt_x"},
+    ],
+)
+def test_a_refresh_token_belongs_to_its_grant(
+    api: Api, tenant: Tenant, fields: dict[str, str]
+) -> None:
+    """Neither one without the other: whoever sends that is mistaken about what will happen."""
+    reply = form(api, "/auth/token", fields, headers=basic(tenant))
+    assert (reply.status, reply.json["error"]) == (400, "invalid_request")
+    assert "refresh_token" in reply.json["error_description"]
+
+
+def test_a_deployment_may_ask_for_the_secret_at_every_refresh(tmp_path: Path) -> None:
+    """Then a refresh token alone, be it stolen or not, is worth nothing."""
+    environment = {**ENVIRONMENT, "PRICEKEEPER_REFRESH_AUTH": "required"}
+    with running_server(tmp_path, environment=environment) as server:
+        tenant = Tenant(Api(server.url)).register()
+        grant = refresh_form(tenant.login(tenant.client_id)["refresh_token"])
+        refused = form(tenant.api, "/auth/refresh", grant)
+        assert (refused.status, refused.json["error"]) == (401, "invalid_client")
+        assert form(tenant.api, "/auth/refresh", grant, headers=basic(tenant)).status == 200
+
+
+def test_a_bearer_that_does_not_count_is_told_so_at_oauth_endpoints(api: Api) -> None:
+    """RFC 6750: with what is wrong if a token came, and without if none did."""
+    tenant = Tenant(api).register()
+    bearer = 'Bearer realm="pricekeeper"'
+    for path in ("/auth/revoke", "/auth/introspect"):
+        wrong = form(api, path, {"token": "x"}, token="nonsense")
+        assert (wrong.status, wrong.json["error"]) == (401, "invalid_token")
+        assert wrong.headers["www-authenticate"] == f'{bearer}, error="invalid_token"'
+        nothing = form(api, path, {"token": "x"})
+        assert (nothing.status, nothing.headers["www-authenticate"]) == (401, bearer)
+    reply = api.call("GET", f"{tenant.org}/aggregates/today", token=tenant.app_token)
+    assert reply.headers["www-authenticate"] == f'{bearer}, error="insufficient_scope"'
+
+
 def test_revoking_is_for_ones_own_tokens(api: Api, other: Tenant) -> None:
     """An unknown or another's token answers 200 and changes nothing of anybody's."""
     tenant = Tenant(api).register()
@@ -140,6 +232,40 @@ def test_keys_and_metadata_are_public(api: Api) -> None:
     metadata = api.call("GET", "/.well-known/oauth-authorization-server").json
     assert metadata["token_endpoint"] == f"{api.url}/auth/token"
     assert metadata["jwks_uri"] == f"{api.url}/.well-known/jwks.json"
+
+
+def test_the_metadata_promises_what_the_endpoints_do(api: Api) -> None:
+    """RFC 8414: each grant and each way to authenticate that it names, tried where it says."""
+    tenant = Tenant(api).register()
+    metadata = api.call("GET", "/.well-known/oauth-authorization-server").json
+    granted = tenant.login(tenant.client_id)
+    fields = {
+        "client_credentials": {},
+        "refresh_token": {"refresh_token": granted["refresh_token"]},
+    }
+    assert set(metadata["grant_types_supported"]) == fields.keys()
+    path = metadata["token_endpoint"].removeprefix(api.url)
+    for grant in metadata["grant_types_supported"]:
+        body = {"grant_type": grant, **fields[grant]}
+        assert form(api, path, body, headers=basic(tenant)).status == 200, grant
+    scopes = {scope for client in tenant.secrets for scope in tenant.login(client)["scope"].split()}
+    assert set(metadata["scopes_supported"]) == scopes
+    client = {
+        "client_id": tenant.client_id,
+        "client_secret": tenant.secrets[tenant.client_id],
+    }
+    ways: dict[str, dict[str, Any]] = {
+        "client_secret_basic": {"headers": basic(tenant)},
+        "client_secret_post": {"fields": client},
+        "Bearer": {"token": tenant.login(tenant.client_id)["access_token"]},
+    }
+    for endpoint in ("token", "revocation", "introspection"):
+        path = metadata[f"{endpoint}_endpoint"].removeprefix(api.url)
+        for way in metadata[f"{endpoint}_endpoint_auth_methods_supported"]:
+            more = dict(ways[way])
+            body = {"token": "x"} if endpoint != "token" else {"grant_type": "client_credentials"}
+            reply = form(api, path, {**body, **more.pop("fields", {})}, **more)
+            assert reply.status == 200, (endpoint, way)
 
 
 def test_where_everything_is_follows_from_the_issuer(tmp_path: Path) -> None:

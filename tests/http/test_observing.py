@@ -12,6 +12,7 @@ import pytest
 from http_fixtures import ORG
 from pricekeeper.bootstrap import Services, Supervisor, open_services
 from pricekeeper.clock import ManualClock
+from pricekeeper.credentials.meter import SECRETS_MAX, CredentialsMeter
 from pricekeeper.http import metrics as metrics_module
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
@@ -23,7 +24,7 @@ from pricekeeper.storage import Put
 from pricekeeper.storage.sqlite.store import SqliteStore
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.telemetry import Sizes, StoreMeter
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import parse_org_id
 from scraping import Samples, read_samples
 
@@ -204,3 +205,33 @@ def test_sizes_are_a_histogram(size: int, bound: str) -> None:
     assert set(buckets.values()) <= {0, 2}
     assert (meter.commits, meter.committed_operations) == (2, 2 * size)
     assert meter.commit_sizes == Sizes(meter.commit_sizes.counts, 2 * size)
+
+
+async def test_the_age_of_a_secret_is_shown_when_its_client_comes(at: Instance) -> None:
+    """From the claim on, the newest one; of a bounded number of clients."""
+    policy = await at.org()
+    start = "pricekeeper_client_secret_created_timestamp_seconds"
+    name = f'{start}{{app="",org="{policy.org_id}"}}'
+    assert name not in at.scrape()
+    for _ in range(2):
+        at.clock.advance_ms(86_400_000)
+        rotation = await at.services.credentials.rotate(policy.client, 0)
+        claimed = await at.services.credentials.claim(rotation.retrieval.token.reveal())
+        assert at.scrape()[name] == at.clock.now_ms() // 1000
+    claimed_at_epoch = at.clock.now_ms() // 1000
+    at.clock.advance_ms(86_400_000)
+    secret = claimed.client_secret.reveal()
+    await at.services.credentials.authenticate(policy.client_id, secret)
+    assert at.scrape()[name] == claimed_at_epoch
+
+
+def test_only_so_many_ages_are_kept() -> None:
+    """Clients are named by others, and a metric has a line for each."""
+    meter = CredentialsMeter()
+    for number in range(SECRETS_MAX + 5):
+        meter.note_secret(Client(parse_org_id(str(uuid.UUID(int=number)))), number)
+    first = next(iter(meter.secrets_created_at_epoch))
+    meter.note_secret(first, 77)
+    meter.note_secret(first, None)
+    assert len(meter.secrets_created_at_epoch) == SECRETS_MAX
+    assert meter.secrets_created_at_epoch[first] == 77

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import Metric
 
-from pricekeeper.http.metrics import LAG, QUOTA, REQUESTS, SIZES, TOTALS, Metrics
+from pricekeeper.http.metrics import LAG, QUOTA, REQUESTS, SECRETS, SIZES, TOTALS, Metrics
 from pricekeeper.settings import API_LIMITS_PER_MINUTE, SETTINGS
 from pricekeeper.telemetry import StoreMeter
 
@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text("utf-8"))
 FAMILIES: list[Metric] = list(Metrics(StoreMeter()).registry.collect())
-LABELS = {family.name: set(family.labels) for family in (REQUESTS, LAG, QUOTA, *TOTALS, *SIZES)}
+GAUGES = (LAG, QUOTA, SECRETS)
+LABELS = {family.name: set(family.labels) for family in (REQUESTS, *GAUGES, *TOTALS, *SIZES)}
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 OF_PROMETHEUS = {"instance", "le"}
 

@@ -24,6 +24,8 @@ from pricekeeper.http.oauth import OAuthRefusedError
 from pricekeeper.http.problems import (
     STATUS,
     AccessDeniedError,
+    BearerDeniedError,
+    KeyDeniedError,
     MethodNotAllowedError,
     Problem,
     WrongAudienceError,
@@ -88,7 +90,9 @@ EXAMPLES: list[PriceKeeperError] = [
     RequestRefusedError("count: expected int", (FieldMistake("count", "expected int"),)),
     OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token"),
     BodyTooLargeError("the body may have 1048576 bytes at most"),
-    AccessDeniedError("X-API-Key is wrong"),
+    AccessDeniedError("an access token is needed"),
+    KeyDeniedError("X-API-Key is wrong", guess=True),
+    BearerDeniedError("the access token does not count"),
     WrongAudienceError("an app's token does not read what is the organisation's"),
     MethodNotAllowedError(("GET", "HEAD")),
 ]
@@ -242,8 +246,23 @@ def test_programs_read_the_extras(error: PriceKeeperError, extras: dict[str, Any
     )
 
 
-def test_a_401_says_how_to_authenticate_and_a_405_with_what() -> None:
-    """The headers that HTTP asks for with these."""
-    assert header(problem_of(AccessDeniedError(), NOW_MS), b"www-authenticate") == "Bearer"
+@pytest.mark.parametrize(
+    ("error", "challenge"),
+    [
+        (AccessDeniedError(), 'Bearer realm="pricekeeper"'),
+        (errors.InvalidTokenError(), 'Bearer realm="pricekeeper", error="invalid_token"'),
+        (BearerDeniedError(), 'Bearer realm="pricekeeper", error="invalid_token"'),
+        (WrongAudienceError(), 'Bearer realm="pricekeeper", error="insufficient_scope"'),
+        (KeyDeniedError(), 'ApiKey realm="pricekeeper"'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_401_and_a_403_say_how_to_authenticate(error: PriceKeeperError, challenge: str) -> None:
+    """RFC 6750: what is wrong with a token if one came, and nothing if none did."""
+    assert header(problem_of(error, NOW_MS), b"www-authenticate") == challenge
+
+
+def test_a_405_says_with_what() -> None:
+    """The header that HTTP asks for with it."""
     refused = problem_of(MethodNotAllowedError(("GET", "HEAD")), NOW_MS)
     assert header(refused, b"allow") == "GET, HEAD"

@@ -1,6 +1,8 @@
 """What a platform engineer does: register, rotate, override, delete."""
 
+import time
 import uuid
+from datetime import datetime
 
 import pytest
 
@@ -75,6 +77,29 @@ def test_a_secret_is_claimed_once(api: Api, tenant: Tenant) -> None:
     assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
     tenant.secrets[tenant.client_id] = claimed.json["client_secret"]
     assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
+
+
+def test_the_age_of_a_secret_is_told(api: Api) -> None:
+    """From its claim on, of an organisation and of an app, alone and in lists."""
+    tenant = Tenant(api)
+    made = api.provision("PUT", tenant.org, ORG)
+    assert "client_secret_created_at" not in made.json
+    tenant = Tenant(api).register()
+    for path, name in ((tenant.org, "orgs"), (tenant.app, "apps")):
+        told = api.provision("GET", path).json["client_secret_created_at"]
+        assert datetime.fromisoformat(told).tzinfo is not None
+        assert abs(datetime.fromisoformat(told).timestamp() - time.time()) < 600
+        body = ORG if name == "orgs" else {"app_name": "Web"}
+        assert api.provision("PUT", path, body).json["client_secret_created_at"] == told
+        listed = api.provision("GET", path.rpartition("/")[0]).json[name]
+        ids = {one["client_id"]: one.get("client_secret_created_at") for one in listed}
+        assert told in ids.values()
+    rotate = api.provision("POST", f"{tenant.app}/credentials/rotate", {"grace_period_hours": 1})
+    before = api.provision("GET", tenant.app).json["client_secret_created_at"]
+    assert before  # until the new one is claimed, the old one is the present one
+    claim = {"token": rotate.json["secret_retrieval"]["token"]}
+    assert api.call("POST", "/api/v1/credentials/claim", claim).status == 200
+    assert api.provision("GET", tenant.app).json["client_secret_created_at"] >= before
 
 
 def test_an_override_lasts_until_it_is_cleared(api: Api, tenant: Tenant) -> None:

@@ -198,11 +198,21 @@ def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "setting", "fix"),
     [
-        ({}, "PRICEKEEPER_PROVISIONING_KEY", "16 characters"),
+        ({}, "PRICEKEEPER_PROVISIONING_KEY", "openssl rand -hex 32"),
         (
             {"PRICEKEEPER_PROVISIONING_KEY": "too-short"},
             "PRICEKEEPER_PROVISIONING_KEY",
-            "16 characters",
+            "openssl rand -hex 32",
+        ),
+        (
+            {"PRICEKEEPER_PROVISIONING_KEY": "a" * 64},
+            "PRICEKEEPER_PROVISIONING_KEY",
+            "openssl rand -hex 32",
+        ),
+        (
+            {"PRICEKEEPER_PROVISIONING_KEY": "demo-provisioning-key"},
+            "PRICEKEEPER_PROVISIONING_KEY",
+            "openssl rand -hex 32",
         ),
         (
             {"PRICEKEEPER_PROVISIONING_KEY": KEY, "PRICEKEEPER_PRICE_SOURCE": "genai"},
@@ -210,7 +220,7 @@ def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
             "use genai-prices",
         ),
     ],
-    ids=["no key", "short key", "no price source"],
+    ids=["no key", "short key", "dull key", "public key", "no price source"],
 )
 def test_with_a_bad_setting_it_does_not_start(
     tmp_path: Path, given: dict[str, str], setting: str, fix: str
@@ -232,6 +242,42 @@ def test_with_a_bad_setting_it_does_not_start(
     assert "Traceback" not in told
     assert len(told.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "proxies", "loud"),
+    [
+        ("0.0.0.0", None, True),  # noqa: S104 - that is the point
+        ("0.0.0.0", "10.0.0.0/16", False),  # noqa: S104
+        ("0.0.0.0", "none", False),  # noqa: S104
+        ("127.0.0.1", None, False),
+    ],
+)
+def test_who_listens_to_everybody_is_asked_for_the_proxies(
+    tmp_path: Path, host: str, proxies: str | None, *, loud: bool
+) -> None:
+    """Loudly at the start, in the log and for whoever reads along; and the doctor says it again."""
+    environment = dict(ENVIRONMENT)
+    if proxies is not None:
+        environment["PRICEKEEPER_TRUSTED_PROXIES"] = proxies
+    with running_server(tmp_path, "--host", host, environment=environment) as server:
+        assert Api(server.url).provision("GET", "/api/v1/orgs").status == 200
+        printed = [line for line in server.output().splitlines() if line.startswith("WARNING")]
+        logged = [line for line in log_lines(server) if line["event"] == "trusted_proxies_not_set"]
+    assert (len(printed), len(logged)) == ((1, 1) if loud else (0, 0))
+    assert all("PRICEKEEPER_TRUSTED_PROXIES" in line for line in printed)
+    store = f"sqlite:///{tmp_path}/store.db"
+    settings = {**os.environ, **environment, "PRICEKEEPER_DATA_DIR": str(tmp_path / "data")}
+    done = subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-m", "pricekeeper", "doctor", "--json", "--store", store],
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["proxies"]["level"] == ("WARN" if loud else "OK")
 
 
 def log_lines(server: Server) -> list[dict[str, Any]]:

@@ -4,48 +4,20 @@ The matrix is generated from the operations themselves, so a new one is in it wi
 """
 
 import uuid
-from typing import Any
 
 import pytest
 
-from http_fixtures import Api, Reply, Tenant, usage
+from http_fixtures import Api, Tenant
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.operation import Access, Operation
+from tenant_matrix import BODIES, path_of, without_id
 
 OF_TENANTS = [op for op in OPERATIONS if op.access in (Access.APP, Access.ORG)]
 PROVISIONED = [
-    op for op in OPERATIONS if op.access is Access.PROVISIONING and "{org_id}" in op.path
+    op
+    for op in OPERATIONS
+    if op.access in (Access.PROVISIONING, Access.DEPLOYMENT) and "{org_id}" in op.path
 ]
-BODIES: dict[str, Any] = {
-    "recordUsage": usage(),
-    "recordUsageBatch": {"requests": [usage()]},
-    "acquire": {"resource": "premium", "consume": {"rpm": 1}},
-    "adjustLease": {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}},
-    "rotateOrgCredentials": {"grace_period_hours": 1},
-    "rotateAppCredentials": {"grace_period_hours": 1},
-    "putOrgOverride": {"model_label": "premium"},
-    "putAppOverride": {"model_label": "premium"},
-    "putApp": {"app_name": "App"},
-}
-
-
-def path_of(operation: Operation, org_id: str, app_id: str) -> str:
-    path = operation.path.format(
-        org_id=org_id, app_id=app_id, date="2026-01-01", lease_id=str(uuid.uuid4()), session_id="x"
-    )
-    ranged = operation.name.endswith("InRange")
-    return f"{path}?from=2026-01-01&to=2026-01-02" if ranged else path
-
-
-def without_id(reply: Reply) -> tuple[int, dict[str, str], bytes]:
-    """Everything of an answer but what names the request."""
-    request_id = reply.headers["x-request-id"]
-    headers = {
-        name: value
-        for name, value in reply.headers.items()
-        if name not in ("date", "x-request-id") and not name.startswith("ratelimit")
-    }
-    return reply.status, headers, reply.data.replace(request_id.encode(), b"")
 
 
 @pytest.mark.parametrize("operation", OF_TENANTS, ids=lambda operation: operation.name)
@@ -134,18 +106,26 @@ def test_an_app_does_not_read_what_is_its_organisations(api: Api, tenant: Tenant
     ids=lambda operation: operation.name,
 )
 def test_nothing_works_without_credentials(api: Api, tenant: Tenant, operation: Operation) -> None:
-    """No token, a garbled one, a token of another kind: the same 401."""
+    """No token, a garbled one, a token of another kind: the same 401.
+
+    But for the challenge, which says of a token that came that it is not valid.
+    """
     path = path_of(operation, tenant.org_id, tenant.app_id)
     body = BODIES.get(operation.name)
-    answers = [
-        without_id(api.call(operation.method, path, body, headers=headers))
-        for headers in (
-            {},
-            {"authorization": "Bearer nonsense"},
-            {"authorization": "Basic eDp5"},
-            {"authorization": f"Bearer {tenant.app_token[:-4]}AAAA"},
-            {"x-api-key": "wrong-key-wrong-key"},
-        )
-    ]
-    assert answers[0][0] == 401
-    assert all(answer == answers[0] for answer in answers)
+
+    def refused(headers: dict[str, str]) -> tuple[int, str, bytes]:
+        status, told, data = without_id(api.call(operation.method, path, body, headers=headers))
+        challenge = told.pop("www-authenticate")
+        assert told == others
+        return status, challenge, data
+
+    _, others, data = without_id(api.call(operation.method, path, body))
+    challenge = others.pop("www-authenticate")
+    wrong = [f"Bearer {token}" for token in ("nonsense", f"{tenant.app_token[:-4]}AAAA")]
+    with_key = operation.access in (Access.PROVISIONING, Access.DEPLOYMENT)
+    assert challenge == ("ApiKey" if with_key else "Bearer") + ' realm="pricekeeper"'
+    for headers in ({"authorization": "Basic eDp5"}, {"x-api-key": "wrong-key-wrong-key"}):
+        assert refused(headers) == (401, challenge, data)
+    told = challenge if with_key else f'{challenge}, error="invalid_token"'
+    for header in wrong:
+        assert refused({"authorization": header}) == (401, told, data)

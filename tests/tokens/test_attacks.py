@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from joserfc import jws
+from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 from structlog.testing import capture_logs
@@ -185,8 +186,10 @@ ATTACKS: dict[str, Callable[[Forge], str]] = {
     "no sid": lambda f: _canonical(f, sid=...),
     "sid of no shape": lambda f: _canonical(f, sid="000-#"),
     "another org": lambda f: _canonical(f, org_id="00000000-0000-0000-0000-000000000000"),
+    "another client_id": lambda f: _canonical(f, client_id="org-another"),
     "an app of it": lambda f: _canonical(f, app_id="api"),
     "sub of no shape": lambda f: _canonical(f, sub="admin"),
+    "claims without end": lambda f: _payload(f, b"[" * 1_000),
     "claims not an object": lambda f: _payload(f, b"[]"),
     "claims not JSON": lambda f: _payload(f, b"{"),
     "claims not text": lambda f: _payload(f, b"\xff\xfe"),
@@ -238,6 +241,18 @@ async def scene(keyring: str) -> Any:
     await store.close()
 
 
+def is_signed(forge: Forge, token: str) -> bool:
+    """Whether our own key has signed it, under our own header: then it is nobody's guess."""
+    parts = token.split(".")
+    if len(token) > ACCESS_TOKEN_LENGTH_MAX or len(parts) != 3 or parts[0] != forge.parts[0]:
+        return False
+    try:
+        jws.deserialize_compact(token, forge.key.public, registry=JWSRegistry(algorithms=["ES256"]))
+    except (JoseError, ValueError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_it_is_refused_like_any_other(
     scene: tuple[Instance, Forge, StoreMeter], attack: str
@@ -251,6 +266,7 @@ async def test_it_is_refused_like_any_other(
         await instance.identity.validate(token)
     assert (refusal.value.code, str(refusal.value)) == ("INVALID_TOKEN", "the token is not valid")
     assert meter.calls == {}
+    assert refusal.value.genuine is is_signed(forge, token)
     (line,) = logs
     assert line["event"] == "access_token_refused"
     assert forge.parts[2] not in str(line)
@@ -309,3 +325,13 @@ async def test_noise_is_refused(scene: tuple[Instance, Forge, StoreMeter]) -> No
         for token in (noise, f"{forge.parts[0]}.{noise}", f"{noise}.{forge.parts[1]}.{noise}"):
             with pytest.raises(InvalidTokenError):
                 await instance.identity.validate(token)
+
+
+async def test_a_token_from_before_it_named_its_client_counts(
+    scene: tuple[Instance, Forge, StoreMeter],
+) -> None:
+    """An upgrade logs nobody out; and one that names its client in both claims counts as well."""
+    instance, forge, _ = scene
+    assert forge.claims["client_id"] == forge.claims["sub"]
+    older = _canonical(forge, client_id=...)
+    assert (await instance.identity.validate(older)).client_id == forge.claims["sub"]

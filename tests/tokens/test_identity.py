@@ -61,6 +61,7 @@ async def test_a_token_says_what_is_documented(
             "sid": grant.session_id,
             "org_id": member.client.org_id,
             "scope": grant.scope,
+            "client_id": member.id,
         }
         if member.client.app_id is not None:
             expected["app_id"] = member.client.app_id

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.clock import Clock, SystemClock
-from pricekeeper.credentials import Credentials, Provisioning
+from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Verifier
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.limiter import Limiter
@@ -40,6 +40,7 @@ class Services:
     tenants: Tenants
     credentials: Credentials
     provisioning: Provisioning
+    provisioning_keys: ProvisioningKeys
     identity: Identity
     prices: PriceBook
     metering: Metering
@@ -61,7 +62,8 @@ async def open_services(
         closing.push_async_callback(store.close)
         await store.create_tables()
         tenants = Tenants(store, clock, catalogue.labels)
-        credentials = Credentials(store, clock, tenants, peppers)
+        verifier = Verifier(clock, peppers)
+        credentials = Credentials(store, clock, tenants, peppers, verifier=verifier)
         keys = Keys.in_file(settings.data_dir / KEY_FILE, clock)
         identity = Identity(
             store,
@@ -86,6 +88,7 @@ async def open_services(
             tenants=tenants,
             credentials=credentials,
             provisioning=Provisioning(tenants, credentials),
+            provisioning_keys=ProvisioningKeys(store, clock, tenants, peppers, verifier=verifier),
             identity=identity,
             prices=prices,
             metering=metering,

@@ -57,6 +57,33 @@ async def claim(
     return Outcome(answer, page(Text(answer["client_id"], "bold"), *parts))
 
 
+@place_command(credentials, "provisioning-key")
+async def provisioning_key(
+    place: Place,
+    org: OrgArgument,
+    *,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Stop the key that it has from working.")
+    ] = False,
+) -> Outcome:
+    """Give an organisation a key that provisions it and its apps; the one it had stops working.
+
+    [dim]pricekeeper credentials provisioning-key $ORG --json > key.json[/dim]
+
+    [dim]pricekeeper credentials provisioning-key $ORG --withdraw[/dim]
+    """
+    if withdraw:
+        await place.admin.withdraw_provisioning_key(org)
+        answer = {"org_id": org, "status": "withdrawn"}
+        return Outcome(answer, done(f"{org} has no provisioning key of its own"))
+    answer = await place.admin.issue_provisioning_key(org)
+    parts = [
+        Text("shown now and never again:", "dim"),
+        to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
+    ]
+    return Outcome(answer, page(Text(answer["org_id"], "bold"), *parts))
+
+
 @place_command(overrides, "set")
 async def set_override(
     place: Place,

@@ -16,16 +16,23 @@ from typing import Final, Literal, TypeAlias
 
 from pricekeeper.bootstrap.services import KEY_FILE
 from pricekeeper.cli.demo_org import DEMO_KEY
+from pricekeeper.cli.listening import FIX, read_note
 from pricekeeper.cli.local import opened_store
 from pricekeeper.cli.places import Target, is_missing_file, store_name
+from pricekeeper.cli.secret_ages import Ages, stored_secrets
 from pricekeeper.cli.upkeep import tables_found
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
-from pricekeeper.errors import PriceKeeperError
+from pricekeeper.credentials.strength import (
+    HOW_TO_MAKE_ONE,
+    estimate_bits,
+    require_strong_key,
+)
+from pricekeeper.errors import PriceKeeperError, SettingsError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
-from pricekeeper.settings import MEMORY, PROVISIONING_KEY, Settings, SqliteLocation
+from pricekeeper.settings import MEMORY, TRUSTED_PROXIES, Settings, SqliteLocation
 from pricekeeper.storage import Delete, Item, Key, Put, Store
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.tokens import KeyFile
@@ -67,6 +74,7 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
     yield Check("settings", "OK", f"the store is {store_name(settings)}")
     yield _models(settings)
     yield _provisioning_key(settings)
+    yield _proxies(settings)
     for check in (*_data_folder(settings), *_disk(settings)):
         yield check
     clock = SystemClock()
@@ -86,12 +94,29 @@ def _models(settings: Settings) -> Check:
 
 def _provisioning_key(settings: Settings) -> Check:
     name, key = "provisioning key", settings.provisioning_key
-    make_one = f"export {PROVISIONING_KEY}=$(openssl rand -hex 32)"
-    if key is None:
-        return Check(name, "FAIL", f"{PROVISIONING_KEY} is not set, and serve wants it", make_one)
     if key == DEMO_KEY:
-        return Check(name, "WARN", "it is the demo's, which everybody knows", make_one)
-    return Check(name, "OK", f"{len(key)} characters")
+        return Check(name, "WARN", "it is the demo's, which everybody knows", HOW_TO_MAKE_ONE)
+    try:
+        require_strong_key(key)
+    except SettingsError as error:
+        return Check(name, "FAIL", f"serve does not start: {error}", HOW_TO_MAKE_ONE)
+    return Check(name, "OK", f"about {estimate_bits(key or '')} bits")
+
+
+def _proxies(settings: Settings) -> Check:
+    """Whether callers can be told apart, by these settings or by those of the last start."""
+    listening = read_note(settings.data_dir)
+    believed = settings.trusted_proxies
+    if believed is None and listening is not None:
+        believed = listening.trusted_proxies
+    if believed == "*":
+        told = "X-Forwarded-For is believed from everybody, who can then say any address"
+        return Check("proxies", "WARN", told, FIX)
+    if believed is not None:
+        return Check("proxies", "OK", f"X-Forwarded-For is believed from {believed or 'nobody'}")
+    if listening is not None and listening.is_exposed:
+        return Check("proxies", "WARN", listening.warning, FIX)
+    return Check("proxies", "OK", f"{TRUSTED_PROXIES} is not set, which is right on loopback")
 
 
 def _data_folder(settings: Settings) -> Iterator[Check]:
@@ -170,6 +195,7 @@ async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
             yield Check("tables", "OK", f"all {len(found)} are there")
             yield await _writable(store, clock)
             yield await _aggregation(store, clock)
+            yield secrets_check(await stored_secrets(store, clock))
     except PriceKeeperError as error:
         yield Check("store", "FAIL", str(error), "check where it is, permissions and credentials")
     match settings.store:
@@ -203,6 +229,12 @@ async def _aggregation(store: Store, clock: Clock) -> Check:
     if age_ms > AGGREGATION_AGE_MS_MAX:
         return Check(name, "WARN", told, "is a service running? else: pricekeeper aggregate")
     return Check(name, "OK", told)
+
+
+def secrets_check(ages: Ages) -> Check:
+    """Whether clients' secrets are due for a rotation."""
+    fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
+    return Check("client secrets", "WARN" if ages.old else "OK", ages.told, fix if ages.old else "")
 
 
 def _store_file(path: str) -> Check:

@@ -9,8 +9,9 @@ from typing import Final
 
 import aiohttp
 
-from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check
+from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check, secrets_check
 from pricekeeper.cli.places import Target
+from pricekeeper.cli.secret_ages import served_secrets
 from pricekeeper.client import Admin, PriceKeeper, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError
@@ -38,24 +39,28 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
         yield Check("ready", "OK", "it serves requests")
     else:
         yield Check("ready", "FAIL", told, "look at its store: pricekeeper doctor, over there")
-    yield await _key(target, url)
+    async for check in _key(target, url):
+        yield check
     if target.client_id and target.client_secret:
         yield await _credentials(url, target.client_id, target.client_secret)
     yield _skew(skew_ms)
     yield await clock_check(clock)
 
 
-async def _key(target: Target, url: str) -> Check:
+async def _key(target: Target, url: str) -> AsyncIterator[Check]:
+    """Whether the key opens the service, and what can be seen with it."""
     key = target.provisioning_key
     if not key:
         told = "none given, so provisioning was not tried"
-        return Check("provisioning key", "WARN", told, f"export {PROVISIONING_KEY}=...")
+        yield Check("provisioning key", "WARN", told, f"export {PROVISIONING_KEY}=...")
+        return
     try:
         async with Admin(url, key) as admin:
             found = await admin.list_orgs()
+            yield Check("provisioning key", "OK", f"accepted; {len(found)} organisations")
+            yield secrets_check(await served_secrets(admin, found, SystemClock()))
     except ServiceError as error:
-        return Check("provisioning key", "FAIL", str(error), "use the key that the service has")
-    return Check("provisioning key", "OK", f"accepted; {len(found)} organisations")
+        yield Check("provisioning key", "FAIL", str(error), "use the key that the service has")
 
 
 async def _credentials(url: str, client_id: str, secret: str) -> Check:

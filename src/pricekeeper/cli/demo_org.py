@@ -7,10 +7,11 @@ from typing import Any, Final
 from rich.console import Console
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.credentials.strength import PUBLIC_KEY
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
-DEMO_KEY: Final = "demo-provisioning-key"
+DEMO_KEY: Final = PUBLIC_KEY
 DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 GRACE_HOURS: Final = 24

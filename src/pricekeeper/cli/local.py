@@ -37,7 +37,8 @@ from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client
 from pricekeeper.tokens import Principal
 
-CLAIM: Final = "claimSecret"
+NEEDING_THE_PEPPER: Final = frozenset({"claimSecret", "issueProvisioningKey"})
+"""What hands out a secret: its hash is made under the service's own pepper."""
 
 _JSON: Final = [(b"content-type", b"application/json")]
 
@@ -55,11 +56,11 @@ class LocalTransport:
     async def send(self, request: Request) -> Any:
         """The answer's JSON; raises the error itself where a service would tell a problem."""
         operation, path = _found(request)
-        if operation.name == CLAIM and not self._claims:
+        if operation.name in NEEDING_THE_PEPPER and not self._claims:
             raise SettingsError(
                 DATA_DIR,
-                "names a folder without the service's pepper, so that a secret claimed here would "
-                "open nothing; name the service's folder, or claim it there with --url",
+                "names a folder without the service's pepper, so that a secret made here would "
+                "open nothing; name the service's folder, or do it there with --url",
             )
         call = Call(
             services=self._services,

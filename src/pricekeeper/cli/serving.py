@@ -8,15 +8,19 @@ import resource
 import shutil
 import socket
 import tempfile
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 import uvicorn
 from rich.console import Console
 from uvicorn.supervisors import Multiprocess
 
 from pricekeeper.bootstrap import open_services
 from pricekeeper.cli.demo_org import DEMO_KEY, prepare_demo
+from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
+from pricekeeper.credentials.strength import require_strong_key
 from pricekeeper.errors import SettingsError
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.settings import (
@@ -32,8 +36,12 @@ from pricekeeper.telemetry.logs import configure_logging
 
 GRACEFUL_SECS: Final = 30
 FILES_MAX: Final = 65_536
+_MAPPED_BITS: Final = 96
 _APP: Final = "pricekeeper.http.app:app_from_environment"
+_DEMO_APP: Final = "pricekeeper.http.app:demo_app_from_environment"
 _PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
+
+_log = structlog.get_logger(__name__)
 
 
 def serve(
@@ -54,10 +62,8 @@ def serve(
     if demo:
         os.environ.setdefault(PROVISIONING_KEY, DEMO_KEY)
     settings = read_settings(os.environ)
-    if settings.provisioning_key is None:
-        raise SettingsError(
-            PROVISIONING_KEY, "is required: choose 16 characters or more, or try serve --demo"
-        )
+    for_demo = demo and is_loopback(host)
+    require_strong_key(settings.provisioning_key, public_allowed=for_demo)
     if workers > 1 and settings.store == SqliteLocation(MEMORY):
         raise SettingsError(
             STORE, "a database in memory has one process; use a file, or --workers 1"
@@ -66,11 +72,17 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listening.getsockname()[1]}"
         asyncio.run(_prepare(settings, url, demo=demo, console=console))
+        _tell_exposure(settings, host, listening.getsockname()[1], console)
         console.print(
             f"serving on [bold]{url}[/bold] ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
         )
         console.print(f"the API, readable: [bold]{url}/docs[/bold]", soft_wrap=True)
-        _run(listening, workers, settings.trusted_proxies)
+        _run(
+            listening,
+            _DEMO_APP if for_demo else _APP,
+            workers=workers,
+            trusted_proxies=settings.trusted_proxies or "",
+        )
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -97,6 +109,16 @@ async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console
             await prepare_demo(services, url, console)
 
 
+def _tell_exposure(settings: Settings, host: str, port: int, console: Console) -> None:
+    """Say so loudly if the service could not tell its callers apart."""
+    listening = Listening(host, port, settings.trusted_proxies)
+    write_note(settings.data_dir, listening)
+    if listening.is_exposed:
+        configure_logging(settings.log_level, for_good=False)
+        _log.warning("trusted_proxies_not_set", host=host, told=listening.warning, fix=FIX)
+        console.print(f"WARNING: {listening.warning}; {FIX}", style="bold red", soft_wrap=True)
+
+
 def server_config(
     app: Any,
     *,
@@ -117,9 +139,22 @@ def server_config(
         log_config=None,
         server_header=False,
         proxy_headers=bool(trusted_proxies),
-        forwarded_allow_ips=trusted_proxies or None,
+        forwarded_allow_ips=_believed(trusted_proxies) or None,
         timeout_graceful_shutdown=GRACEFUL_SECS,
     )
+
+
+def _believed(trusted_proxies: str) -> str:
+    """The same proxies, also as a socket for both kinds of addresses spells those of IPv4."""
+    if trusted_proxies == "*":
+        return trusted_proxies
+    networks = [ip_network(one) for one in trusted_proxies.split(",") if one]
+    mapped = [
+        f"::ffff:{network.network_address}/{_MAPPED_BITS + network.prefixlen}"
+        for network in networks
+        if network.version == 4  # noqa: PLR2004 - it reads better as the number everybody knows
+    ]
+    return ",".join([*map(str, networks), *mapped])
 
 
 def _raise_file_limit() -> None:
@@ -129,13 +164,13 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _run(listening: socket.socket, workers: int, trusted_proxies: str) -> None:
+def _run(listening: socket.socket, app: str, *, workers: int, trusted_proxies: str) -> None:
     metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
     if metrics_folder is not None:
         os.environ[MULTIPROCESS] = metrics_folder
     _raise_file_limit()
     config = server_config(
-        _APP,
+        app,
         factory=True,
         workers=workers,
         trusted_proxies=trusted_proxies,

@@ -48,7 +48,8 @@ RateLimitOption = Annotated[
     ),
 ]
 SessionLimitOption = Annotated[
-    int | None, typer.Option("--session-limit", help="Live sessions at most, 1 to 100.")
+    int | None,
+    typer.Option("--session-limit", help="Live sessions at most, 1 to 100; twice its processes."),
 ]
 TightOption = Annotated[
     int | None, typer.Option("--tight-pct", help="TIGHT from this percentage on, 50 to 100.")

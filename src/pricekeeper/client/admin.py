@@ -88,6 +88,14 @@ class Admin:
         """Turn a retrieval token into the secret, once."""
         return await self._ask("POST", path_of(*_BASE, "credentials", "claim"), {"token": token})
 
+    async def issue_provisioning_key(self, org_id: str) -> dict[str, Any]:
+        """Give an organisation a provisioning key of its own; this is when it is shown."""
+        return await self._ask("POST", f"{_org(org_id)}/provisioning-key")
+
+    async def withdraw_provisioning_key(self, org_id: str) -> None:
+        """Stop an organisation's own provisioning key from working."""
+        await self._ask("DELETE", f"{_org(org_id)}/provisioning-key")
+
     async def set_override(
         self, org_id: str, app_id: str | None = None, *, model_label: str
     ) -> dict[str, Any]:

@@ -31,12 +31,12 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.tenants import Client, config_key
+from pricekeeper.tenants.items import SECRET_CREATED_AT
 from pricekeeper.values import AppId, OrgId
 
 RETRIEVAL_SECS: Final = 600
 
 SECRET_HASH: Final = "client_secret_hash"  # noqa: S105 - names of attributes
-SECRET_CREATED_AT: Final = "client_secret_created_at_epoch"  # noqa: S105
 PREVIOUS_HASH: Final = "client_secret_previous_hash"
 GRACE_ENDS_AT: Final = "client_secret_rotation_grace_expires_at_epoch"
 CLAIMABLE: Final = "secret_retrieval_key"

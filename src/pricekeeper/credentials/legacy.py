@@ -2,8 +2,8 @@
 
 One check costs a quarter of a second of processor time by design. It runs on one of
 `THREADS_MAX` threads of their own, which also bounds what callers can leave running by going
-away. At most `WAITING_MAX` wait: with more than that, saying so at once is kinder than an
-answer after the caller has gone.
+away. A bounded line waits, with a share of it for each client: with more than that, saying so at
+once is kinder than an answer after the caller has gone.
 
 Until a client has been seen once, the time of the answer shows that its hash is one of these.
 Doing as much work for clients that do not exist would hide that, and would let anybody keep
@@ -18,11 +18,13 @@ from typing import Final
 
 import bcrypt
 
-from pricekeeper.errors import OverloadedError
+from pricekeeper.credentials.doubt import WaitingLine
 
 PREFIX: Final = "$2b$"
 THREADS_MAX: Final = 2
 WAITING_MAX: Final = 64
+WAITING_PER_CLIENT_MAX: Final = 32
+"""Many processes of one client may log in at the same moment, until one has succeeded."""
 _COST_MAX: Final = 15
 """2**15 rounds, two seconds or so; a hash that asks for more is no hash of a client secret."""
 
@@ -37,20 +39,15 @@ class LegacyHashes:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="pricekeeper-bcrypt")
-        self._waiting = 0
+        self._line = WaitingLine(WAITING_MAX, WAITING_PER_CLIENT_MAX)
 
-    async def matches(self, stored: str, secret: str) -> bool:
-        """Whether the hash is the secret's; a malformed hash is nobody's."""
+    async def matches(self, client_id: str, stored: str, secret: str) -> bool:
+        """Whether the client's hash is the secret's; a malformed hash is nobody's."""
         if not stored[4:6].isdecimal() or int(stored[4:6]) > _COST_MAX:
             return False
-        if self._waiting >= WAITING_MAX:
-            raise OverloadedError("too many secrets are waiting to be checked")
-        self._waiting += 1
-        try:
+        async with self._line.place(client_id):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, _matches, stored, secret)
-        finally:
-            self._waiting -= 1
 
 
 def _matches(stored: str, secret: str) -> bool:

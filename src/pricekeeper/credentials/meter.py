@@ -1,13 +1,19 @@
-"""What became of retrieval tokens, counted for the metrics endpoint."""
+"""What became of retrieval tokens, and how old secrets are, for the metrics endpoint."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
+
+from pricekeeper.tenants import Client
+
+SECRETS_MAX: Final = 1_000
+"""Clients whose secret's age is known: the first ones that this instance has seen."""
 
 
 @dataclass(slots=True)
 class CredentialsMeter:
-    """What one instance has handed out."""
+    """What one instance has handed out and recognised."""
 
     retrievals_issued: int = 0
     """Retrieval tokens given to somebody: for a new client or a rotation."""
@@ -17,3 +23,12 @@ class CredentialsMeter:
 
     retrievals_refused: int = 0
     """Claims with a token that is mistyped, unknown, used, replaced or expired."""
+
+    secrets_created_at_epoch: dict[Client, int] = field(default_factory=dict)
+    """When the present secret of a client was claimed, by client."""
+
+    def note_secret(self, client: Client, created_at_epoch: int | None) -> None:
+        """Note how old a client's secret is, if that is known."""
+        known = self.secrets_created_at_epoch
+        if created_at_epoch is not None and (client in known or len(known) < SECRETS_MAX):
+            known[client] = created_at_epoch

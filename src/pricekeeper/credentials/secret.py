@@ -40,7 +40,7 @@ class Secret:
 
 def mint(prefix: str, entropy: Entropy) -> Secret:
     """A new secret of that kind."""
-    body = _base62(int.from_bytes(entropy(_ENTROPY_BYTES)), _BODY_LENGTH)
+    body = to_base62(int.from_bytes(entropy(_ENTROPY_BYTES)), _BODY_LENGTH)
     return Secret(prefix + body + _checksum(prefix + body))
 
 
@@ -66,12 +66,24 @@ def _intact(prefix: str, rest: str) -> bool:
 
 
 def _checksum(text: str) -> str:
-    return _base62(zlib.crc32(text.encode("utf-8", "replace")), _CHECKSUM_LENGTH)
+    return to_base62(zlib.crc32(text.encode("utf-8", "replace")), _CHECKSUM_LENGTH)
 
 
-def _base62(number: int, length: int) -> str:
+def to_base62(number: int, length: int) -> str:
+    """The number in that many digits."""
     digits = []
     for _ in range(length):
         number, digit = divmod(number, len(_DIGITS))
         digits.append(_DIGITS[digit])
     return "".join(reversed(digits))
+
+
+def from_base62(text: str) -> int | None:
+    """The number that these digits are; ``None`` if one of them is no digit."""
+    number = 0
+    for character in text:
+        digit = _DIGITS.find(character)
+        if digit < 0:
+            return None
+        number = number * len(_DIGITS) + digit
+    return number

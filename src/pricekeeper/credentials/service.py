@@ -10,7 +10,7 @@ Failing closed: without the store nobody is authenticated, nothing is claimed.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -18,8 +18,7 @@ import structlog
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import items
 from pricekeeper.credentials.hashing import Peppers
-from pricekeeper.credentials.items import Claimable, Held
-from pricekeeper.credentials.legacy import LegacyHashes, is_legacy
+from pricekeeper.credentials.items import Claimable
 from pricekeeper.credentials.meter import CredentialsMeter
 from pricekeeper.credentials.secret import (
     CLIENT_SECRET,
@@ -31,6 +30,8 @@ from pricekeeper.credentials.secret import (
     is_well_formed,
     mint,
 )
+from pricekeeper.credentials.upgrading import StoredHash, hash_anew
+from pricekeeper.credentials.verification import Verifier
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -78,6 +79,19 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A retrieval token that was found, and nobody has used yet."""
+
+    key: str = field(repr=False)
+    claimable: Claimable
+
+    @property
+    def client_id(self) -> str:
+        """Whose secret it is."""
+        return self.claimable.client.client_id
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """A client's new secret. This is the only time anybody sees it."""
 
@@ -96,6 +110,7 @@ class Credentials:
         tenants: Tenants,
         peppers: Peppers,
         *,
+        verifier: Verifier | None = None,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
         self._store = store
@@ -103,14 +118,17 @@ class Credentials:
         self._tenants = tenants
         self._peppers = peppers
         self._entropy = entropy
-        self._legacy = LegacyHashes()
+        self._verifier = verifier or Verifier(clock, peppers)
         self.meter = CredentialsMeter()
 
-    async def authenticate(self, client_id: str, secret: str) -> Authenticated:
+    async def authenticate(
+        self, client_id: str, secret: str, *, doubted: bool = False
+    ) -> Authenticated:
         """The client that this is the secret of: one read, whether it exists or not.
 
         Every refusal is the same `InvalidClientError`, after the same work. What can't be a
-        client's name or a secret is refused before anything is read.
+        client's name or a secret is refused before anything is read. A caller is ``doubted``
+        who may be guessing: a secret that we did not mint then waits for a turn.
         """
         try:
             client = parse_client_id(client_id)
@@ -118,17 +136,31 @@ class Credentials:
             raise InvalidClientError from error
         if _impossible(secret):
             raise InvalidClientError
+        foreign = not is_well_formed(CLIENT_SECRET, secret)
+        async with self._verifier.turn(client_id, needed=doubted and foreign):
+            return await self._authenticate(client, secret, turn_needed=doubted and not foreign)
+
+    async def _authenticate(
+        self, client: Client, secret: str, *, turn_needed: bool
+    ) -> Authenticated:
         try:
             record = await self._tenants.record(client)
         except NotFoundError:
             record = None
-        item = {} if record is None else record.item
-        slot, stored = await self._matching(client, items.held(item, self._now_epoch()), secret)
+        held = items.held({} if record is None else record.item, self._now_epoch())
+        hashes = (held.current, held.previous)
+        stored = await self._verifier.find(
+            client.client_id, hashes, secret, turn_needed=turn_needed
+        )
         if record is None or stored is None:
             raise InvalidClientError
         if self._peppers.is_outdated(stored):
-            await self._hash_anew(client, slot, stored, secret)
-        return Authenticated(client, self._tenants.policy_of(record))
+            slot = items.SECRET_HASH if stored == held.current else items.PREVIOUS_HASH
+            known = StoredHash(client, slot, client.client_id, stored)
+            await hash_anew(self._store, self._peppers, known, secret)
+        policy = self._tenants.policy_of(record)
+        self.meter.note_secret(client, policy.client_secret_created_at_epoch)
+        return Authenticated(client, policy)
 
     def enrolment(self, client: Client) -> tuple[Enrolment, Retrieval]:
         """What makes a client that is being created come with a retrieval token."""
@@ -162,13 +194,43 @@ class Credentials:
 
         A token that is mistyped, unknown, used, replaced or expired is not found, alike.
         """
-        try:
-            claimed = await self._claim(token)
-        except NotFoundError:
-            self.meter.retrievals_refused += 1
-            raise
-        self.meter.retrievals_claimed += 1
-        return claimed
+        return await self.complete_claim(await self.find_claim(token))
+
+    async def find_claim(self, token: str) -> Claim:
+        """What the retrieval token stands for, which is still to be claimed: one read."""
+        if not is_well_formed(RETRIEVAL_TOKEN, token):
+            raise self._not_claimable("malformed")
+        key = items.retrieval_key(Secret(token))
+        claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
+        if claimable is None:
+            raise self._not_claimable("unknown, expired or used")
+        return Claim(key, claimable)
+
+    async def complete_claim(self, claim: Claim) -> Claimed:
+        """Mint the secret, unless somebody else was faster: one transaction."""
+        key, claimable = claim.key, claim.claimable
+        client_id = claimable.client.client_id
+        secret = mint(CLIENT_SECRET, self._entropy)
+        new_hash = self._peppers.hash(client_id, secret.reveal())
+        for _ in range(ATTEMPTS_MAX):
+            now_epoch = self._now_epoch()
+            operations = items.claim_operations(key, claimable, new_hash, now_epoch)
+            try:
+                await self._store.transact(operations)
+            except TransactionCancelledError as cancelled:
+                replaced = _still_claimable(key, claimable, cancelled)
+                if replaced is None:
+                    raise self._not_claimable("used or replaced") from cancelled
+                claimable = replaced
+                continue
+            except OutcomeUnknownError as lost:
+                if await self._attribute(claimable.client, items.SECRET_HASH, lost) != new_hash:
+                    raise
+            self.meter.retrievals_claimed += 1
+            self.meter.note_secret(claimable.client, now_epoch)
+            _log.info("secret_claimed", client_id=client_id)
+            return Claimed(client_id, secret, items.grace_ends_at(claimable, now_epoch))
+        raise ContendedError(f"{client_id}: its secret kept changing")
 
     async def end_grace(self, client: Client) -> None:
         """Stop the replaced secret from working, now: one write."""
@@ -198,66 +260,6 @@ class Credentials:
             client.org_id, client.app_id, also=items.REVOKED
         )
         _log.info("secrets_revoked", client_id=client.client_id)
-
-    async def _matching(self, client: Client, held: Held, secret: str) -> tuple[str, str | None]:
-        """The attribute and hash that the secret belongs to, if any.
-
-        Both places are always compared, filled or not, so the time taken says nothing about
-        them. Slow hashes come after, and only if nothing has matched.
-        """
-        slots = ((items.SECRET_HASH, held.current), (items.PREVIOUS_HASH, held.previous))
-        matched: tuple[str, str | None] = ("", None)
-        for name, stored in slots:
-            if self._peppers.matches(stored, client.client_id, secret):
-                matched = name, stored
-        for name, stored in slots:
-            if stored is None or matched[1] is not None or self._peppers.knows(stored):
-                continue
-            if not is_legacy(stored):
-                _log.error("secret_hash_unreadable", client_id=client.client_id, attribute=name)
-            elif await self._legacy.matches(stored, secret):
-                matched = name, stored
-        return matched
-
-    async def _hash_anew(self, client: Client, slot: str, stored: str, secret: str) -> None:
-        """Replace a hash of an older kind, if it is still there.
-
-        The client has shown its secret and is let in whether this works or not: the old
-        hash stays good, and the next time is another chance.
-        """
-        fresh = self._peppers.hash(client.client_id, secret)
-        operation = Update(CONFIG, config_key(client), (Set(slot, fresh),), attr(slot).eq(stored))
-        try:
-            await self._store.update(operation)
-        except StoreError as error:
-            _log.warning("secret_hash_kept", client_id=client.client_id, error=error.code)
-        else:
-            _log.info("secret_hash_upgraded", client_id=client.client_id)
-
-    async def _claim(self, token: str) -> Claimed:
-        if not is_well_formed(RETRIEVAL_TOKEN, token):
-            raise _not_claimable("malformed")
-        key = items.retrieval_key(Secret(token))
-        claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
-        if claimable is None:
-            raise _not_claimable("unknown, expired or used")
-        client_id = claimable.client.client_id
-        secret = mint(CLIENT_SECRET, self._entropy)
-        new_hash = self._peppers.hash(client_id, secret.reveal())
-        for _ in range(ATTEMPTS_MAX):
-            now_epoch = self._now_epoch()
-            operations = items.claim_operations(key, claimable, new_hash, now_epoch)
-            try:
-                await self._store.transact(operations)
-            except TransactionCancelledError as cancelled:
-                claimable = _still_claimable(key, claimable, cancelled)
-                continue
-            except OutcomeUnknownError as lost:
-                if await self._attribute(claimable.client, items.SECRET_HASH, lost) != new_hash:
-                    raise
-            _log.info("secret_claimed", client_id=client_id)
-            return Claimed(client_id, secret, items.grace_ends_at(claimable, now_epoch))
-        raise ContendedError(f"{client_id}: its secret kept changing")
 
     async def _make_claimable(
         self, key: str, claimable: Claimable, item: Item, now_epoch: int
@@ -298,6 +300,12 @@ class Credentials:
         retrieval = Retrieval(token, now_epoch + items.RETRIEVAL_SECS)
         return items.retrieval_key(token), retrieval, now_epoch
 
+    def _not_claimable(self, why: str) -> NotFoundError:
+        """The one answer to a claim that fails; why is for the log only."""
+        self.meter.retrievals_refused += 1
+        _log.info("claim_refused", why=why)
+        return NotFoundError("retrieval token")
+
     def _now_epoch(self) -> int:
         return self._clock.now_ms() // 1000
 
@@ -310,8 +318,8 @@ def _impossible(secret: str) -> bool:
 
 def _still_claimable(
     key: str, claimable: Claimable, cancelled: TransactionCancelledError
-) -> Claimable:
-    """What to try next: the claim stands, only the secret it replaces was hashed anew."""
+) -> Claimable | None:
+    """What to try next, if the claim stands and only the secret it replaces was hashed anew."""
     item = cancelled.reasons[1].item
     lost = [
         reason.code is ReasonCode.CONDITION_FAILED
@@ -319,11 +327,5 @@ def _still_claimable(
         if place != 1
     ]
     if any(lost) or item is None or item.get(items.CLAIMABLE) != key:
-        raise _not_claimable("used or replaced") from cancelled
+        return None
     return replace(claimable, replaces=item.get(items.SECRET_HASH))
-
-
-def _not_claimable(why: str) -> NotFoundError:
-    """The one answer to a claim that fails; why is for the log only."""
-    _log.info("claim_refused", why=why)
-    return NotFoundError("retrieval token")

@@ -13,6 +13,7 @@ from starlette.routing import Router
 
 from pricekeeper.bootstrap import Services, Supervisor, open_services
 from pricekeeper.clock import Clock
+from pricekeeper.credentials.strength import require_strong_key
 from pricekeeper.http import aggregates, health, identity, provisioning, runtime
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.draining import readiness_ends_first
@@ -61,7 +62,17 @@ def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
 
 def app_from_environment() -> Shell:
     """The application as the environment configures it: what each worker process starts from."""
+    return _app_from_environment(public_key_allowed=False)
+
+
+def demo_app_from_environment() -> Shell:
+    """The same, where the demo's key is good enough: ``serve --demo`` sees to the rest."""
+    return _app_from_environment(public_key_allowed=True)
+
+
+def _app_from_environment(*, public_key_allowed: bool) -> Shell:
     settings = read_settings(os.environ)
+    require_strong_key(settings.provisioning_key, public_allowed=public_key_allowed)
     configure_logging(settings.log_level)
     if settings.provisioning_key is not None:
         keep_secret(settings.provisioning_key)

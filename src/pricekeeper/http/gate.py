@@ -1,16 +1,17 @@
 """The gate in front of every operation: who is it, does the path fit, how often.
 
-The order matters. Credentials come first, so that nothing is told to who has none. Then the path
-must name the caller itself: another tenant's resource and an absent one are both simply not
-there, and the store is not even asked. Then the caller's rate limit; where the body says who is
-calling, the handler asks for it, with `limit_claimant`.
+The order matters. Credentials come first, so that nothing is told to who has none, and nothing is
+charged to who has not proved to be the one who is charged. Then the path must name the caller
+itself: another tenant's resource and an absent one are both simply not there, and the store is
+not even asked. Then the caller's rate limit. Where the body brings the credentials, the handler
+does the same in the same order: `limit_client` after it has authenticated the client,
+`count_failure` if that failed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from typing import Final
 
 from pricekeeper.errors import (
@@ -18,19 +19,16 @@ from pricekeeper.errors import (
     InvalidTokenError,
     InvalidValueError,
     NotFoundError,
+    PriceKeeperError,
     RateLimitExceededError,
 )
-from pricekeeper.http.limits import FAILURES
+from pricekeeper.http.limits import network_of, sanitized
 from pricekeeper.http.operation import Access, Call, Operation
-from pricekeeper.http.problems import AccessDeniedError, WrongAudienceError
-from pricekeeper.tenants import parse_client_id
+from pricekeeper.http.problems import AccessDeniedError, KeyDeniedError, WrongAudienceError
 from pricekeeper.tokens import Principal
-from pricekeeper.values import parse_app_id, parse_org_id
+from pricekeeper.values import OrgId, parse_app_id, parse_org_id
 
 _BEARER: Final = "bearer"
-_NOBODY: Final = "unknown"
-_NO_ADDRESS: Final = re.compile(r"[^A-Za-z0-9.:_-]")
-"""What is in no address; a proxy may forward anything."""
 
 
 async def admit(call: Call, operation: Operation) -> None:
@@ -38,48 +36,62 @@ async def admit(call: Call, operation: Operation) -> None:
     access = operation.access
     if access is Access.PUBLIC:
         _check_path(call)
-        if not operation.oauth:
-            await _limit(call, operation.limit, f"address/{address_of(call)}")
+        if not operation.limits_itself:
+            await _limit(call, operation.limit, f"address/{network_of(call.request.client_host)}")
         return
-    try:
-        if access is Access.PROVISIONING:
-            caller = _provisioner(call)
-        else:
-            call.principal = await _principal(call)
-            caller = f"client/{call.principal.client_id}"
-    except (AccessDeniedError, InvalidTokenError):
-        await count_failure(call)
-        raise
+    if access in (Access.PROVISIONING, Access.DEPLOYMENT):
+        caller = await _provisioner(call)
+    else:
+        call.principal = await _principal(call)
+        caller = f"client/{call.principal.client_id}"
     _check_path(call)
     if call.principal is not None:
         _check_tenant(call, call.principal, access)
+    elif call.key_org_id is not None:
+        _check_key(call, call.key_org_id, access)
     await _limit(call, operation.limit, caller)
 
 
-async def limit_claimant(call: Call, kind: str, client_id: str | None) -> None:
-    """Count a request by the client that it claims to be from, if that could be one."""
-    try:
-        claimed = None if client_id is None else parse_client_id(client_id).client_id
-    except InvalidValueError:
-        claimed = None
-    now_ms = call.services.clock.now_ms()
-    await _limit(call, kind, call.api_limits.claimant(claimed, address_of(call), now_ms))
+async def limit_client(call: Call, kind: str, client_id: str) -> None:
+    """Charge a request to the client that it was proved to be from."""
+    await _limit(call, kind, f"client/{client_id}")
 
 
-async def count_failure(call: Call) -> None:
-    """Note refused credentials; raises `RateLimitExceededError` if an address has too many."""
-    address, now_ms = address_of(call), call.services.clock.now_ms()
+async def count_failure(call: Call, *, of_keys: bool = False) -> None:
+    """Charge a failure to the caller's address.
+
+    Raises `RateLimitExceededError` if the address had too many.
+    """
+    address, now_ms = call.request.client_host, call.services.clock.now_ms()
     try:
-        await call.api_limits.note_failure(address, now_ms)
+        headers = await call.api_limits.note_failure(address, now_ms, of_keys=of_keys)
+        call.limit_headers = headers
     except RateLimitExceededError:
-        call.limit_headers = call.api_limits.told(FAILURES, f"address/{address}", now_ms)
+        call.limit_headers = call.api_limits.told_failures(address, now_ms, of_keys=of_keys)
         raise
+
+
+def is_guess(error: PriceKeeperError) -> bool:
+    """Whether credentials were refused that their caller may have made up.
+
+    A token that we made and that merely counts no more is none, and neither is nothing.
+    """
+    if isinstance(error, InvalidTokenError):
+        return not error.genuine
+    if isinstance(error, AccessDeniedError):
+        return error.guess
+    return isinstance(error, InvalidClientError)
+
+
+def is_barred(call: Call) -> bool:
+    """Whether the caller's address has failed too often: what comes from there is doubted."""
+    now_ms = call.services.clock.now_ms()
+    return call.api_limits.bar_of(call.request.client_host, now_ms) is not None
 
 
 def address_of(call: Call) -> str:
     """Where the request came from, in a form that can be part of a key."""
-    host = call.request.client_host
-    return _NO_ADDRESS.sub("_", host)[:64] if host else _NOBODY
+    return sanitized(call.request.client_host)
 
 
 def bearer_of(call: Call) -> str | None:
@@ -91,21 +103,70 @@ def bearer_of(call: Call) -> str | None:
     return token.strip() if scheme.lower() == _BEARER else None
 
 
-def _provisioner(call: Call) -> str:
-    wanted = call.services.settings.provisioning_key
+async def _provisioner(call: Call) -> str:
+    """Whom a provisioning key belongs to.
+
+    Once an address has tried too many keys, none from there is compared, not even a right one:
+    the answer would tell that it is right.
+    """
     given = call.request.header(b"x-api-key")
-    if wanted is None or given is None:
-        raise AccessDeniedError("X-API-Key is needed")
-    if not hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode()):
-        raise AccessDeniedError("X-API-Key is wrong")
-    return f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+    if given is None:
+        raise KeyDeniedError("X-API-Key is needed")
+    address, now_ms = call.request.client_host, call.services.clock.now_ms()
+    if call.api_limits.bar_of(address, now_ms, of_keys=True) is not None:
+        await count_failure(call, of_keys=True)
+    wanted = call.services.settings.provisioning_key
+    if wanted is not None and _same(given, wanted):
+        return f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+    call.key_org_id = await call.services.provisioning_keys.find_org(given, _org_in_path(call))
+    if call.key_org_id is not None:
+        return f"key/{call.key_org_id}"
+    await count_failure(call, of_keys=True)
+    raise KeyDeniedError("X-API-Key is wrong", guess=True)
+
+
+def _org_in_path(call: Call) -> OrgId | None:
+    """The organisation that is asked for, if its id could be one; whether it is comes later."""
+    try:
+        return parse_org_id(call.path["org_id"]) if "org_id" in call.path else None
+    except InvalidValueError:
+        return None
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Compare in a time that depends on neither; also not on how long the wanted one is."""
+    digests = [hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (given, wanted)]
+    return hmac.compare_digest(*digests)
 
 
 async def _principal(call: Call) -> Principal:
     token = bearer_of(call)
     if not token:
         raise AccessDeniedError("an access token is needed")
-    return await call.services.identity.validate(token)
+    return await principal_of(call, token)
+
+
+async def principal_of(call: Call, token: str) -> Principal:
+    """Whom the access token speaks for.
+
+    A token that does not count is always told so, however many failures its address has: its
+    holder has to hear that it must log in again.
+    """
+    try:
+        return await call.services.identity.validate(token)
+    except InvalidTokenError as error:
+        if is_guess(error):
+            await _count_silently(call)
+        raise
+
+
+async def _count_silently(call: Call) -> None:
+    """Charge a failure, and leave the answer as it is."""
+    now_ms = call.services.clock.now_ms()
+    try:
+        await call.api_limits.note_failure(call.request.client_host, now_ms)
+    except RateLimitExceededError:
+        return
 
 
 def _check_path(call: Call) -> None:
@@ -130,6 +191,14 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
         raise NotFoundError("app")
 
 
+def _check_key(call: Call, org_id: OrgId, access: Access) -> None:
+    """An organisation's own key: any other organisation is as absent as one that never was."""
+    if "org_id" in call.path and call.org_id != org_id:
+        raise NotFoundError("org")
+    if access is Access.DEPLOYMENT:
+        raise WrongAudienceError("this takes the deployment's own key", by_key=True)
+
+
 async def _limit(call: Call, kind: str | None, caller: str) -> None:
     limits, now_ms = call.api_limits, call.services.clock.now_ms()
     headers = limits.admit_at_once(kind, caller, now_ms)
@@ -140,7 +209,3 @@ async def _limit(call: Call, kind: str | None, caller: str) -> None:
             call.limit_headers = limits.told(kind, caller, now_ms)
             raise
     call.limit_headers = headers
-
-
-REFUSALS: Final = (AccessDeniedError, InvalidClientError, InvalidTokenError)
-"""What counts as refused credentials."""

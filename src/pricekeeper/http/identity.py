@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from pricekeeper.errors import InvalidTokenError
+from pricekeeper.credentials import Authenticated
+from pricekeeper.errors import InvalidClientError, InvalidTokenError
 from pricekeeper.http.edge import RequestRefusedError
-from pricekeeper.http.gate import address_of, bearer_of, limit_claimant
+from pricekeeper.http.gate import address_of, bearer_of, is_barred, limit_client, principal_of
 from pricekeeper.http.oauth import (
     FORM,
     NO_STORE,
@@ -16,40 +17,65 @@ from pricekeeper.http.oauth import (
     parameters,
 )
 from pricekeeper.http.operation import Access, Answer, Call, Operation
-from pricekeeper.http.problems import AccessDeniedError, rfc3339
+from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, rfc3339
 from pricekeeper.http.wire import identity as wire
 from pricekeeper.http.wire.common import OAuthError
 from pricekeeper.tenants import parse_client_id
-from pricekeeper.tokens import Grant, Introspection, Principal
+from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
 
 LABEL_LENGTH_MAX: Final = 256
+_BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]
 _HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?", re.ASCII)
 
 
 async def token(call: Call) -> Answer:
-    """Exchange a client's secret for tokens; opens a session."""
+    """Exchange a client's secret for tokens, or its refresh token for new ones (RFC 6749)."""
     given = await parameters(call, wire.TokenBody)
-    if given.grant_type != "client_credentials":
-        raise OAuthRefusedError("unsupported_grant_type", "grant_type must be client_credentials")
+    if given.grant_type not in ("client_credentials", "refresh_token"):
+        detail = "grant_type must be client_credentials or refresh_token"
+        raise OAuthRefusedError("unsupported_grant_type", detail)
+    refreshes = given.grant_type == "refresh_token"
+    if refreshes != bool(given.refresh_token):
+        detail = "refresh_token belongs to grant_type refresh_token, and to no other"
+        raise OAuthRefusedError("invalid_request", detail)
     client = client_of(call, given.client_id, given.client_secret)
-    if client is None:
+    if client is None and not refreshes:
         raise OAuthRefusedError("invalid_request", "client_id and client_secret are required")
-    await limit_claimant(call, "token", client[0])
-    grant = await call.services.identity.issue(
-        *client, user_agent=_user_agent(call), address=address_of(call)
+    if client is None:
+        raise InvalidClientError
+    authenticated = await _authenticate(call, client)
+    if refreshes:
+        return await _refreshed(call, given.refresh_token, authenticated)
+    await limit_client(call, "token", authenticated.client.client_id)
+    grant = await call.services.identity.login(
+        authenticated, user_agent=_user_agent(call), address=address_of(call)
     )
     return Answer(200, _granted(grant), NO_STORE)
 
 
 async def refresh(call: Call) -> Answer:
-    """Exchange a refresh token for its successor and a new access token."""
+    """Exchange a refresh token for its successor; a secret that comes with it must be right."""
     given = await parameters(call, wire.RefreshBody)
     if given.grant_type != "refresh_token":
         raise OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token")
+    client = client_of(call, given.client_id, given.client_secret)
+    if client is None and call.services.settings.refresh_needs_secret:
+        raise InvalidClientError
+    authenticated = None if client is None else await _authenticate(call, client)
+    return await _refreshed(call, given.refresh_token, authenticated)
+
+
+async def _refreshed(call: Call, refresh_token: str, authenticated: Authenticated | None) -> Answer:
+    """The successor; charged to the client that the token was made for by its own seal."""
     identity = call.services.identity
-    await limit_claimant(call, "refresh", identity.refreshes_for(given.refresh_token))
-    grant = await identity.refresh(given.refresh_token)
+    await limit_client(call, "refresh", identity.refreshes_for(refresh_token))
+    grant = await identity.refresh(refresh_token, authenticated)
     return Answer(200, _granted(grant), NO_STORE)
+
+
+async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
+    """The client that has shown its secret; nothing is charged to anybody before it has."""
+    return await call.services.identity.authenticate(*client, doubted=is_barred(call))
 
 
 async def revoke(call: Call) -> Answer:
@@ -71,7 +97,8 @@ async def introspect(call: Call) -> Answer:
 async def list_sessions(call: Call) -> Answer:
     """The live sessions of the calling client, the oldest first."""
     principal = _principal(call)
-    policy = await call.services.tenants.policy(principal.org_id, principal.app_id)
+    tenants = call.services.tenants
+    policy = await tenants.registered_policy(principal.org_id, principal.app_id)
     sessions = await call.services.identity.list_sessions(principal.client_id)
     answers = [
         wire.SessionAnswer(
@@ -118,10 +145,12 @@ async def metadata(call: Call) -> Answer:
         "revocation_endpoint": f"{base}/auth/revoke",
         "introspection_endpoint": f"{base}/auth/introspect",
         "jwks_uri": f"{base}/.well-known/jwks.json",
+        "scopes_supported": list(SCOPES),
         "grant_types_supported": ["client_credentials", "refresh_token"],
         "response_types_supported": [],
-        "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
-        "revocation_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+        "token_endpoint_auth_methods_supported": _BY_SECRET,
+        "revocation_endpoint_auth_methods_supported": _BY_SECRET,
+        "introspection_endpoint_auth_methods_supported": [*_BY_SECRET, "Bearer"],
         "service_documentation": f"{base}/docs",
     }
     # How one caller spells our name is nothing to remember for others.
@@ -142,16 +171,16 @@ async def _caller(call: Call, given: wire.RevokeBody) -> str:
     access_token = bearer_of(call)
     if access_token is not None:
         try:
-            caller = (await call.services.identity.validate(access_token)).client_id
+            caller = (await principal_of(call, access_token)).client_id
         except InvalidTokenError as error:
-            raise AccessDeniedError("the access token does not count") from error
-        await limit_claimant(call, "revoke", caller)
-        return caller
-    client = client_of(call, given.client_id, given.client_secret)
-    if client is None:
-        raise AccessDeniedError("an access token or the client's secret is needed")
-    await limit_claimant(call, "revoke", client[0])
-    return (await call.services.credentials.authenticate(*client)).client.client_id
+            raise BearerDeniedError("the access token does not count") from error
+    else:
+        client = client_of(call, given.client_id, given.client_secret)
+        if client is None:
+            raise AccessDeniedError("an access token or the client's secret is needed")
+        caller = (await _authenticate(call, client)).client.client_id
+    await limit_client(call, "revoke", caller)
+    return caller
 
 
 def _principal(call: Call) -> Principal:
@@ -216,6 +245,7 @@ def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, limit: st
         reads_body=True,
         forms=(FORM,),
         limit=limit,
+        limits_itself=True,
         oauth=True,
     )
 

@@ -4,15 +4,21 @@ Each client, key or address has a bucket per kind of request. Tokens are fetched
 so that most requests are decided in memory. If the store does not answer, requests are let
 through here: whatever they want from the store will say so itself.
 
-Who has yet to prove to be a client counts as the client it claims to be, at the address it comes
-from: nobody is kept out by what others send in its name from elsewhere. But an address that
-fails too often counts as one, whatever it claims, so that making up names does not help.
+A client's bucket is charged with requests that have proved to be the client's, so nobody uses up
+what is another's. What proved wrong is charged to the address that it came from, as a failure. An
+address without failures left is barred for a while. Being barred never keeps a right secret,
+token or claim out; it decides what a wrong one is told, and at what rate weak ones are compared.
+Wrong provisioning keys have a count of their own, and while an address is barred for these, no
+key from there is compared at all.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from pricekeeper.errors import RateLimitExceededError
@@ -30,6 +36,55 @@ CALLERS_MAX: Final = 10_000
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _UNLIMITED: Final[Headers] = ()
+_NOBODY: Final = "unknown"
+_NO_KEY: Final = re.compile(r"[^A-Za-z0-9.:_-]")
+"""What is in no address; a proxy may forward anything."""
+_ADDRESS_LENGTH_MAX: Final = 64
+_NETWORK_BITS: Final = 64
+"""One subscriber of IPv6 has at least such a network, and 2**64 addresses in it to guess from."""
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_IPV4_BITS: Final = 0xFFFF_FFFF
+
+
+def sanitized(address: str | None) -> str:
+    """The address in a form that can be part of a key."""
+    return _NO_KEY.sub("_", address)[:_ADDRESS_LENGTH_MAX] if address else _NOBODY
+
+
+def network_of(address: str | None) -> str:
+    """As whom an address is counted: an IPv4 address as itself, one of IPv6 as its /64 network."""
+    try:
+        parsed = ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return sanitized(address)
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        if parsed in _NAT64:  # a translator put a whole IPv4 internet into one network
+            return str(ip_address(int(parsed) & _IPV4_BITS))
+        network = ip_network((parsed, _NETWORK_BITS), strict=False)
+        return f"{network.network_address}_{_NETWORK_BITS}"
+    return str(parsed)
+
+
+class _Bar:
+    """How long an address is barred, at most a minute at a time, and what it is told."""
+
+    __slots__ = ("since_ms", "until_ms", "violations")
+
+    def __init__(self, refused: RateLimitExceededError, now_ms: int) -> None:
+        self.violations = refused.violations
+        self.since_ms = now_ms
+        self.until_ms = now_ms + min(refused.retry_after_ms or MINUTE_MS, MINUTE_MS)
+
+    def error(self, now_ms: int) -> RateLimitExceededError | None:
+        """The refusal, with what is left of the wait; ``None`` outside of that time."""
+        if not self.since_ms <= now_ms < self.until_ms:  # nor if the clock was set back
+            return None
+        left_ms = self.until_ms - now_ms
+        return RateLimitExceededError(
+            [replace(violation, retry_after_ms=left_ms) for violation in self.violations]
+        )
 
 
 class _Caller:
@@ -55,23 +110,38 @@ class ApiLimits:
             kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()
         }
         self._callers: dict[tuple[str, str], _Caller] = {}
-        self._strained_until_ms: dict[str, int] = {}
+        self._bars: dict[str, _Bar] = {}
 
-    def claimant(self, client_id: str | None, address: str, now_ms: int) -> str:
-        """As whom to count a request that claims to be from that client."""
-        if client_id is None or self._strained_until_ms.get(address, 0) > now_ms:
-            return f"address/{address}"
-        return f"client/{client_id}/{address}"
+    def bar_of(
+        self, address: str | None, now_ms: int, *, of_keys: bool = False
+    ) -> RateLimitExceededError | None:
+        """What an address is told that has failed too often; ``None`` for every other one."""
+        bar = self._bars.get(_failing(address, of_keys=of_keys))
+        return None if bar is None else bar.error(now_ms)
 
-    async def note_failure(self, address: str, now_ms: int) -> None:
-        """Count refused credentials; raises `RateLimitExceededError` if there were too many."""
+    async def note_failure(
+        self, address: str | None, now_ms: int, *, of_keys: bool = False
+    ) -> Headers:
+        """Charge a failure; raises `RateLimitExceededError` if the address had too many.
+
+        A barred address is refused from memory: a flood of failures does not reach the store.
+        """
+        barred = self.bar_of(address, now_ms, of_keys=of_keys)
+        if barred is not None:
+            self.decisions[FAILURES, "denied"] += 1
+            raise barred
+        caller = _failing(address, of_keys=of_keys)
         try:
-            await self.admit(FAILURES, f"address/{address}", now_ms)
-        except RateLimitExceededError as error:
-            if len(self._strained_until_ms) >= CALLERS_MAX:
-                self._strained_until_ms.clear()
-            self._strained_until_ms[address] = now_ms + (error.retry_after_ms or MINUTE_MS)
+            return await self.admit(FAILURES, caller, now_ms)
+        except RateLimitExceededError as refused:
+            if len(self._bars) >= CALLERS_MAX:
+                self._bars.clear()
+            self._bars[caller] = _Bar(refused, now_ms)
             raise
+
+    def told_failures(self, address: str | None, now_ms: int, *, of_keys: bool = False) -> Headers:
+        """How the failures of an address stand."""
+        return self.told(FAILURES, _failing(address, of_keys=of_keys), now_ms)
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
         """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
@@ -122,6 +192,11 @@ class ApiLimits:
                 )
             )
         return known
+
+
+def _failing(address: str | None, *, of_keys: bool) -> str:
+    """As whom failures from an address are counted, wrong provisioning keys by themselves."""
+    return f"address/{network_of(address)}{'/keys' if of_keys else ''}"
 
 
 def _headers(status: LimitStatus, now_ms: int) -> Headers:

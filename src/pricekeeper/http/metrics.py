@@ -90,6 +90,11 @@ QUOTA: Final = Family(
     "Spend against the day's quota, by scope and label, as of the last selection.",
     ("scope", "label"),
 )
+SECRETS: Final = Family(
+    "pricekeeper_client_secret_created_timestamp_seconds",
+    "When the present secret of a client was claimed, by organisation and app.",
+    ("org", "app"),
+)
 
 Counts: TypeAlias = Mapping[str, float] | Mapping[tuple[str, str], float]
 
@@ -114,6 +119,7 @@ class Metrics:
         self._carried: dict[tuple[str, ...], float] = {}
         self.aggregator_lag = self._gauge(LAG)
         self.quota = self._gauge(QUOTA)
+        self.secrets = self._gauge(SECRETS)
         self._problems: Counter[str] = Counter()
         self._limit_decisions: Counter[tuple[str, str]] = Counter()
         self._limit_names: set[str] = set()

@@ -23,7 +23,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
 from pricekeeper.http.operation import JSON, Answer, Call
-from pricekeeper.http.problems import Problem, problem_of
+from pricekeeper.http.problems import REALM, BearerDeniedError, Problem, problem_of
 
 FORM: Final = "application/x-www-form-urlencoded"
 FIELDS_MAX: Final = 20
@@ -77,7 +77,7 @@ def told(error: PriceKeeperError, call: Call) -> Answer:
     if isinstance(error, InvalidTokenError):
         status, headers = 400, ()
     elif isinstance(error, InvalidClientError):
-        headers = ((b"www-authenticate", b'Basic realm="pricekeeper"'),)
+        headers = ((b"www-authenticate", b"Basic " + REALM),)
     body = msgspec.json.decode(problem.body(call.request_id))
     fields = {"error": name, "error_description": problem.detail, **body, "status": status}
     return Answer(status, fields, (*headers, *NO_STORE))
@@ -88,6 +88,8 @@ def _name(error: PriceKeeperError, problem: Problem) -> str:
         return error.name
     if isinstance(error, InvalidTokenError):
         return "invalid_grant"
+    if isinstance(error, BearerDeniedError):
+        return "invalid_token"
     if isinstance(error, InvalidClientError) or problem.status == 401:  # noqa: PLR2004
         return "invalid_client"
     if isinstance(error, (StoreError, SessionLimitRaceError)) or problem.status >= 429:  # noqa: PLR2004

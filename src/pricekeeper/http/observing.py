@@ -13,6 +13,7 @@ from pricekeeper.http.metrics import Metrics
 from pricekeeper.limiter import LimiterMeter
 from pricekeeper.metering import AggregationReport
 from pricekeeper.selection import EXHAUSTED, Decision, Reason
+from pricekeeper.tenants import Client
 
 CARRY_INTERVAL_MS: Final = 5_000
 PRICES_INTERVAL_MS: Final = 24 * 3_600_000
@@ -36,6 +37,7 @@ class Observer:
         self._supervisor = supervisor
         self._api_limits = api_limits
         self._quotas_shown: dict[str, tuple[Decision, bool]] = {}
+        self._secrets_shown: dict[Client, int] = {}
         self._caught_up_at_ms: int | None = None
         if services.settings.aggregator_interval_secs:
             self._caught_up_at_ms = services.clock.now_ms()  # until a run knows better
@@ -179,3 +181,11 @@ class Observer:
                 "refused": credentials.retrievals_refused,
             },
         )
+        self._carry_secrets()
+
+    def _carry_secrets(self) -> None:
+        """Show each secret's moment once: of several workers, the one that saw it last is right."""
+        for client, epoch in self._services.credentials.meter.secrets_created_at_epoch.items():
+            if self._secrets_shown.get(client) != epoch:
+                self._secrets_shown[client] = epoch
+                self.metrics.secrets.labels(client.org_id, client.app_id or "").set(epoch)

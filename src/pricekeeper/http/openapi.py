@@ -21,6 +21,7 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
     Access.PUBLIC: [],
     Access.PROVISIONING: [{"provisioningKey": []}],
+    Access.DEPLOYMENT: [{"provisioningKey": []}],
     Access.APP: [{"accessToken": []}],
     Access.ORG: [{"accessToken": []}],
     Access.ANY_CLIENT: [{"accessToken": []}],
@@ -153,7 +154,7 @@ def problem_statuses(operation: Operation) -> set[int]:
     statuses = {405, 503, *operation.problems}
     if operation.access is not Access.PUBLIC:
         statuses |= {401}
-    if operation.access in (Access.APP, Access.ORG):
+    if operation.access in (Access.APP, Access.ORG, Access.DEPLOYMENT):
         statuses |= {403, 404}
     if operation.body is not None:
         statuses |= {400, 413}

@@ -27,7 +27,8 @@ class Access(Enum):
     """Who may call an operation."""
 
     PUBLIC = "anybody"
-    PROVISIONING = "whoever has the provisioning key"
+    PROVISIONING = "whoever has the provisioning key, or the key of the path's organisation"
+    DEPLOYMENT = "whoever has the provisioning key of the deployment"
     APP = "the app that the path names, with its access token"
     ORG = "the organisation that the path names, with its access token"
     ANY_CLIENT = "any client, with its access token"
@@ -69,6 +70,8 @@ class Call(msgspec.Struct):
     path: Mapping[str, str]
     principal: Principal | None = None
     body: Any = None
+    key_org_id: OrgId | None = None
+    """Of the organisation whose own provisioning key came; ``None`` for the deployment's key."""
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
 
@@ -124,6 +127,8 @@ class Operation:
     """Whether errors look as RFC 6749 has them."""
     limit: str | None = None
     """Which of the API's own rate limits applies."""
+    limits_itself: bool = False
+    """Whether the handler applies it, because the body brings the credentials."""
     tag: str = "runtime"
     problems: frozenset[int] = field(default_factory=frozenset)
     """Further statuses that are answered with a problem, beyond those that access implies."""

@@ -40,15 +40,31 @@ _TITLES: Final = {
 
 
 class AccessDeniedError(errors.PriceKeeperError):
-    """No usable credentials came with the request."""
+    """No usable credentials came with the request. ``guess``: some came, and they were wrong."""
 
     code = "UNAUTHORIZED"
 
+    def __init__(self, detail: str = "", *, guess: bool = False) -> None:
+        super().__init__(detail)
+        self.guess = guess
+
+
+class KeyDeniedError(AccessDeniedError):
+    """No provisioning key came with the request, or a wrong one."""
+
+
+class BearerDeniedError(AccessDeniedError):
+    """An access token came to authenticate its client at an OAuth endpoint, and does not count."""
+
 
 class WrongAudienceError(errors.PriceKeeperError):
-    """The credentials are good, but not for this."""
+    """The credentials are good, but not for this. ``by_key``: they were a provisioning key."""
 
     code = "FORBIDDEN"
+
+    def __init__(self, detail: str = "", *, by_key: bool = False) -> None:
+        super().__init__(detail)
+        self.by_key = by_key
 
 
 class MethodNotAllowedError(errors.PriceKeeperError):
@@ -123,6 +139,12 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
 """Status and, where the wire's code differs from the error's own, that code. Subclasses of an
 entry are covered by it."""
 
+REALM: Final = b'realm="pricekeeper"'
+_BEARER: Final = b"Bearer " + REALM
+_INVALID_TOKEN: Final = _BEARER + b', error="invalid_token"'
+_WRONG_SCOPE: Final = _BEARER + b', error="insufficient_scope"'
+_KEY: Final = b"ApiKey " + REALM
+
 _SAY_NOTHING: Final = {
     401: "valid credentials are needed for this",
     404: "there is no such resource",
@@ -139,14 +161,23 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if status == 503:  # noqa: PLR2004 - it reads better as the number everybody knows
         headers = ((b"retry-after", b"%d" % RETRY_SECS),)
-    elif status == 401:  # noqa: PLR2004
-        headers = ((b"www-authenticate", b"Bearer"),)
+    elif status in (401, 403):
+        headers = ((b"www-authenticate", _challenge(error)),)
     elif isinstance(error, (errors.RateLimitExceededError, errors.QuotaExceededError)):
         headers = ((b"retry-after", b"%d" % _wait_secs(error, now_ms)),)
     elif isinstance(error, MethodNotAllowedError):
         headers = ((b"allow", ", ".join(error.allowed).encode()),)
     extras = _EXTRAS.get(type(error), _no_extras)(error)
     return Problem(status, code or error.code, detail, extras, headers)
+
+
+def _challenge(error: errors.PriceKeeperError) -> bytes:
+    """What to come with instead (RFC 6750): an ``error`` only if a token came and was refused."""
+    if isinstance(error, (errors.InvalidTokenError, BearerDeniedError)):
+        return _INVALID_TOKEN
+    if isinstance(error, WrongAudienceError):
+        return _KEY if error.by_key else _WRONG_SCOPE
+    return _KEY if isinstance(error, KeyDeniedError) else _BEARER
 
 
 def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.credentials import Provisioned, Retrieval
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.http.edge import FieldMistake, RequestRefusedError, read_body, strict_json
+from pricekeeper.http.gate import count_failure, limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.wire import provisioning as wire
 from pricekeeper.http.wire.common import APP_ID
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import Client, Policy
-from pricekeeper.values import parse_app_id, parse_model_label, parse_org_id
+from pricekeeper.values import OrgId, parse_app_id, parse_model_label, parse_org_id
 
 PAGE_DEFAULT: Final = 100
 
@@ -46,9 +47,31 @@ async def list_orgs(call: Call) -> Answer:
     """Every organisation, page by page."""
     after, limit = _page(call)
     start = None if after is None else parse_org_id(after, "after")
+    if call.key_org_id is not None:
+        return await _own_org(call, call.key_org_id, start)
     page = await call.services.tenants.list_orgs(start, limit)
     more = {"next": str(page.after)} if page.after is not None else {}
     return Answer(200, wire.OrgList([_org(policy) for policy in page.policies], **more))
+
+
+async def _own_org(call: Call, org_id: OrgId, start: OrgId | None) -> Answer:
+    """The list as an organisation's own key sees it."""
+    if start is not None and start >= org_id:
+        return Answer(200, wire.OrgList([]))
+    return Answer(200, wire.OrgList([_org(await call.services.tenants.get(Client(org_id)))]))
+
+
+async def issue_provisioning_key(call: Call) -> Answer:
+    """Give an organisation a provisioning key of its own, which replaces the one it had."""
+    key = await call.services.provisioning_keys.issue(call.org_id)
+    body = wire.ProvisioningKey(call.org_id, key.reveal())
+    return Answer(201, body, ((b"cache-control", b"no-store"),))
+
+
+async def withdraw_provisioning_key(call: Call) -> Answer:
+    """Stop an organisation's own provisioning key from working."""
+    await call.services.provisioning_keys.withdraw(call.org_id)
+    return Answer(204)
 
 
 async def delete_org(call: Call) -> Answer:
@@ -96,9 +119,16 @@ async def rotate(call: Call) -> Answer:
     )
 
 
-async def claim(call: Call) -> Answer:
+async def claim_secret(call: Call) -> Answer:
     """Turn a retrieval token into the secret, once."""
-    claimed = await call.services.credentials.claim(call.body.token)
+    credentials = call.services.credentials
+    try:
+        claim = await credentials.find_claim(call.body.token)
+        await limit_client(call, "claim", claim.client_id)
+        claimed = await credentials.complete_claim(claim)
+    except NotFoundError:
+        await count_failure(call)
+        raise
     more = {}
     if claimed.old_secret_expires_at_epoch is not None:
         more["old_secret_expires_at"] = rfc3339(claimed.old_secret_expires_at_epoch * 1000)
@@ -181,6 +211,8 @@ def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
         "created_at": rfc3339(policy.created_at_epoch * 1000),
         "updated_at": rfc3339(policy.updated_at_epoch * 1000),
     }
+    if policy.client_secret_created_at_epoch is not None:
+        more["client_secret_created_at"] = rfc3339(policy.client_secret_created_at_epoch * 1000)
     if provisioned is not None:
         more["status"] = "created" if provisioned.created else "updated"
         if provisioned.retrieval is not None:
@@ -276,6 +308,22 @@ OPERATIONS: Final = (
         )
         for kind, base in (("Org", _ORG), ("App", _APP))
     ),
+    _provisioning(
+        "POST",
+        f"{_ORG}/provisioning-key",
+        "issueProvisioningKey",
+        issue_provisioning_key,
+        answers={201: wire.ProvisioningKey},
+        access=Access.DEPLOYMENT,
+    ),
+    _provisioning(
+        "DELETE",
+        f"{_ORG}/provisioning-key",
+        "withdrawProvisioningKey",
+        withdraw_provisioning_key,
+        answers={204: None},
+        access=Access.DEPLOYMENT,
+    ),
     *(
         operation
         for kind, base in (("Org", _ORG), ("App", _APP))
@@ -303,11 +351,12 @@ OPERATIONS: Final = (
         "POST",
         "/api/v1/credentials/claim",
         "claimSecret",
-        claim,
+        claim_secret,
         answers={200: wire.Claimed},
         body=wire.ClaimBody,
         access=Access.PUBLIC,
         limit="claim",
+        limits_itself=True,
         problems=frozenset({404}),
     ),
 )

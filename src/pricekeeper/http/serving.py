@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pricekeeper.errors import NotFoundError, PriceKeeperError
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.edge import read_json, refuse_twofold
-from pricekeeper.http.gate import REFUSALS, admit, count_failure
+from pricekeeper.http.gate import admit, count_failure, is_guess
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.oauth import told as oauth_error
@@ -52,8 +52,9 @@ class Endpoint:
         try:
             try:
                 return await self._answer(call)
-            except REFUSALS:
-                await count_failure(call)
+            except PriceKeeperError as error:
+                if is_guess(error):
+                    await count_failure(call)
                 raise
         except PriceKeeperError as error:
             answer = oauth_error(error, call)
@@ -160,7 +161,8 @@ async def _answer(call: Call, path: Path | None, method: str) -> Answer:
         log.exception("unhandled", request_id=call.request_id)
         call.metrics.problem(PriceKeeperError.code)
         problem = problem_of(PriceKeeperError(), 0)
-    if problem.status == 404 and call.principal is not None:  # noqa: PLR2004
+    bound = call.principal is not None or call.key_org_id is not None
+    if problem.status == 404 and bound:  # noqa: PLR2004
         # Another tenant's resource is refused before it is counted: nothing may tell it apart.
         call.limit_headers = ()
     headers = (*problem.headers, (b"cache-control", b"no-store"))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+import structlog
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
@@ -48,6 +49,8 @@ from pricekeeper.storage.tables import SESSIONS
 
 REQUEST_MEMORY_SECS: Final = 3_600
 NONCE_BYTES: Final = 16
+
+_log = structlog.get_logger(__name__)
 
 _OPERATIONS_PER_END: Final = 2
 _ENDS_MAX: Final = TRANSACTION_OPERATIONS_MAX // _OPERATIONS_PER_END
@@ -126,7 +129,18 @@ class Opening:
                 self._meter.evicted += 1
             finally:
                 self._touched(oldest.id)
+            self._log_eviction(oldest)
         return fresh
+
+    def _log_eviction(self, evicted: Session) -> None:
+        """Say whose session had to go: a client whose sessions go young has too low a limit."""
+        _log.info(
+            "session_evicted",
+            client_id=evicted.subject,
+            session_id=str(evicted.id),
+            age_secs=(self._clock.now_ms() - evicted.opened_at_ms) // 1000,
+            session_limit=self._login.limit,
+        )
 
     def _opened_before(self, slots: Slots) -> Opened | None:
         """What an earlier attempt, or an earlier call of the same request, has opened."""

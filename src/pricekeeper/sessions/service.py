@@ -132,11 +132,6 @@ class Sessions:
             raise _refusal("not a refresh token of ours")
         return token
 
-    def subject_of(self, text: str) -> str | None:
-        """Whom a refresh token was made for; ``None`` if we never made it."""
-        token = open_token(text, self._keys)
-        return None if token is None else token.subject
-
     async def refresh(self, token: RefreshToken, token_generation: str) -> Opened:
         """Replace a refresh token by its successor; one that is spent ends the session.
 
@@ -299,4 +294,4 @@ def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenErro
         client_id=token.subject if token else None,
         session_id=str(token.session_id) if token else None,
     )
-    return InvalidTokenError()
+    return InvalidTokenError(genuine=token is not None)

@@ -13,7 +13,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from pricekeeper.storage import (
@@ -38,7 +38,7 @@ from pricekeeper.tenants.configuration import (
     RateLimit,
     RateLimits,
 )
-from pricekeeper.tenants.policy import Life, Policy, app_policy, org_policy
+from pricekeeper.tenants.policy import Life, Policy, app_policy, org_policy, unregistered_policy
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 INDEX_PK: Final = "ORGS"
@@ -51,6 +51,8 @@ CREATED_AT: Final = "created_at_epoch"
 UPDATED_AT: Final = "updated_at_epoch"
 TOKEN_GENERATION: Final = "token_generation"  # noqa: S105 - the name of an attribute
 TOKENS_VALID_FROM: Final = "tokens_valid_from_epoch_ms"
+SECRET_CREATED_AT: Final = "client_secret_created_at_epoch"  # noqa: S105
+"""Written with the client's secret; read here because a policy tells how old the secret is."""
 
 _OPTIONAL: Final = tuple(field.name for field in fields(AppSettings) if field.name != "app_name")
 
@@ -164,8 +166,17 @@ def is_app_of(app: Item, org: Item) -> bool:
 def policy_of(client: Client, org: Item, own: Item) -> Policy:
     """What holds for the client, by its organisation's item and its own."""
     if client.app_id is None:
-        return org_policy(client, org_settings(org), life_of(org))
-    return app_policy(client, org_settings(org), life_of(org), app_settings(own), life_of(own))
+        policy = org_policy(client, org_settings(org), life_of(org))
+    else:
+        policy = app_policy(
+            client, org_settings(org), life_of(org), app_settings(own), life_of(own)
+        )
+    return replace(policy, client_secret_created_at_epoch=_epoch(own.get(SECRET_CREATED_AT)))
+
+
+def policy_without_item(client: Client, org: Item) -> Policy | None:
+    """What holds for an app that has no item, by its organisation's alone."""
+    return unregistered_policy(client, org_settings(org), life_of(org))
 
 
 def org_settings(item: Item) -> OrgSettings:
@@ -209,6 +220,10 @@ def _settings(settings: OrgSettings | AppSettings) -> Item:
     if "quota_scope" in written:
         written["quota_scope"] = str(written["quota_scope"])
     return written
+
+
+def _epoch(stored: Any) -> int | None:
+    return stored if type(stored) is int else None
 
 
 def _ordering(labels: list[str]) -> tuple[ModelLabel, ...]:

@@ -5,6 +5,10 @@ two more rules. Under ORG scope all apps spend from the organisation's quotas, s
 own do not count. And since an organisation may change after its apps were checked against
 it, a label of an app's ordering that its own quotas do not name has the organisation's
 quota, and if there is none either, a quota of zero: never an unlimited one.
+
+An app that nobody has registered has its organisation's settings, all of them, as long as it
+spends from the organisation's quotas. Under APP scope it would bring quotas of its own, a new set
+with each name that somebody makes up, so there it does not exist.
 """
 
 from __future__ import annotations
@@ -76,6 +80,10 @@ class Policy:
     incarnation: str
     """Of the client: another one, if it is deleted and created again."""
     org_incarnation: str
+    client_secret_created_at_epoch: int | None = None
+    """When its present secret was claimed; ``None`` if it has none, or if nobody knows."""
+    is_registered: bool = True
+    """Whether it has an item of its own; an app without one has its organisation's settings."""
 
     @property
     def org_id(self) -> OrgId:
@@ -100,6 +108,16 @@ class Policy:
 def org_policy(client: Client, org: OrgSettings, life: Life) -> Policy:
     """What holds for the organisation itself."""
     return _policy(client, org, org, org_life=life, own_life=life)
+
+
+def unregistered_policy(client: Client, org: OrgSettings, life: Life) -> Policy | None:
+    """What holds for an app that nobody has registered; ``None`` if it does not exist."""
+    if org.quota_scope is not QuotaScope.ORG:
+        return None
+    inherited = _policy(
+        client, org, org, org_life=life, own_life=life, inherited_fields=tuple(INHERITED)
+    )
+    return replace(inherited, is_registered=False)
 
 
 def app_policy(

@@ -172,10 +172,27 @@ class Tenants:
     async def policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
         """What holds for the client, as of at most 30 s ago; at once for changes made here.
 
-        Raises `NotFoundError` for a client that does not exist, or exists no more.
+        Raises `NotFoundError` for a client that does not exist, or exists no more. An app that
+        nobody has registered may have its organisation's settings: see `unregistered_policy`.
         """
         client = Client(org_id, app_id)
-        return self._cache.get(client) or await self.get(client)
+        cached = self._cache.get(client)
+        if cached is not None:
+            return cached
+        reading = self._cache.reading()
+        org, app = await self._read(client)
+        policy = _policy_of(client, org, app)
+        if policy is None:
+            self._cache.drop(client)
+            raise NotFoundError(client.client_id)
+        self._cache.keep(policy, reading)
+        return policy
+
+    async def registered_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
+        """The same, for a client that was registered and has credentials of its own."""
+        client = Client(org_id, app_id)
+        cached = self._cache.get(client)
+        return cached if cached is not None and cached.is_registered else await self.get(client)
 
     async def list_orgs(self, after: OrgId | None = None, limit: int = PAGE_MAX) -> OrgPage:
         """Organisations in the order of their ids: one query and one read a page."""
@@ -357,6 +374,17 @@ class Tenants:
             token_generation=_random_name(),
             tokens_valid_from_epoch_ms=now_ms,
         )
+
+
+def _policy_of(client: Client, org: Item | None, app: Item | None) -> Policy | None:
+    """What holds for the client by these items; ``None`` if it does not exist."""
+    if org is None:
+        return None
+    if client.app_id is None:
+        return items.policy_of(client, org, org)
+    if app is not None and items.is_app_of(app, org):
+        return items.policy_of(client, org, app)
+    return items.policy_without_item(client, org)
 
 
 def _random_name() -> str:

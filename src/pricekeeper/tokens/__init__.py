@@ -3,7 +3,7 @@
 from pricekeeper.tokens.keyfile import PUBLISH_AHEAD_SECS, KeyFile
 from pricekeeper.tokens.keyring import ACCESS_SECS, Jwk, Jwks, Keyring, dump_keyring, new_keyring
 from pricekeeper.tokens.keys import Keys
-from pricekeeper.tokens.principal import APP_USE, ORG_READ, Principal
+from pricekeeper.tokens.principal import APP_USE, ORG_READ, SCOPES, Principal
 from pricekeeper.tokens.service import Grant, Identity, Introspection
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "APP_USE",
     "ORG_READ",
     "PUBLISH_AHEAD_SECS",
+    "SCOPES",
     "Grant",
     "Identity",
     "Introspection",

@@ -34,6 +34,8 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     sid: str
     org_id: str
     scope: str
+    client_id: str | None = None
+    """The same as ``sub``, as RFC 9068 wants it. Tokens from before it was added lack it."""
     app_id: str | None = None
     nbf: int | None = None
     """We never set it, but honour it."""
@@ -50,6 +52,10 @@ class Flaw(StrEnum):
     WRONG_AUDIENCE = "meant for somebody else"
     EXPIRED = "expired"
     NOT_YET_VALID = "not yet valid"
+
+
+FORGERIES: Final = frozenset({Flaw.TOO_LONG, Flaw.UNKNOWN_HEADER, Flaw.BAD_SIGNATURE})
+"""The flaws of tokens that we never signed. All other flaws are found behind our own signature."""
 
 
 class VerifyingKeys(Protocol):

@@ -14,11 +14,12 @@ from pricekeeper.values import AppId, OrgId
 
 ORG_READ: Final = "org:read"
 APP_USE: Final = "app:use"
+SCOPES: Final = (APP_USE, ORG_READ)
 
 
 def scopes_of(client: Client) -> tuple[str, ...]:
     """What a client's tokens allow."""
-    return (APP_USE, ORG_READ) if client.app_id is None else (APP_USE,)
+    return SCOPES if client.app_id is None else (APP_USE,)
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from pricekeeper.clock import Clock
-from pricekeeper.credentials import Credentials
+from pricekeeper.credentials import Authenticated, Credentials
 from pricekeeper.errors import (
     ConditionFailedError,
     InvalidClientError,
@@ -27,6 +27,7 @@ from pricekeeper.sessions import (
     REFRESH_TOKEN_PREFIX,
     Login,
     Opened,
+    RefreshToken,
     Session,
     Sessions,
     make_labels,
@@ -40,9 +41,11 @@ from pricekeeper.tokens.keyring import ACCESS_SECS, Jwks
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.principal import Principal, scopes_of
+from pricekeeper.tokens.spent import SpentTokens
 from pricekeeper.tokens.validation import Validator
 
 TOKEN_ID_BYTES: Final = 16
+JUST_NOW_MS: Final = 1_000
 
 _log = structlog.get_logger(__name__)
 
@@ -97,6 +100,7 @@ class Identity:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
+        self._spent = SpentTokens(clock)
         self.meter = IdentityMeter(sessions=sessions.meter)
         self._validator = Validator(
             store,
@@ -120,14 +124,36 @@ class Identity:
     ) -> Grant:
         """Open a session for a client that knows its secret.
 
-        `InvalidClientError` if it does not, `SessionLimitRaceError` if other logins of the
-        same client kept winning. The same request token again gives the same session.
+        `InvalidClientError` if it does not; everything else is as in `login`.
         """
+        authenticated = await self.authenticate(client_id, client_secret)
+        return await self.login(
+            authenticated, user_agent=user_agent, address=address, request_token=request_token
+        )
+
+    async def authenticate(
+        self, client_id: str, client_secret: str, *, doubted: bool = False
+    ) -> Authenticated:
+        """The client that knows this secret; ``doubted`` is as in `Credentials.authenticate`."""
         try:
-            authenticated = await self._credentials.authenticate(client_id, client_secret)
+            return await self._credentials.authenticate(client_id, client_secret, doubted=doubted)
         except InvalidClientError:
             self.meter.logins_refused += 1
             raise
+
+    async def login(
+        self,
+        authenticated: Authenticated,
+        *,
+        user_agent: str = "",
+        address: str = "",
+        request_token: str | None = None,
+    ) -> Grant:
+        """Open a session for a client that has proved who it is.
+
+        `SessionLimitRaceError` if other logins of the same client kept winning. The same
+        request token again gives the same session.
+        """
         policy = authenticated.policy
         opened = await self._sessions.open_session(
             Login(
@@ -141,19 +167,31 @@ class Identity:
         self.meter.issued += 1
         return self._grant(policy, opened)
 
-    async def refresh(self, refresh_token: str) -> Grant:
-        """A new access token and the next refresh token, if session and client still stand."""
+    async def refresh(
+        self, refresh_token: str, authenticated: Authenticated | None = None
+    ) -> Grant:
+        """A new access token and the next refresh token, if session and client still stand.
+
+        If a client has authenticated itself, the token must be one of its own.
+        """
         try:
-            policy, opened = await self._refreshed(refresh_token)
+            policy, opened = await self._refreshed(refresh_token, authenticated)
         except InvalidTokenError:
             self.meter.refreshes_refused += 1
             raise
         self.meter.refreshed += 1
         return self._grant(policy, opened)
 
-    def refreshes_for(self, refresh_token: str) -> str | None:
-        """The client that a refresh token of ours was made for, whether or not it still counts."""
-        return self._sessions.subject_of(refresh_token)
+    def refreshes_for(self, refresh_token: str) -> str:
+        """The client that a refresh token was made for, without asking the store.
+
+        `InvalidTokenError` if we never made it, or if it was refused a moment ago.
+        """
+        try:
+            return self._open_unspent(refresh_token).subject
+        except InvalidTokenError:
+            self.meter.refreshes_refused += 1
+            raise
 
     async def validate(self, access_token: str) -> Principal:
         """Whom the token speaks for; without a store call, if it was seen a moment ago."""
@@ -222,13 +260,36 @@ class Identity:
         """The public keys, for those who verify tokens by themselves."""
         return self._keys.jwks()
 
-    async def _refreshed(self, refresh_token: str) -> tuple[Policy, Opened]:
-        token = self._sessions.open_refresh_token(refresh_token)
-        policy = await self._standing(token.subject)
+    async def _refreshed(
+        self, refresh_token: str, authenticated: Authenticated | None
+    ) -> tuple[Policy, Opened]:
+        token = self._open_unspent(refresh_token)
+        if authenticated is None:
+            policy = await self._standing(token.subject)
+        elif authenticated.client.client_id == token.subject:
+            policy = authenticated.policy
+        else:
+            # It goes on counting for its own client, so it is not remembered as spent.
+            raise self._refresh_refusal("presented by another client", token)
         if policy is None:
-            _log.info("refresh_token_refused", reason="its client is gone", client_id=token.subject)
-            raise InvalidTokenError
-        return policy, await self._sessions.refresh(token, policy.token_generation)
+            self._spent.add(token.hash)
+            raise self._refresh_refusal("its client is gone", token)
+        try:
+            return policy, await self._sessions.refresh(token, policy.token_generation)
+        except InvalidTokenError:
+            self._spent.add(token.hash)
+            raise
+
+    def _open_unspent(self, refresh_token: str) -> RefreshToken:
+        token = self._sessions.open_refresh_token(refresh_token)
+        if token.hash in self._spent:
+            raise self._refresh_refusal("refused a moment ago", token)
+        return token
+
+    def _refresh_refusal(self, reason: str, token: RefreshToken) -> InvalidTokenError:
+        """Tell the log why, and the caller nothing."""
+        _log.info("refresh_token_refused", reason=reason, client_id=token.subject)
+        return InvalidTokenError(genuine=True)
 
     async def _standing(self, client_id: str) -> Policy | None:
         """What holds for the client at this moment; ``None`` if it is gone."""
@@ -267,8 +328,14 @@ class Identity:
         )
 
     def _grant(self, policy: Policy, opened: Opened) -> Grant:
-        """The answer to a client; its access token never outlives its session."""
-        now_epoch, session = self._clock.now_ms() // 1000, opened.session
+        """The answer to a client; its access token never outlives its session.
+
+        A session that was written just now and its tokens begin at the same moment.
+        """
+        now_ms, session = self._clock.now_ms(), opened.session
+        if 0 <= now_ms - session.refreshed_at_ms < JUST_NOW_MS:
+            now_ms = session.refreshed_at_ms
+        now_epoch = now_ms // 1000
         expires_at_epoch = min(now_epoch + ACCESS_SECS, session.ends_at_epoch)
         claims = Claims(
             iss=self._issuer,
@@ -280,6 +347,7 @@ class Identity:
             sid=str(session.id),
             org_id=policy.org_id,
             scope=_scope(policy.client),
+            client_id=policy.client_id,
             app_id=policy.app_id,
         )
         return Grant(

@@ -25,7 +25,13 @@ from pricekeeper.sessions import SessionId, generation_of, parse_session_id, slo
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.tenants import Tenants, parse_client_id
-from pricekeeper.tokens.access_token import ACCESS_TOKEN_LENGTH_MAX, Claims, Flaw, verify
+from pricekeeper.tokens.access_token import (
+    ACCESS_TOKEN_LENGTH_MAX,
+    FORGERIES,
+    Claims,
+    Flaw,
+    verify,
+)
 from pricekeeper.tokens.items import revoked_place
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
@@ -175,7 +181,7 @@ class Validator:
         """
         client = verified.principal.client
         try:
-            policy = await self._tenants.policy(client.org_id, client.app_id)
+            policy = await self._tenants.registered_policy(client.org_id, client.app_id)
             if policy.token_generation != verified.token_generation:
                 policy = await self._tenants.get(client)
         except NotFoundError:
@@ -193,7 +199,7 @@ class Validator:
             client_id=principal.client_id if principal else None,
             session_id=principal.session_id if principal else None,
         )
-        return InvalidTokenError()
+        return InvalidTokenError(genuine=reason not in FORGERIES)
 
 
 def _principal(claims: Claims) -> Principal | None:
@@ -203,6 +209,8 @@ def _principal(claims: Claims) -> Principal | None:
     except InvalidValueError:
         return None
     if (client.org_id, client.app_id) != (claims.org_id, claims.app_id):
+        return None
+    if claims.client_id not in (None, claims.sub):
         return None
     return Principal(
         org_id=client.org_id,

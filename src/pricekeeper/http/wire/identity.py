@@ -10,19 +10,25 @@ from pricekeeper.http.wire.common import Request, Response, ShortText
 
 
 class TokenBody(Request, frozen=True):
-    """Client credentials; HTTP Basic may carry the client instead."""
+    """The client, or HTTP Basic carries it; and a refresh token, if that is to be exchanged."""
 
-    grant_type: Annotated[str, Meta(extra_json_schema={"const": "client_credentials"})]
+    grant_type: Annotated[
+        str, Meta(extra_json_schema={"enum": ["client_credentials", "refresh_token"]})
+    ]
     client_id: ShortText = ""
     client_secret: ShortText = ""
     scope: ShortText = ""
+    refresh_token: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class RefreshBody(Request, frozen=True):
-    """A refresh token."""
+    """A refresh token; and the client it was made for, unless HTTP Basic carries that."""
 
     grant_type: Annotated[str, Meta(extra_json_schema={"const": "refresh_token"})]
     refresh_token: Annotated[str, Meta(max_length=4096)]
+    client_id: ShortText = ""
+    client_secret: ShortText = ""
+    scope: ShortText = ""
 
 
 class RevokeBody(Request, frozen=True):
@@ -95,10 +101,12 @@ class Metadata(Response, frozen=True):
     revocation_endpoint: str
     introspection_endpoint: str
     jwks_uri: str
+    scopes_supported: list[str]
     grant_types_supported: list[str]
     response_types_supported: list[str]
     token_endpoint_auth_methods_supported: list[str]
     revocation_endpoint_auth_methods_supported: list[str]
+    introspection_endpoint_auth_methods_supported: list[str]
     service_documentation: str
 
 

@@ -118,6 +118,7 @@ class OrgAnswer(Response, frozen=True, omit_defaults=True):
     secret_retrieval: SecretRetrieval | UnsetType = UNSET
     created_at: str | UnsetType = UNSET
     updated_at: str | UnsetType = UNSET
+    client_secret_created_at: str | UnsetType = UNSET
 
 
 class AppAnswer(Response, frozen=True, omit_defaults=True):
@@ -133,6 +134,7 @@ class AppAnswer(Response, frozen=True, omit_defaults=True):
     secret_retrieval: SecretRetrieval | UnsetType = UNSET
     created_at: str | UnsetType = UNSET
     updated_at: str | UnsetType = UNSET
+    client_secret_created_at: str | UnsetType = UNSET
 
 
 class OrgList(Response, frozen=True, omit_defaults=True):
@@ -175,6 +177,13 @@ class Claimed(Response, frozen=True, omit_defaults=True):
     client_id: str
     client_secret: str
     old_secret_expires_at: str | UnsetType = UNSET
+
+
+class ProvisioningKey(Response, frozen=True):
+    """The organisation's own key: shown now and never again."""
+
+    org_id: str
+    provisioning_key: str
 
 
 class OverrideBody(Request, frozen=True):

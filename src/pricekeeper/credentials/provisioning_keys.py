@@ -1,0 +1,136 @@
+"""Keys that provision one organisation and its apps, and nothing else.
+
+The schema document gives an organisation an optional ``provisioning_api_key_hash``. Such a key
+opens what the deployment's own key opens, as far as it concerns that organisation. An
+organisation has at most one, handed out once and kept as a hash; one that was imported may be a
+bcrypt hash, and is replaced by one of ours at its first use.
+
+A key that we mint names its organisation, so that it is recognised on any path, and of every other
+organisation its holder learns as much as of those that never were. An imported key names nobody:
+it is compared with the hash of the organisation that is asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from typing import Final
+
+import structlog
+
+from pricekeeper.clock import Clock
+from pricekeeper.credentials.hashing import Peppers
+from pricekeeper.credentials.secret import (
+    Entropy,
+    Secret,
+    from_base62,
+    is_well_formed,
+    mint,
+    to_base62,
+)
+from pricekeeper.credentials.upgrading import StoredHash, hash_anew
+from pricekeeper.credentials.verification import Verifier
+from pricekeeper.errors import ConditionFailedError, NotFoundError, OutcomeUnknownError
+from pricekeeper.storage import ITEM_EXISTS, Remove, Set, Store, Update
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import Client, Tenants, config_key
+from pricekeeper.values import OrgId
+
+KEY_PREFIX: Final = "pkp_"
+KEY_LENGTH_MAX: Final = 512
+HASH: Final = "provisioning_api_key_hash"
+
+_ORG_BITS: Final = 128
+_ORG_LENGTH: Final = 22
+"""A UUID in base 62."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ProvisioningKeys:
+    """The keys of all organisations in one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tenants: Tenants,
+        peppers: Peppers,
+        *,
+        verifier: Verifier | None = None,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        self._store = store
+        self._tenants = tenants
+        self._peppers = peppers
+        self._verifier = verifier or Verifier(clock, peppers)
+        self._entropy = entropy
+
+    async def issue(self, org_id: OrgId) -> Secret:
+        """A new key for the organisation, which replaces the one it had: one write.
+
+        This is the only time anybody sees it. Whoever loses the reply asks for another one.
+        """
+        key = mint(_prefix(org_id), self._entropy)
+        hashed = self._peppers.hash(_owner(org_id), key.reveal())
+        await self._write(org_id, Set(HASH, hashed), hashed)
+        _log.info("provisioning_key_issued", org_id=org_id)
+        return key
+
+    async def withdraw(self, org_id: OrgId) -> None:
+        """Stop the organisation's key from working, if it has one: one write."""
+        await self._write(org_id, Remove(HASH), None)
+        _log.info("provisioning_key_withdrawn", org_id=org_id)
+
+    async def find_org(self, key: str, asked_for: OrgId | None) -> OrgId | None:
+        """The organisation that this is the key of, if it is one: at most one read.
+
+        ``asked_for`` is the organisation that an imported key could belong to.
+        """
+        org_id = _named_org(key) if key.startswith(KEY_PREFIX) else asked_for
+        if org_id is None or not key or len(key) > KEY_LENGTH_MAX:
+            return None
+        client = Client(org_id)
+        try:
+            stored = (await self._tenants.record(client)).item.get(HASH)
+        except NotFoundError:
+            stored = None
+        owner = _owner(org_id)
+        hashes = [stored if isinstance(stored, str) else None]
+        matched = await self._verifier.find(owner, hashes, key)
+        if matched is None:
+            return None
+        if self._peppers.is_outdated(matched):
+            known = StoredHash(client, HASH, owner, matched)
+            await hash_anew(self._store, self._peppers, known, key)
+        return org_id
+
+    async def _write(self, org_id: OrgId, action: Set | Remove, expected: str | None) -> None:
+        client = Client(org_id)
+        try:
+            await self._store.update(Update(CONFIG, config_key(client), (action,), ITEM_EXISTS))
+        except ConditionFailedError as failure:
+            raise NotFoundError(client.client_id) from failure
+        except OutcomeUnknownError as lost:
+            if lost.item is None or lost.item.get(HASH) != expected:
+                raise
+
+
+def _owner(org_id: OrgId) -> str:
+    """What the hash is bound to: neither a client's secret nor another's key can stand in."""
+    return f"{Client(org_id).client_id}/provisioning-key"
+
+
+def _prefix(org_id: OrgId) -> str:
+    return KEY_PREFIX + to_base62(uuid.UUID(org_id).int, _ORG_LENGTH)
+
+
+def _named_org(key: str) -> OrgId | None:
+    """The organisation that a key of our own make names; ``None`` if it is mistyped."""
+    prefix = key[: len(KEY_PREFIX) + _ORG_LENGTH]
+    if not is_well_formed(prefix, key):
+        return None
+    number = from_base62(prefix.removeprefix(KEY_PREFIX))
+    if number is None or number >> _ORG_BITS:
+        return None
+    return OrgId(str(uuid.UUID(int=number)))

@@ -1,0 +1,140 @@
+"""Who has failed too often: a right secret is still recognised, a weak one only slowly."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import bcrypt
+import pytest
+
+from credentials.conftest import OLD_PEPPER, Instance, instance
+from pricekeeper.clock import ManualClock
+from pricekeeper.credentials import Peppers, Secret
+from pricekeeper.credentials.doubt import TURN_MS, WAITING_MAX, WAITING_PER_CLIENT_MAX
+from pricekeeper.errors import InvalidClientError, OverloadedError
+from pricekeeper.settings import MEMORY, SqliteLocation
+from pricekeeper.storage import Set, Update, open_store
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Client, config_key
+from tenants.conftest import new_org_id
+
+IMPORTED = Secret("a-password-of-somebody")
+
+
+class Doubtful:
+    """One instance, a client with an imported secret, and a clock that moves when it is told."""
+
+    def __init__(self, one: Instance, clock: ManualClock, meter: StoreMeter) -> None:
+        self.one = one
+        self.clock = clock
+        self.meter = meter
+        self.client = Client(new_org_id())
+        self.others = 0
+        """Who else waits for the clock: the store sweeps now and then."""
+        self._tasks: list[asyncio.Task[object]] = []
+
+    async def plant(self, stored: str) -> None:
+        """Put a hash where an import would."""
+        key, planted = config_key(self.client), (Set("client_secret_hash", stored),)
+        await self.one.store.update(Update(CONFIG, key, planted))
+
+    def guess(self, secret: str, name: str = "") -> "asyncio.Task[object]":
+        """Try a secret as somebody who is doubted."""
+        name = name or self.client.client_id
+        task: asyncio.Task[object] = asyncio.create_task(
+            self.one.credentials.authenticate(name, secret, doubted=True)
+        )
+        self._tasks.append(task)
+        return task
+
+    async def settle(self) -> None:
+        """Let everybody get as far as the clock allows: one has the turn, the others wait."""
+        while self.clock.sleepers <= self.others:
+            if all(task.done() for task in self._tasks):
+                return
+            await asyncio.sleep(0)
+        for _ in range(3 * WAITING_MAX):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def doubtful() -> AsyncIterator[Doubtful]:
+    clock, meter = ManualClock(), StoreMeter()
+    store = await open_store(SqliteLocation(MEMORY), clock=clock, meter=meter)
+    await store.create_tables()
+    one = instance(store, clock, Peppers(OLD_PEPPER))
+    made = Doubtful(one, clock, meter)
+    await one.secret_of(made.client)
+    made.others = clock.sleepers
+    yield made
+    await store.close()
+
+
+async def test_a_secret_of_ours_does_not_wait(doubtful: Doubtful) -> None:
+    """Nobody guesses 256 bits, so right ones are recognised at any rate, and wrong ones told."""
+    secret = await doubtful.one.rotated(doubtful.client, 0)
+    guesses = [await doubtful.one.rotated(doubtful.client, 0) for _ in range(2)]
+    assert await doubtful.guess(guesses[-1].reveal())
+    with pytest.raises(InvalidClientError):
+        await doubtful.guess(secret.reveal())
+
+
+async def test_a_secret_of_another_make_waits_for_its_turn(doubtful: Doubtful) -> None:
+    """One after the other, a few a second; before its turn none costs even a read."""
+    await doubtful.plant(Peppers(OLD_PEPPER).hash(doubtful.client.client_id, IMPORTED.reveal()))
+    before = sum(doubtful.meter.calls.values())
+    wrong = [doubtful.guess(f"password-{n}") for n in range(3)]
+    right = doubtful.guess(IMPORTED.reveal())
+    pending = {*wrong, right}
+    for turn in range(4):
+        await doubtful.settle()
+        assert len(pending) == 4 - turn
+        assert sum(doubtful.meter.calls.values()) - before == turn
+        doubtful.clock.advance_ms(TURN_MS)
+        _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    assert await right
+    refused = await asyncio.gather(*wrong, return_exceptions=True)
+    assert all(isinstance(error, InvalidClientError) for error in refused)
+
+
+async def test_a_slow_hash_waits_whatever_the_secret_looks_like(doubtful: Doubtful) -> None:
+    """Or guesses in the shape of our own secrets would keep the processors busy."""
+    ours = await doubtful.one.rotated(doubtful.client, 0)
+    stored = bcrypt.hashpw(ours.reveal().encode(), bcrypt.gensalt(4)).decode()
+    await doubtful.plant(stored)
+    right = doubtful.guess(ours.reveal())
+    await doubtful.settle()
+    assert not right.done()
+    doubtful.clock.advance_ms(TURN_MS)
+    assert await right
+
+
+async def test_the_line_has_an_end_and_each_client_a_share(doubtful: Doubtful) -> None:
+    """Guesses at one client leave turns to others; made-up names fill the line and no more."""
+    one = [doubtful.guess("password") for _ in range(WAITING_PER_CLIENT_MAX + 1)]
+    await doubtful.settle()
+    assert [task.done() for task in one] == [False] * WAITING_PER_CLIENT_MAX + [True]
+    with pytest.raises(OverloadedError):
+        one[-1].result()
+    names = [Client(new_org_id()).client_id for _ in range(WAITING_MAX)]
+    others = [doubtful.guess("password", name) for name in names]
+    await doubtful.settle()
+    places = WAITING_MAX - WAITING_PER_CLIENT_MAX
+    assert [task.done() for task in others] == [False] * places + [True] * WAITING_PER_CLIENT_MAX
+    for task in (*one, *others):
+        task.cancel()
+    await asyncio.gather(*one, *others, return_exceptions=True)
+    again = doubtful.guess("password")  # who has left, has left the line
+    await doubtful.settle()
+    assert not again.done()
+    again.cancel()
+
+
+async def test_who_is_not_doubted_does_not_wait(doubtful: Doubtful) -> None:
+    """Not even while others do."""
+    await doubtful.plant(Peppers(OLD_PEPPER).hash(doubtful.client.client_id, IMPORTED.reveal()))
+    waiting = doubtful.guess("password")
+    await doubtful.settle()
+    assert await doubtful.one.opens(doubtful.client, IMPORTED)
+    assert not waiting.done()
+    waiting.cancel()

@@ -1,0 +1,149 @@
+"""A provisioning key of one organisation, over HTTP: what it opens, and that nothing else is."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant
+from pricekeeper.http.app import OPERATIONS
+from pricekeeper.http.operation import Access, Operation
+from serving import running_server
+from tenant_matrix import BODIES, path_of, without_id
+
+PROVISIONED = [op for op in OPERATIONS if op.access is Access.PROVISIONING]
+OF_DEPLOYMENT = [op for op in OPERATIONS if op.access is Access.DEPLOYMENT]
+
+
+def issue(tenant: Tenant) -> str:
+    reply = tenant.api.provision("POST", f"{tenant.org}/provisioning-key")
+    assert reply.status == 201, reply.data
+    key: str = reply.json["provisioning_key"]
+    return key
+
+
+@pytest.fixture(scope="module")
+def key(tenant: Tenant) -> str:
+    return issue(tenant)
+
+
+def ask(api: Api, operation: Operation, org_id: str, app_id: str, key: str) -> Reply:
+    body: Any = {**BODIES, "putOrg": ORG}.get(operation.name)
+    return api.call(operation.method, path_of(operation, org_id, app_id), body, key=key)
+
+
+def test_it_is_shown_once_and_never_again(api: Api, tenant: Tenant) -> None:
+    """In the answer that makes it; no other answer has it, or its hash."""
+    reply = api.provision("POST", f"{tenant.org}/provisioning-key")
+    assert reply.json.keys() == {"org_id", "provisioning_key"}
+    assert reply.headers["cache-control"] == "no-store"
+    shown = reply.json["provisioning_key"]
+    for method, path, body in (
+        ("GET", tenant.org, None),
+        ("PUT", tenant.org, ORG),
+        ("GET", "/api/v1/orgs", None),
+    ):
+        told = api.provision(method, path, body).data.decode()
+        assert shown not in told
+        assert "hash" not in told
+
+
+def test_it_provisions_its_organisation_and_its_apps(api: Api) -> None:
+    """Everything that the deployment's key does there: settings, apps, secrets, overrides."""
+    tenant = Tenant(api).register()
+    key = issue(tenant)
+    done = [
+        api.call("GET", tenant.org, key=key),
+        api.call("PUT", tenant.org, {**ORG, "org_name": "Its own"}, key=key),
+        api.call("PUT", f"{tenant.org}/apps/new", {"app_name": "New"}, key=key),
+        api.call("GET", f"{tenant.org}/apps", key=key),
+        api.call("POST", f"{tenant.app}/credentials/rotate", {"grace_period_hours": 0}, key=key),
+        api.call("PUT", f"{tenant.app}/model-override", {"model_label": "economy"}, key=key),
+        api.call("DELETE", f"{tenant.app}/model-override", key=key),
+        api.call("DELETE", f"{tenant.org}/apps/new", key=key),
+    ]
+    assert [reply.status for reply in done] == [200, 200, 201, 200, 200, 200, 204, 204]
+    assert api.provision("GET", tenant.org).json["org_name"] == "Its own"
+
+
+def test_of_all_organisations_it_sees_its_own(
+    api: Api, tenant: Tenant, other: Tenant, key: str
+) -> None:
+    """Page by page like everybody."""
+    listed = api.call("GET", "/api/v1/orgs", key=key).json
+    assert [org["org_id"] for org in listed["orgs"]] == [tenant.org_id]
+    assert "next" not in listed
+    before, after = "00000000-0000-4000-8000-000000000000", tenant.org_id
+    assert len(api.call("GET", f"/api/v1/orgs?after={before}", key=key).json["orgs"]) == 1
+    assert api.call("GET", f"/api/v1/orgs?after={after}", key=key).json["orgs"] == []
+    assert other.org_id in api.provision("GET", "/api/v1/orgs").data.decode()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [op for op in (*PROVISIONED, *OF_DEPLOYMENT) if "{org_id}" in op.path],
+    ids=lambda operation: operation.name,
+)
+def test_another_organisation_does_not_exist(
+    api: Api, tenant: Tenant, other: Tenant, key: str, operation: Operation
+) -> None:
+    """There, with a key of its own or not, and never there: the same 404, byte for byte."""
+    issue(other)
+    answers = [
+        without_id(ask(api, operation, org_id, app_id, key))
+        for org_id, app_id in (
+            (other.org_id, other.app_id),
+            (other.org_id, "absent"),
+            (str(uuid.uuid4()), other.app_id),
+        )
+    ]
+    assert answers[0][0] == 404
+    assert all(answer == answers[0] for answer in answers)
+    assert api.provision("GET", other.app).status == 200
+    assert tenant.org_id
+
+
+@pytest.mark.parametrize("operation", OF_DEPLOYMENT, ids=lambda operation: operation.name)
+def test_it_does_not_make_keys(api: Api, tenant: Tenant, key: str, operation: Operation) -> None:
+    """That takes the deployment's own; otherwise who has one would have it for ever."""
+    refused = ask(api, operation, tenant.org_id, tenant.app_id, key)
+    assert (refused.status, refused.code) == (403, "FORBIDDEN")
+    assert refused.headers["www-authenticate"] == 'ApiKey realm="pricekeeper"'
+    assert api.call("GET", tenant.org, key=key).status == 200
+
+
+def test_it_stops_working_when_it_is_replaced_or_withdrawn(api: Api) -> None:
+    """At once."""
+    tenant = Tenant(api).register()
+    first = issue(tenant)
+    second = issue(tenant)
+    assert api.call("GET", tenant.org, key=first).status == 401
+    assert api.call("GET", tenant.org, key=second).status == 200
+    for _ in range(2):
+        assert api.provision("DELETE", f"{tenant.org}/provisioning-key").status == 204
+        assert api.call("GET", tenant.org, key=second).status == 401
+
+
+def test_who_does_not_exist_has_no_key(api: Api) -> None:
+    """Nor is anything made for it."""
+    path = f"/api/v1/orgs/{uuid.uuid4()}/provisioning-key"
+    assert api.provision("POST", path).code == "NOT_FOUND"
+    assert api.provision("DELETE", path).code == "NOT_FOUND"
+
+
+@pytest.fixture
+def guessed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
+    """A tenant of a server where few keys can be tried."""
+    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "failures=2"}
+    with running_server(tmp_path_factory.mktemp("keys"), environment=environment) as server:
+        yield Tenant(Api(server.url)).register()
+
+
+def test_guesses_at_it_are_counted_with_those_at_the_deployments(guessed: Tenant) -> None:
+    """Once the address is barred, neither is compared."""
+    key = issue(guessed)
+    wrong = [guessed.api.call("GET", guessed.org, key=guess) for guess in ("a", key[:-1], "b")]
+    assert [reply.status for reply in wrong] == [401, 401, 429]
+    for right in (key, KEY):
+        assert guessed.api.call("GET", guessed.org, key=right).status == 429

@@ -1,0 +1,38 @@
+"""Every operation of a tenant, as a request: for tests that try them all."""
+
+import uuid
+from typing import Any
+
+from http_fixtures import Reply, usage
+from pricekeeper.http.operation import Operation
+
+BODIES: dict[str, Any] = {
+    "recordUsage": usage(),
+    "recordUsageBatch": {"requests": [usage()]},
+    "acquire": {"resource": "premium", "consume": {"rpm": 1}},
+    "adjustLease": {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}},
+    "rotateOrgCredentials": {"grace_period_hours": 1},
+    "rotateAppCredentials": {"grace_period_hours": 1},
+    "putOrgOverride": {"model_label": "premium"},
+    "putAppOverride": {"model_label": "premium"},
+    "putApp": {"app_name": "App"},
+}
+
+
+def path_of(operation: Operation, org_id: str, app_id: str) -> str:
+    path = operation.path.format(
+        org_id=org_id, app_id=app_id, date="2026-01-01", lease_id=str(uuid.uuid4()), session_id="x"
+    )
+    ranged = operation.name.endswith("InRange")
+    return f"{path}?from=2026-01-01&to=2026-01-02" if ranged else path
+
+
+def without_id(reply: Reply) -> tuple[int, dict[str, str], bytes]:
+    """Everything of an answer but what names the request."""
+    request_id = reply.headers["x-request-id"]
+    headers = {
+        name: value
+        for name, value in reply.headers.items()
+        if name not in ("date", "x-request-id") and not name.startswith("ratelimit")
+    }
+    return reply.status, headers, reply.data.replace(request_id.encode(), b"")
