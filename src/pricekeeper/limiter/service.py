@@ -200,11 +200,16 @@ class Limiter:
         delta: Mapping[str, int],
         *,
         adjustment_id: uuid.UUID | str,
-    ) -> None:
-        """Adjust a lease by its name, from any instance. The same adjustment applies once."""
+    ) -> Mapping[str, int]:
+        """Adjust a lease by its name, from any instance. The same adjustment applies once.
+
+        The answer says what the lease holds now. That is less than was asked for if one of its
+        buckets could not bear all of it.
+        """
         account = await self._account(entity, lease_id)
         change_id = parse_id(adjustment_id, "adjustment_id")
         await self._completion.of(account.change(dict(delta), change_id))
+        return account.held
 
     async def release(self, entity: str, lease_id: uuid.UUID | str) -> None:
         """Give back everything that a lease holds, by its name, from any instance. Once."""
