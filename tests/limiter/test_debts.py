@@ -1,6 +1,5 @@
 """A debt is bounded, so that every wait is: no lease can charge a bucket for years."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 
@@ -188,24 +187,6 @@ async def test_a_bucket_that_has_expired_is_charged_no_further_than_the_bound(
 
     assert await left(limiter, entity) == -DEBT_MAX
     assert lease.held == {"n": 15 + DEBT_MAX}
-
-
-async def test_adjustments_that_race_each_other_stop_at_the_bound_together(
-    make: Callable[..., Limiter], entity: str
-) -> None:
-    """Twelve leases on four instances, each of which alone would fit."""
-    instances = [make([Limit.per_day("n", 10)]) for _ in range(4)]
-    leases = [
-        await instances[place % 4].acquire(entity, "r", {"n": 0}, lease_id=uuid.uuid4())
-        for place in range(12)
-    ]
-    await asyncio.gather(*(lease.adjust({"n": 9}, adjustment_id=uuid.uuid4()) for lease in leases))
-
-    assert await left(instances[0], entity) == -DEBT_MAX
-    assert sum(lease.held["n"] for lease in leases) == 10 + DEBT_MAX
-    for lease in leases:
-        await lease.release()
-    assert (await instances[0].peek(entity, "r"))["n"].consumed == 0
 
 
 async def test_a_debt_that_is_deeper_already_is_cut_by_the_next_denial(

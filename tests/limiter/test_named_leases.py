@@ -138,38 +138,6 @@ async def test_an_adjustment_under_a_known_id_by_another_amount_is_told(
         await other.adjust(entity, name, {"n": 6}, adjustment_id=same)
 
 
-async def test_two_instances_that_use_one_id_for_two_amounts_apply_one_of_them(
-    limiter: Limiter, other: Limiter, entity: str
-) -> None:
-    """Whoever comes second is told, though neither knew of the other."""
-    name, same = uuid.uuid4(), uuid.uuid4()
-    leases = [await one.acquire(entity, "r", {"n": 10}, lease_id=name) for one in (limiter, other)]
-    outcomes = await asyncio.gather(
-        *(
-            lease.adjust({"n": tokens}, adjustment_id=same)
-            for lease, tokens in zip(leases, (5, 7), strict=True)
-        ),
-        return_exceptions=True,
-    )
-
-    assert sorted(type(one).__name__ for one in outcomes) == ["ConflictError", "NoneType"]
-    assert await left(limiter, entity) == (85 if outcomes[0] is None else 83)
-
-
-async def test_adjustments_of_one_lease_from_two_instances_are_all_counted(
-    make: Callable[..., Limiter], entity: str
-) -> None:
-    """Each is written on top of the one before, whoever made it."""
-    name, instances = uuid.uuid4(), [make([DAILY]) for _ in range(5)]
-    leases = [await one.acquire(entity, "r", {"n": 10}, lease_id=name) for one in instances]
-    await asyncio.gather(*(lease.adjust({"n": 3}) for lease in leases))
-
-    assert await instances[0].adjust(entity, name, {"n": 0}, adjustment_id=uuid.uuid4()) == {
-        "n": 25
-    }
-    assert await left(instances[0], entity) == 75
-
-
 async def test_a_released_lease_is_over(limiter: Limiter, other: Limiter, entity: str) -> None:
     """It is adjusted no more, and its name is not granted again for nothing."""
     name, known = uuid.uuid4(), uuid.uuid4()

@@ -38,6 +38,9 @@ IDLE_SECS: Final = 36 * 3600
 """How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
 """For how long a bucket is taken from without its refill being settled, and its expiry put off."""
+CLOCKS_APART_MS_MAX: Final = 60_000
+"""How far the clocks of two instances may differ. A bucket that was refilled further in the future
+than that was refilled by a clock that had leapt."""
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -167,6 +170,26 @@ def settle(bucket: Bucket, now_ms: int) -> Normal:
     return _plan_normal(bucket, Draw("", "", limits, {}), now_ms)
 
 
+def is_ahead(bucket: Bucket, now_ms: int) -> bool:
+    """Whether the bucket was refilled further in the future than clocks may differ."""
+    return bucket.refilled_at_ms - now_ms > CLOCKS_APART_MS_MAX
+
+
+def brought_back(bucket: Bucket, now_ms: int) -> Normal:
+    """The write that lets a bucket which was refilled in the future refill from now on.
+
+    It keeps what is stored, and adds no refill. A balance below zero becomes zero: it may be a
+    debt, or refill by the clock that had leapt which nobody has settled.
+    """
+    holdings = {
+        name: Holding(held.limit, min(max(0, held.units), held.limit.capacity_units), held.consumed)
+        for name, held in bucket.holdings.items()
+    }
+    after = Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
+    changes = {name: Change(bucket.holdings[name], held) for name, held in holdings.items()}
+    return Normal(bucket, after, changes)
+
+
 def bearable(bucket: Bucket | None, draw: Draw, now_ms: int) -> dict[str, int]:
     """How many tokens of each limit can be taken before its debt is as deep as it may be."""
     borne: dict[str, int] = {}
@@ -241,7 +264,8 @@ def status(
         if bucket and holding:
             here = rescaled(effective(bucket, holding, now_ms), holding.limit, limit)
             units = max(here, -limit.debt_units_max)
-            consumed, since_ms = holding.consumed, max(now_ms, bucket.refilled_at_ms)
+            consumed = holding.consumed
+            since_ms = now_ms if is_ahead(bucket, now_ms) else max(now_ms, bucket.refilled_at_ms)
         full_at_ms = since_ms + limit.filling_ms(limit.capacity_units - units)
         told[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
     return told

@@ -121,7 +121,9 @@ async def _replanned(
     """The part in terms of what is there; ``taken`` is lowered to what that bucket can bear."""
     if reason.code is not ReasonCode.CONDITION_FAILED:
         return part
-    bucket, now_ms = bucket_of(reason.item), till.clock.now_ms()
+    bucket = bucket_of(reason.item)
+    till.remember(part.draw, bucket)
+    now_ms = till.read_clock_ms(part.draw, bucket)
     fresh = _in_terms_of(bucket, part.draw)
     for name, most in bearable(bucket, fresh.draw, now_ms).items():
         taken[name] = min(taken[name], most)
