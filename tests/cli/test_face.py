@@ -40,7 +40,7 @@ def test_these_are_the_commands() -> None:
         "app put", "app get", "app list", "app delete",
         "credentials rotate", "credentials claim", "credentials provisioning-key",
         "override set", "override clear",
-        "usage show", "limits show", "sessions list", "sessions end",
+        "usage show", "limits show", "limits repair", "sessions list", "sessions end",
         "prices show", "prices refresh", "prices check",
         "tables create", "tables status", "keys rotate",
     }  # fmt: skip
