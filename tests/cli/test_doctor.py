@@ -3,10 +3,12 @@
 import asyncio
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import botocore.session
 import pytest
 
 from cli.conftest import Cli, drop_a_table
@@ -118,6 +120,26 @@ def test_each_ill_is_found(healthy: Cli, ill: Ill) -> None:
     code, found = levels(healthy)
     assert found[ill.check] == ill.level
     assert code == int("FAIL" in found.values())
+
+
+def test_a_table_whose_items_do_not_expire_is_found(healthy: Cli, dynamodb_local: str) -> None:
+    """A restored table has lost that, and a start does not look; `tables create` mends it."""
+    prefix = f"doctor-{uuid.uuid4().hex[:8]}-"
+    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={dynamodb_local}"
+    healthy.monkeypatch.setenv("PRICEKEEPER_STORE", store)
+    healthy.ok("tables", "create")
+    assert levels(healthy) == (0, {**levels(healthy)[1], "expiry": "OK"})
+    client: Any = botocore.session.get_session().create_client(
+        "dynamodb", "us-east-1", endpoint_url=dynamodb_local
+    )
+    off = {"Enabled": False, "AttributeName": "expires_at_epoch"}
+    client.update_time_to_live(TableName=f"{prefix}Sessions", TimeToLiveSpecification=off)
+
+    code, found = levels(healthy)
+    assert (code, found["expiry"]) == (0, "WARN")
+    assert "Sessions" in healthy("doctor").out
+    healthy.ok("tables", "create")
+    assert levels(healthy)[1]["expiry"] == "OK"
 
 
 def test_a_bad_setting_is_told_as_serve_tells_it(healthy: Cli) -> None:

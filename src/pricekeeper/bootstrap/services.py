@@ -50,14 +50,19 @@ class Services:
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings, *, clock: Clock | None = None
+    settings: Settings, *, clock: Clock | None = None, store_wait_ms: int = 0
 ) -> AsyncIterator[Services]:
-    """Open everything on the running event loop, and close it at the end."""
+    """Open everything on the running event loop, and close it at the end.
+
+    A store that can't be reached yet is waited for so long.
+    """
     clock, meter = clock or SystemClock(), StoreMeter()
     catalogue = load_catalogue(settings.config_path)
     peppers = load_or_create_peppers(settings.data_dir / PEPPER_FILE)
     async with AsyncExitStack() as closing:
-        store = await open_store(settings.store, clock=clock, meter=meter)
+        store = await open_store(
+            settings.store, clock=clock, meter=meter, start_wait_ms=store_wait_ms
+        )
         closing.push_async_callback(store.close)
         await store.create_tables()
         tenants = Tenants(store, clock, catalogue.labels)

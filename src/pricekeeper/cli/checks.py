@@ -22,11 +22,11 @@ from pricekeeper.cli.upkeep import tables_found
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
-from pricekeeper.errors import PriceKeeperError
+from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.settings import MEMORY, PROVISIONING_KEY, Settings, SqliteLocation
-from pricekeeper.storage import Delete, Item, Key, Put, Store
+from pricekeeper.storage import Delete, Item, Key, Put, Store, tables_without_expiry
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.tokens import KeyFile
 
@@ -168,6 +168,7 @@ async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
                 yield Check("tables", "FAIL", told, "pricekeeper tables create")
                 return
             yield Check("tables", "OK", f"all {len(found)} are there")
+            yield await _expiry(settings, clock)
             yield await _writable(store, clock)
             yield await _aggregation(store, clock)
     except PriceKeeperError as error:
@@ -175,6 +176,18 @@ async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
             yield _store_file(path)
+
+
+async def _expiry(settings: Settings, clock: Clock) -> Check:
+    """Whether expired items are removed; a table that was restored has lost that."""
+    fix = "pricekeeper tables create"
+    try:
+        lasting = await tables_without_expiry(settings.store, clock=clock)
+    except StoreMisconfiguredError as error:
+        return Check("expiry", "WARN", f"can't be told: {error}", fix)
+    if lasting:
+        return Check("expiry", "WARN", f"items stay for ever in {', '.join(lasting)}", fix)
+    return Check("expiry", "OK", "expired items are removed")
 
 
 async def _writable(store: Store, clock: Clock) -> Check:

@@ -55,12 +55,18 @@ async def aggregate(settings: Settings) -> Outcome:
 async def create_tables(settings: Settings) -> Outcome:
     """Create whatever tables are missing, and wait until they can be used.
 
+    On DynamoDB it also sees to it that expired items are removed, in the tables that are there
+    already as well.
+
     [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
     """
     from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.storage import enable_expiry  # noqa: PLC0415
 
     async with opened_store(settings, may_create=True) as store:
         await store.create_tables()
+        await enable_expiry(settings.store, clock=SystemClock())
         found = await tables_found(store)
     return Outcome({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
 

@@ -33,6 +33,9 @@ OPERATIONS: Final = (
     *health.OPERATIONS,
 )
 
+STORE_WAIT_MS: Final = 60_000
+"""For how long a start waits for a store that keeps failing."""
+
 
 def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
     """An application that opens its services when it starts and drains them when it stops."""
@@ -42,7 +45,7 @@ def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
         draining = asyncio.Event()
         async with (
-            open_services(settings, clock=clock) as services,
+            open_services(settings, clock=clock, store_wait_ms=STORE_WAIT_MS) as services,
             _api_limits(services) as api_limits,
             _background(services, api_limits) as observer,
         ):

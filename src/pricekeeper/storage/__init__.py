@@ -15,7 +15,7 @@ from pricekeeper.storage.expressions import (
     SetOnce,
     attr,
 )
-from pricekeeper.storage.opening import open_store
+from pricekeeper.storage.opening import enable_expiry, open_store, tables_without_expiry
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
 from pricekeeper.storage.port import Store
 from pricekeeper.storage.tables import Key, Table
@@ -43,5 +43,7 @@ __all__ = [
     "Value",
     "Write",
     "attr",
+    "enable_expiry",
     "open_store",
+    "tables_without_expiry",
 ]

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
 from pricekeeper.clock import Clock
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage.port import Store
 from pricekeeper.telemetry import StoreMeter
 
+if TYPE_CHECKING:
+    from pricekeeper.storage.dynamodb.store import DynamoDbStore
+
 
 async def open_store(
-    location: StoreLocation, *, clock: Clock, meter: StoreMeter | None = None
+    location: StoreLocation,
+    *,
+    clock: Clock,
+    meter: StoreMeter | None = None,
+    start_wait_ms: int = 0,
 ) -> Store:
     """Open the store at that location. Its tables may still have to be created.
+
+    Creating them waits so long for a store that can't be reached yet.
 
     The adapter is imported here and not above, so that an embedded store never pays for
     importing an AWS client, nor the other way round.
@@ -23,6 +36,38 @@ async def open_store(
 
             return await SqliteStore.open(path, clock=clock, meter=meter)
         case DynamoDbLocation():
+            from pricekeeper.storage.dynamodb.client import Limits  # noqa: PLC0415
             from pricekeeper.storage.dynamodb.store import DynamoDbStore  # noqa: PLC0415
 
-            return await DynamoDbStore.open(location, clock=clock, meter=meter)
+            limits = Limits(start_wait_ms=start_wait_ms)
+            return await DynamoDbStore.open(location, clock=clock, meter=meter, limits=limits)
+
+
+async def enable_expiry(location: StoreLocation, *, clock: Clock) -> None:
+    """Let the store remove expired items by itself. SQLite's adapter does it; DynamoDB is told."""
+    match location:
+        case DynamoDbLocation():
+            async with _opened_dynamodb(location, clock) as store:
+                await store.enable_expiry()
+
+
+async def tables_without_expiry(location: StoreLocation, *, clock: Clock) -> list[str]:
+    """The tables whose expired items nobody removes: they count for nothing and take up space."""
+    match location:
+        case DynamoDbLocation():
+            async with _opened_dynamodb(location, clock) as store:
+                return [table.name for table in await store.tables_without_expiry()]
+    return []
+
+
+@asynccontextmanager
+async def _opened_dynamodb(
+    location: DynamoDbLocation, clock: Clock
+) -> AsyncIterator[DynamoDbStore]:
+    from pricekeeper.storage.dynamodb.store import DynamoDbStore  # noqa: PLC0415
+
+    store = await DynamoDbStore.open(location, clock=clock, meter=StoreMeter())
+    try:
+        yield store
+    finally:
+        await store.close()

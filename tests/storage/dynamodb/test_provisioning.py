@@ -8,10 +8,13 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from fault_proxy import Canned, Fault, FaultProxy
-from pricekeeper.errors import StoreMisconfiguredError
-from pricekeeper.storage import Key
+from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.storage import Key, enable_expiry, tables_without_expiry
+from pricekeeper.storage.dynamodb.client import Limits
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.storage.tables import ALL_TABLES, CONFIG, SESSIONS
 from storage.dynamodb.conftest import Opener, TestClock
@@ -63,10 +66,116 @@ async def test_all_tables_are_ready_to_use(
         assert billing == "PAY_PER_REQUEST"
 
 
-async def test_what_is_there_is_only_looked_at(store: DynamoDbStore, proxy: FaultProxy) -> None:
-    """So that nobody needs the permission to create what a template has made."""
+async def test_what_is_there_is_looked_at_once(store: DynamoDbStore, proxy: FaultProxy) -> None:
+    """One call a table, and nobody needs the permission to create what a template has made."""
     await store.create_tables()
-    assert {seen.action for seen in proxy.seen} == {"DescribeTable", "DescribeTimeToLive"}
+    looked_at = [(seen.action, seen.request["TableName"]) for seen in proxy.seen]
+    assert len(looked_at) == len(set(looked_at)) == len(ALL_TABLES)
+    assert {action for action, _ in looked_at} == {"DescribeTable"}
+
+
+async def test_a_table_that_another_creator_is_making_is_finished(
+    fresh: Opener, fresh_prefix: str, proxy: FaultProxy, dynamodb_local: str, clock: TestClock
+) -> None:
+    """Whoever makes it may crash before expiry is switched on; whoever waits for it does that."""
+    await (await fresh(dynamodb_local)).create_tables()
+    store = await fresh(proxy.endpoint, clock=clock)
+    creating = Canned({"Table": {"TableStatus": "CREATING"}}, 200)
+    proxy.next("DescribeTable", *[Fault.NONE] * ALL_TABLES.index(SESSIONS), creating)
+    await store.create_tables()
+
+    asked = [one.request["TableName"] for one in proxy.seen if one.action == "DescribeTimeToLive"]
+    assert asked == [fresh_prefix + SESSIONS.name]
+
+
+@pytest.mark.parametrize("fault", [Fault.THROTTLE, Fault.CLOSE_BEFORE, Fault.SERVER_ERROR_BEFORE])
+async def test_a_start_waits_for_a_store_that_keeps_failing_and_says_for_what(
+    opener: Opener, proxy: FaultProxy, prefix: str, clock: TestClock, fault: Fault
+) -> None:
+    """Longer than one request would; what was looked at before is not looked at again."""
+    store = await opener(proxy.endpoint, clock=clock, limits=Limits(start_wait_ms=60_000))
+    proxy.next("DescribeTable", Fault.NONE, *[fault] * 25)
+    with capture_logs() as logs:
+        await store.create_tables()
+
+    assert proxy.attempts("DescribeTable") == len(ALL_TABLES) + 25
+    assert {(one["event"], one["log_level"], one["waiting_for"]) for one in logs} == {
+        ("waiting_for_store", "warning", f"DescribeTable of {prefix}{ALL_TABLES[1].name}")
+    }
+    assert 1 < len(logs) <= 25
+
+
+async def test_a_start_waits_while_the_store_is_down(
+    opener: Opener, proxy: FaultProxy, clock: TestClock
+) -> None:
+    """It comes up while we wait, and the service with it."""
+    store = await opener(proxy.endpoint, clock=clock, limits=Limits(start_wait_ms=60_000))
+    await proxy.down()
+
+    async def come_up() -> None:
+        if sum(clock.pauses_ms) > 20_000 and clock.before_waking is not None:
+            clock.before_waking = None
+            await proxy.up()
+
+    clock.before_waking = come_up
+    await store.create_tables()
+
+    assert proxy.attempts("DescribeTable") == len(ALL_TABLES)
+    assert 20_000 < sum(clock.pauses_ms) < 60_000
+
+
+async def test_a_start_does_not_wait_for_ever(
+    opener: Opener, proxy: FaultProxy, prefix: str, clock: TestClock
+) -> None:
+    """The error says what it waited for, and how long."""
+    store = await opener(proxy.endpoint, clock=clock, limits=Limits(start_wait_ms=60_000))
+    await proxy.down()
+    with pytest.raises(StoreUnavailableError) as given_up:
+        await store.create_tables()
+
+    assert f"60 s for DescribeTable of {prefix}Config" in str(given_up.value)
+    assert 60_000 <= sum(clock.pauses_ms) < 90_000
+
+
+async def test_without_patience_a_store_that_is_down_is_told_after_one_request(
+    opener: Opener, proxy: FaultProxy, clock: TestClock
+) -> None:
+    """A command is not a service: whoever typed the wrong endpoint wants to know."""
+    store = await opener(proxy.endpoint, clock=clock)
+    await proxy.down()
+    with pytest.raises(StoreUnavailableError):
+        await store.create_tables()
+
+    assert sum(clock.pauses_ms) < 15_000
+
+
+async def test_a_start_does_not_wait_for_a_permission(
+    opener: Opener, proxy: FaultProxy, clock: TestClock
+) -> None:
+    """Only an operator can help there."""
+    store = await opener(proxy.endpoint, clock=clock, limits=Limits(start_wait_ms=60_000))
+    proxy.next("DescribeTable", Canned({"__type": "x#AccessDeniedException"}))
+    with pytest.raises(StoreMisconfiguredError):
+        await store.create_tables()
+
+    assert clock.pauses_ms == []
+
+
+async def test_expiry_is_looked_at_and_switched_on_by_command(
+    fresh: Opener, fresh_prefix: str, dynamodb_local: str, clock: TestClock
+) -> None:
+    """A restored table has lost it; a start does not look for that."""
+    store = await fresh(dynamodb_local)
+    await store.create_tables()
+    off = {"Enabled": False, "AttributeName": "expires_at_epoch"}
+    name = fresh_prefix + SESSIONS.name
+    await ask(dynamodb_local, "UpdateTimeToLive", TableName=name, TimeToLiveSpecification=off)
+    location = DynamoDbLocation("us-east-1", fresh_prefix, dynamodb_local)
+
+    await store.create_tables()
+    assert await tables_without_expiry(location, clock=clock) == [SESSIONS.name]
+    await enable_expiry(location, clock=clock)
+    assert await tables_without_expiry(location, clock=clock) == []
 
 
 async def test_creators_at_once(fresh: Opener, dynamodb_local: str) -> None:
@@ -125,14 +234,15 @@ async def test_a_table_with_another_key_is_told(
     ids=["other", "disabling"],
 )
 async def test_a_table_that_expires_otherwise_is_told(
-    store: DynamoDbStore, proxy: FaultProxy, description: dict[str, str]
+    prefix: str, proxy: FaultProxy, clock: TestClock, description: dict[str, str]
 ) -> None:
     """An operator decided that; we do not undo it."""
     canned = Canned({"TimeToLiveDescription": description}, 200)
     proxy.next("DescribeTimeToLive", canned, canned)
     proxy.next("UpdateTimeToLive", Canned({"__type": "x#ValidationException"}))
+    location = DynamoDbLocation("us-east-1", prefix, proxy.endpoint)
     with pytest.raises(StoreMisconfiguredError, match="expire"):
-        await store.create_tables()
+        await enable_expiry(location, clock=clock)
 
 
 async def test_tables_that_nobody_made(fresh: Opener, dynamodb_local: str, key: Key) -> None:

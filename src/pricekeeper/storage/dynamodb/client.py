@@ -69,6 +69,9 @@ class Limits:
     """Attempts, of those, whose reply may be lost before we stop asking."""
     patience_ms: int = 15_000
     """No attempt is begun after this."""
+    start_wait_ms: int = 0
+    """For how long tables are waited for, beyond one request's patience, if the store keeps
+    failing. A service waits for its store; a command tells its caller."""
     pause_first_ms: int = 25
     pause_max_ms: int = 1_600
 

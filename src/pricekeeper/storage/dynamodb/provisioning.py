@@ -1,12 +1,20 @@
 """Making the tables: idempotent, by any number of processes at once.
 
 A table is looked at before it is made, so that a deployment whose tables come from a template
-needs no permission to create any.
+needs no permission to create any. A start looks at each table once. Whether items expire is looked
+at where a table has just been made, else by command: it can't change by itself, and without it
+expired items take up space and nothing else.
+
+A store that keeps failing is waited for, as long as the client's limits say, and each failure is
+logged. What an operator has to mend is not waited for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+
+import structlog
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
@@ -18,6 +26,9 @@ from pricekeeper.storage.values import EXPIRY, PARTITION_KEY, SORT_KEY
 
 _LOOKS_MAX: Final = 240
 _LOOK_EVERY_MS: Final = 500
+_USABLE: Final = ("ACTIVE", "UPDATING")
+
+_log = structlog.get_logger(__name__)
 
 
 class Provisioner:
@@ -27,23 +38,67 @@ class Provisioner:
         self._client = client
         self._renderer = renderer
         self._clock = clock
+        self._waits_until_ms = 0
 
     async def create_tables(self) -> None:
-        """All tables, active, with expiry switched on where items expire."""
-        missing = [table for table in ALL_TABLES if await self._describe(table) is None]
-        for table in missing:
-            await self._create(table)
+        """All tables, active; with expiry switched on where one was being made just now."""
+        self._begin_to_wait()
+        new = []
         for table in ALL_TABLES:
+            description = await self._describe(table)
+            if description is None:
+                await self._create(table)
+            if description is None or description["TableStatus"] not in _USABLE:
+                new.append(table)
+            else:
+                self._check_key(table, description)
+        for table in new:
             await self._await_active(table)
+        for table in new:
+            if table.expires:
+                await self._enable_expiry(table)
+
+    async def enable_expiry(self) -> None:
+        """Switch expiry on in every table whose items expire."""
+        self._begin_to_wait()
         for table in ALL_TABLES:
             if table.expires:
                 await self._enable_expiry(table)
 
+    async def without_expiry(self) -> list[Table]:
+        """The tables whose items are to expire and don't. Nothing is changed."""
+        self._begin_to_wait()
+        return [one for one in ALL_TABLES if one.expires and not await self._expiry_enabled(one)]
+
+    def _begin_to_wait(self) -> None:
+        self._waits_until_ms = self._clock.monotonic_ms() + self._client.limits.start_wait_ms
+
+    async def _patiently(
+        self, waiting_for: str, send: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """The reply of a store that may fail for a while; `Refusal` as ever."""
+        wait_ms = self._client.limits.start_wait_ms
+        while True:
+            try:
+                return await send()
+            except StoreUnavailableError as error:
+                if wait_ms == 0:
+                    raise
+                if self._clock.monotonic_ms() >= self._waits_until_ms:
+                    raise StoreUnavailableError(
+                        f"waited {wait_ms // 1000} s for {waiting_for}: {error}"
+                    ) from error
+                _log.warning("waiting_for_store", waiting_for=waiting_for, error=str(error))
+            await self._clock.sleep_ms(_LOOK_EVERY_MS)
+
     async def _describe(self, table: Table) -> dict[str, Any] | None:
-        request = {"TableName": self._renderer.table_name(table)}
+        name = self._renderer.table_name(table)
         try:
-            reply = await self._client.call(
-                "DescribeTable", request, Repeat.HARMLESS, expected=TABLE_MISSING
+            reply = await self._patiently(
+                f"DescribeTable of {name}",
+                lambda: self._client.call(
+                    "DescribeTable", {"TableName": name}, Repeat.HARMLESS, expected=TABLE_MISSING
+                ),
             )
         except Refusal:
             return None
@@ -51,9 +106,9 @@ class Provisioner:
         return description
 
     async def _create(self, table: Table) -> None:
-        schema = _key_schema(table)
+        name, schema = self._renderer.table_name(table), _key_schema(table)
         request = {
-            "TableName": self._renderer.table_name(table),
+            "TableName": name,
             "KeySchema": schema,
             "AttributeDefinitions": [
                 {"AttributeName": part["AttributeName"], "AttributeType": "S"} for part in schema
@@ -61,7 +116,12 @@ class Provisioner:
             "BillingMode": "PAY_PER_REQUEST",
         }
         try:
-            await self._client.call("CreateTable", request, Repeat.HARMLESS, expected=TABLE_EXISTS)
+            await self._patiently(
+                f"CreateTable of {name}",
+                lambda: self._client.call(
+                    "CreateTable", request, Repeat.HARMLESS, expected=TABLE_EXISTS
+                ),
+            )
         except Refusal:
             return  # another creator was quicker, or our own first attempt was
 
@@ -69,37 +129,45 @@ class Provisioner:
         name = self._renderer.table_name(table)
         for _ in range(_LOOKS_MAX):
             description = await self._describe(table)
-            if description is not None and description["TableStatus"] in ("ACTIVE", "UPDATING"):
-                if sorted(map(str, description["KeySchema"])) != sorted(
-                    map(str, _key_schema(table))
-                ):
-                    raise StoreMisconfiguredError(f"the table {name} exists with another key")
+            if description is not None and description["TableStatus"] in _USABLE:
+                self._check_key(table, description)
                 return
             await self._clock.sleep_ms(_LOOK_EVERY_MS)
         raise StoreUnavailableError(f"the table {name} did not become active")
 
+    def _check_key(self, table: Table, description: Mapping[str, Any]) -> None:
+        if sorted(map(str, description["KeySchema"])) != sorted(map(str, _key_schema(table))):
+            name = self._renderer.table_name(table)
+            raise StoreMisconfiguredError(f"the table {name} exists with another key")
+
     async def _enable_expiry(self, table: Table) -> None:
         if await self._expiry_enabled(table):
             return
+        name = self._renderer.table_name(table)
         request = {
-            "TableName": self._renderer.table_name(table),
+            "TableName": name,
             "TimeToLiveSpecification": {"Enabled": True, "AttributeName": EXPIRY},
         }
         try:
-            await self._client.call(
-                "UpdateTimeToLive", request, Repeat.HARMLESS, expected=INVALID_REQUEST
+            await self._patiently(
+                f"UpdateTimeToLive of {name}",
+                lambda: self._client.call(
+                    "UpdateTimeToLive", request, Repeat.HARMLESS, expected=INVALID_REQUEST
+                ),
             )
         except Refusal as refusal:
             # DynamoDB's way to say that it is on already; or that it can't be switched on.
             if not await self._expiry_enabled(table):
-                name = self._renderer.table_name(table)
                 raise StoreMisconfiguredError(
                     f"the table {name} does not let items expire: {refusal.reply}"
                 ) from None
 
     async def _expiry_enabled(self, table: Table) -> bool:
         name = self._renderer.table_name(table)
-        reply = await self._client.call("DescribeTimeToLive", {"TableName": name}, Repeat.HARMLESS)
+        reply = await self._patiently(
+            f"DescribeTimeToLive of {name}",
+            lambda: self._client.call("DescribeTimeToLive", {"TableName": name}, Repeat.HARMLESS),
+        )
         description = reply.get("TimeToLiveDescription", {})
         if description.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
             return False

@@ -213,6 +213,16 @@ class DynamoDbStore:
         with self._gate.admit("create_tables"):
             await self._provisioner.create_tables()
 
+    async def enable_expiry(self) -> None:
+        """Let items expire by themselves in every table where they should."""
+        with self._gate.admit("enable_expiry"):
+            await self._provisioner.enable_expiry()
+
+    async def tables_without_expiry(self) -> list[Table]:
+        """The tables in which items should expire by themselves and don't."""
+        with self._gate.admit("tables_without_expiry"):
+            return await self._provisioner.without_expiry()
+
     async def close(self) -> None:
         """Finish what was accepted, which its own limits bound, then let go of everything."""
         await self._gate.shut()
