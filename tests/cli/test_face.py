@@ -39,7 +39,7 @@ def test_these_are_the_commands() -> None:
         "org put", "org get", "org list", "org delete",
         "app put", "app get", "app list", "app delete",
         "credentials rotate", "credentials claim", "override set", "override clear",
-        "usage show", "limits show", "sessions list", "sessions end",
+        "usage show", "limits show", "limits repair", "sessions list", "sessions end",
         "prices show", "prices refresh", "prices check",
         "tables create", "tables status", "keys rotate",
     }  # fmt: skip

@@ -1,0 +1,85 @@
+"""``limits repair``: what an operator does to token buckets after a clock has leapt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.drawing import page, table
+from pricekeeper.cli.usage import limits
+from pricekeeper.settings import Settings
+
+if TYPE_CHECKING:  # it brings every feature with it
+    from pricekeeper.tenants import Policy, Tenants
+
+__all__ = ["limits"]
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be changed.")]
+
+
+@store_command(limits, "repair")
+async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outcome:
+    """Bring token buckets that a leaping clock refilled in the future back to now.
+
+    Do this where the clock is right. Services heal such buckets by themselves while they run; a
+    repaired one is right for new instances, too. Balances stay, and debts become empty buckets.
+
+    [dim]pricekeeper limits repair --dry-run[/dim]
+    """
+    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.limiter import Limiter  # noqa: PLC0415
+    from pricekeeper.tenants import Tenants  # noqa: PLC0415
+
+    clients, buckets = 0, []
+    async with opened_store(settings) as store:
+        clock = SystemClock()
+        limiter = Limiter(store, clock=clock)
+        async for policy in _policies(Tenants(store, clock, ())):
+            clients += 1
+            buckets += [
+                {
+                    "client_id": policy.client_id,
+                    "resource": found.resource,
+                    "ahead_secs": found.ahead_ms // 1000,
+                }
+                for found in await limiter.repair(policy.bucket_entity, dry_run=dry_run)
+            ]
+    answer = {"dry_run": dry_run, "clients": clients, "buckets": buckets}
+    return Outcome(answer, _picture(answer))
+
+
+async def _policies(tenants: Tenants) -> AsyncIterator[Policy]:
+    """Every organisation, each followed by its apps."""
+    after = None
+    while True:
+        orgs = await tenants.list_orgs(after)
+        for org in orgs.policies:
+            yield org
+            behind = None
+            while True:
+                apps = await tenants.list_apps(org.org_id, behind)
+                for app in apps.policies:
+                    yield app
+                behind = apps.after
+                if behind is None:
+                    break
+        after = orgs.after
+        if after is None:
+            return
+
+
+def _picture(answer: dict[str, Any]) -> RenderableType:
+    buckets = answer["buckets"]
+    if not buckets:
+        return Text(f"no bucket is ahead of this clock, of {answer['clients']} clients", "green")
+    rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
+    for one in buckets:
+        rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
+    what = "would be brought back" if answer["dry_run"] else "brought back to now"
+    return page(Text(f"{len(buckets)} {what}", "bold"), rows)
