@@ -19,7 +19,7 @@ async def test_the_guides_example_works_as_pasted(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     (tmp_path / "example.py").write_text(example, "utf-8")
 
-    ran = subprocess.run(  # noqa: S603, ASYNC221 - our own page, and nothing else to do meanwhile
+    ran = subprocess.run(  # noqa: ASYNC221 - our own page, and nothing else to do meanwhile
         [sys.executable, "example.py"],
         cwd=tmp_path,
         capture_output=True,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.routing import Router
 
-from pricekeeper.bootstrap import Services, Supervisor, open_services
+from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.http import aggregates, health, identity, provisioning, runtime
 from pricekeeper.http.access_log import AccessLog
@@ -32,9 +32,6 @@ OPERATIONS: Final = (
     *provisioning.OPERATIONS,
     *health.OPERATIONS,
 )
-
-STORE_WAIT_MS: Final = 60_000
-"""For how long a start waits for a store that keeps failing."""
 
 
 def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
