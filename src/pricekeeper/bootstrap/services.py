@@ -27,6 +27,8 @@ from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, Keys
 
 KEY_FILE: Final = "signing-keys.json"
+STORE_WAIT_MS: Final = 60_000
+"""For how long a service that starts waits for a store that keeps failing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import uvicorn
 from rich.console import Console
 from uvicorn.supervisors import Multiprocess
 
-from pricekeeper.bootstrap import open_services
+from pricekeeper.bootstrap import STORE_WAIT_MS, open_services
 from pricekeeper.cli.demo_org import DEMO_KEY, prepare_demo
 from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
 from pricekeeper.credentials.strength import require_strong_key
@@ -103,8 +103,9 @@ def _bound(host: str, port: int) -> socket.socket:
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
     """Open everything once, so that a mistake is told here and not by every worker."""
-    configure_logging("error", for_good=False)  # a person reads this; the log begins with serving
-    async with open_services(settings) as services:
+    # A person reads this, and the log begins with serving; but not to wait for no visible reason.
+    configure_logging("warning", for_good=False)
+    async with open_services(settings, store_wait_ms=STORE_WAIT_MS) as services:
         if demo:
             await prepare_demo(services, url, console)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.routing import Router
 
-from pricekeeper.bootstrap import Services, Supervisor, open_services
+from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import require_strong_key
 from pricekeeper.http import aggregates, health, identity, provisioning, runtime

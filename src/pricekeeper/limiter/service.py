@@ -224,7 +224,8 @@ class Limiter:
         Each bucket is removed in one write, since an absent bucket is a full one. Whoever takes
         from it at that moment takes before the reset or after it. Leases and blocks from before
         stay valid and give back as ever, but a bucket never holds more than its capacity. So a
-        reset admits at most one capacity more. Resetting again does nothing.
+        reset admits at most one capacity more, beside what is given back. Resetting again does
+        nothing.
         """
         check_place("entity", entity)
         if resource is not None:
