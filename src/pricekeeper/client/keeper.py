@@ -27,10 +27,11 @@ from pricekeeper.client.transport import (
 )
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import InvalidValueError, SettingsError
+from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, URL
 from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.values import parse_app_id
 
-ENVIRONMENT: Final = ("PRICEKEEPER_URL", "PRICEKEEPER_CLIENT_ID", "PRICEKEEPER_CLIENT_SECRET")
+ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
 
 
 class UsageFields(TypedDict, total=False):
