@@ -187,7 +187,7 @@ def test_pictures_show_what_matters(anywhere: Cli) -> None:
         ("usage", "show", ORG, "chat"): ["premium ◂", "$0.00 of $70.50", "0.0 %"],
         ("limits", "show", ORG, "chat"): ["rpm", "60", "is full"],
         ("sessions", "list", ORG, "chat"): ["of at most 5 sessions"],
-        ("credentials", "rotate", ORG): ["pricekeeper credentials claim pkr_"],
+        ("credentials", "rotate", ORG): ["echo pkr_", "| pricekeeper credentials claim -"],
     }.items():
         shown = anywhere(*words)
         assert shown.code == 0, shown

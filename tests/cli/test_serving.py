@@ -11,7 +11,7 @@ def test_an_address_that_is_taken_is_told_before_anything_is_made(cli: Cli) -> N
         port = taken.getsockname()[1]
         done = cli("serve", "--demo", "--port", str(port))
 
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert f"port {port} (Address already in use); choose another" in done.err
     assert len(done.err.splitlines()) == 1
     assert list(cli.folder.iterdir()) == []

@@ -20,7 +20,8 @@ from pricekeeper.cli.demo.board import AppState, Board, Event
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.ledger import Difference, Ledger
 from pricekeeper.cli.demo.traffic import COMPANY, DAY_MS, LABELS, ZONE
-from pricekeeper.cli.drawing import FULL_PCT, pct_bar, table, to_paste, usd
+from pricekeeper.cli.drawing import FULL_PCT, pct_bar, to_paste, usd
+from pricekeeper.cli.listing import Listing, table
 
 FRAME_SECS: Final = 0.1
 EVENTS_SHOWN: Final = 8
@@ -28,6 +29,8 @@ PLAIN_EVERY_HOURS: Final = 3
 TIGHT_PCT: Final = 95
 
 _WIDTHS: Final = (13, 8, *(16 for _ in LABELS), 6, 8)
+PICTURE_WIDTH: Final = sum(_WIDTHS) + 3 * len(_WIDTHS)
+"""What the live picture needs, with the room between its columns. Who has less gets lines."""
 _MARKS: Final = {
     "flip": ("↓", "yellow"),
     "denied": ("✗", "red"),
@@ -50,7 +53,7 @@ class View:
 
     async def follow(self) -> None:
         """Keep showing, until cancelled."""
-        if not self._console.is_terminal:
+        if not self._console.is_terminal or self._console.width < PICTURE_WIDTH:
             await self._follow_plainly()
             return
         with Live(console=self._console, auto_refresh=False, transient=False) as live:
@@ -95,7 +98,7 @@ class View:
             Text(f"{board.calls:,} calls"),
             Text(usd(spent), "bold"),
         )
-        title = f"[bold]{COMPANY}[/bold]  {now:%A %d %B %Y}"
+        title = Text.assemble((COMPANY, "bold"), f"  {now:%A %d %B %Y}")
         events: list[RenderableType] = [_line(event) for event in board.events[-EVENTS_SHOWN:]]
         events += [Text()] * (EVENTS_SHOWN - len(events))
         return Group(
@@ -168,10 +171,10 @@ def going_on(store: str | None, org_id: str) -> RenderableType:
     return Group(Text("\nGo on:"), *(part for pair in pairs for part in pair))
 
 
-def _apps(apps: Iterable[AppState]) -> Table:
+def _apps(apps: Iterable[AppState]) -> Listing:
     rows = table("app", "now", *LABELS, "calls", "spent", numbers=["calls", "spent"])
     for column, width in zip(rows.columns, _WIDTHS, strict=True):
-        column.min_width = width  # so that nothing moves when a word or a number grows
+        column.least_width = width  # so that nothing moves when a word or a number grows
     for app in apps:
         rows.add_row(
             app.app_id,
@@ -201,8 +204,6 @@ def _line(event: Event) -> Text:
         (f"{mark} ", style),
         (f"{event.app_id:<14} ", "bold"),
         event.told,
-        no_wrap=True,
-        overflow="ellipsis",
     )
 
 
