@@ -99,9 +99,9 @@ $(RUN): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "setup: installing what running needs, about 45 packages and 150 MB, the first time:"
 	@rm -f $@.failed; { $(BIN)/python -m pip --disable-pip-version-check --no-input \
 		install -c constraints.txt -e . 2>&1 || touch $@.failed; } | tee $(VENV)/setup.log | \
-		while read -r what name rest; do case "$$what" in \
-			Collecting) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
-			Installing) printf ' ...' ;; \
+		while read -r what name rest; do case "$$what $$name" in \
+			Collecting*) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
+			Installing?collected) printf ' ...' ;; \
 			ERROR:*) printf '\n%s %s %s' "$$what" "$$name" "$$rest" ;; \
 		esac; done; echo
 	@test ! -e $@.failed || { echo "setup: pip has failed; all that it said is in $(VENV)/setup.log"; exit 1; }
