@@ -51,11 +51,12 @@ class Cli:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
     place: tuple[str, ...] = ()
+    program: str = "pricekeeper"
     secrets: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, *arguments: str, place: tuple[str, ...] | None = None) -> Done:
         words = [*arguments, *(self.place if place is None else place)]
-        self.monkeypatch.setattr(sys, "argv", ["pricekeeper", *words])
+        self.monkeypatch.setattr(sys, "argv", [self.program, *words])
         self.capsys.readouterr()
         try:
             main()

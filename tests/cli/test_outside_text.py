@@ -175,6 +175,22 @@ def test_names_of_files_and_words_of_the_command_line_are_text(cli: Cli) -> None
     assert name in cli("doctor").out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        (MARKUP,),
+        ("org", "list", MARKUP),
+        ("org", "list", f"--{MARKUP}"),
+        ("usage", "show", ORG, "--from", MARKUP),
+    ],
+)
+def test_a_command_line_that_can_not_be_read_is_text(cli: Cli, words: tuple[str, ...]) -> None:
+    """Typer tells that, in a box of its own."""
+    done = cli(*words)
+    assert (done.code, done.out) == (2, "")
+    assert "[/evil][red]x" in done.err
+
+
 def test_json_gives_no_orders_either(capsys: pytest.CaptureFixture[str]) -> None:
     """What JSON may leave as it is, is written as an escape; it is the same JSON."""
     print_json({"name": EVIL, "plain": "Zürich"})

@@ -158,3 +158,16 @@ def test_the_demos_exports_are_whole(tmp_path: Path, columns: int) -> None:
         terminal.read_until("/docs")
     secret = (tmp_path / "data" / "demo-secret").read_text("ascii").strip()
     assert f"export PRICEKEEPER_CLIENT_SECRET={secret}\n" in terminal.printed
+
+
+@pytest.mark.parametrize(("columns", "live"), [(40, False), (80, True), (120, True)])
+def test_the_demo_fits_the_terminal(columns: int, live: bool) -> None:
+    """A live picture from 80 columns on, and lines in less; its numbers are whole everywhere."""
+    words = ("demo", "--secs", "2", "--calls", "60")
+    with in_a_terminal(*words, columns=columns, environment={}) as terminal:
+        assert terminal.end() == 0
+    frames = [line for line in terminal.printed.splitlines() if line.startswith("night-reports ")]
+    assert any("%" in line for line in frames) is live
+    assert all(len(line) <= columns for line in frames)
+    assert "…" not in terminal.printed
+    assert "✓ equal" in terminal.printed

@@ -193,3 +193,12 @@ def test_pictures_show_what_matters(anywhere: Cli) -> None:
         assert shown.code == 0, shown
         for text in wanted:
             assert text in shown.out, (words, text)
+
+
+def test_a_hint_calls_the_program_as_it_was_called(cli: Cli) -> None:
+    """Where a shell would not find it by its name, as in a fresh checkout."""
+    cli.ok("org", "put", ORG, *ORG_FLAGS)
+    cli.monkeypatch.setenv("PATH", str(cli.folder))
+    assert "| pricekeeper credentials claim -" in cli("credentials", "rotate", ORG).out
+    cli.program = ".venv/bin/pricekeeper"
+    assert "| .venv/bin/pricekeeper credentials claim -" in cli("credentials", "rotate", ORG).out

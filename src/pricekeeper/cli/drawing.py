@@ -5,9 +5,13 @@ Lines are not broken here: the terminal does that, and what is copied out of it 
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -21,6 +25,7 @@ MICROS_PER_CENT: Final = 10_000
 MICROS_PER_USD: Final = 1_000_000
 BAR_WIDTH: Final = 24
 FULL_PCT: Final = 100
+PROGRAM: Final = "pricekeeper"
 
 STATUS_STYLES: Final[Mapping[str, str]] = {
     "NORMAL": "green",
@@ -136,6 +141,14 @@ def to_paste(command: str) -> Text:
     return Text(command, "bold")
 
 
+def _program() -> str:
+    """How this program was called, if a shell would not find it by its name."""
+    called = sys.argv[0]
+    if "/" not in called or Path(called).name != PROGRAM or shutil.which(PROGRAM) is not None:
+        return PROGRAM
+    return shlex.quote(called)
+
+
 def claim_hint(retrieval: Mapping[str, Any] | None) -> list[RenderableType]:
     """How to get at the secret of a client that has a new one waiting."""
     if retrieval is None:
@@ -144,5 +157,5 @@ def claim_hint(retrieval: Mapping[str, Any] | None) -> list[RenderableType]:
     return [
         Text(f"its secret can be claimed once, until {until}:", "dim"),
         # Through a pipe: command lines can be read by others, what a shell echoes can't.
-        to_paste(f"echo {retrieval['token']} | pricekeeper credentials claim -"),
+        to_paste(f"echo {retrieval['token']} | {_program()} credentials claim -"),
     ]
