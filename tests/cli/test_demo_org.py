@@ -115,6 +115,7 @@ def test_the_real_service_keeps_it_too(tmp_path: Path) -> None:
     for _ in range(2):
         with running_server(tmp_path, "--demo", environment={}) as server:
             found.append(exported(server.output())["PRICEKEEPER_CLIENT_SECRET"])
+            assert "[bold]" not in server.output()  # consoles read no markup
     assert found[0] == found[1]
     with running_server(
         tmp_path, environment={"PRICEKEEPER_PROVISIONING_KEY": "0f" * 32}

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_widths import APP, MORE_RUNS, RUNS, filled, shown
+from pricekeeper import cli as cli_package
 from pricekeeper.cli.command import print_json
 from pricekeeper.cli.local import LocalTransport
 from pricekeeper.cli.settings_input import settings_file
@@ -206,6 +207,14 @@ def test_a_console_lets_no_order_through(capsys: pytest.CaptureFixture[str]) -> 
     for one in (EVIL, Text(EVIL), f"{EVIL} {MARKUP}"):
         console.print(one, soft_wrap=True)
     assert not HARMFUL.search(capsys.readouterr().out)
+
+
+def test_one_place_makes_consoles() -> None:
+    """Any other would read markup again, and let orders through."""
+    folder = Path(cli_package.__file__).parent
+    makes = re.compile(r"(?<!class Harmless)\bConsole\(|from_markup|rich\.print|render_markup")
+    found = [path.name for path in folder.rglob("*.py") if makes.search(path.read_text("utf-8"))]
+    assert found == []
 
 
 def test_every_control_character_has_an_escape() -> None:
