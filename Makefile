@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 
 # A stamp is younger than what it was made from as long as nothing has to be installed.
+RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 
@@ -24,10 +25,10 @@ help: ## show this list
 setup: $(DEV) ## create .venv with everything that is needed to develop
 	@echo "setup: ready, in $(VENV)"
 
-run: $(DEV) ## start the service on 127.0.0.1:8080 with a demo organisation
+run: $(RUN) ## start the service on 127.0.0.1:8080 with a demo organisation
 	@$(BIN)/pricekeeper serve --demo $(ARGS)
 
-demo: $(DEV) ## watch a whole day of a company's traffic in half a minute
+demo: $(RUN) ## watch a whole day of a company's traffic in half a minute
 	@$(BIN)/pricekeeper demo $(ARGS)
 
 test: $(DEV) ## run the tests, on SQLite and on a DynamoDB engine
@@ -90,14 +91,28 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$$($(PYTHON) --version) is too old: this needs 3.11 or newer; say make PYTHON=python3.12, for example"; exit 1; }
 	@echo "setup: creating $(VENV) with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "$(PYTHON) can't make a venv: install its venv package, python3-venv for example"; exit 1; }
+
+# Each package is named as it comes, since a minute of silence looks like the end.
+$(RUN): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "setup: installing what running needs, about 45 packages and 150 MB, the first time:"
+	@rm -f $@.failed; { $(BIN)/python -m pip --disable-pip-version-check --no-input \
+		install -c constraints.txt -e . 2>&1 || touch $@.failed; } | tee $(VENV)/setup.log | \
+		while read -r what name rest; do case "$$what $$name" in \
+			Collecting*) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
+			Installing?collected) printf ' ...' ;; \
+			ERROR:*) printf '\n%s %s %s' "$$what" "$$name" "$$rest" ;; \
+		esac; done; echo
+	@test ! -e $@.failed || { echo "setup: pip has failed; all that it said is in $(VENV)/setup.log"; exit 1; }
+	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "setup: installing what development needs (about a minute, the first time)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
-	@touch $@
+	@touch $(RUN) $@
 
 $(BENCH): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "setup: installing what the benches need"
 	@$(PIP) install -c constraints.txt -e '.[dev,bench]'
-	@touch $(DEV) $@
+	@touch $(RUN) $(DEV) $@

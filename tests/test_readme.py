@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ def demo(tmp_path: Path) -> Iterator[dict[str, str]]:
     with running_server(tmp_path, "--demo", environment={}) as server:
         assert server.output().startswith("Demo Company is there.")  # and no log line before
         exported = dict(re.findall(r"^export (\w+)=(\S+)$", server.output(), re.MULTILINE))
-        yield {**exported, "URL": server.url}
+        yield {**exported, "PRICEKEEPER_URL": server.url}
 
 
 def blocks(language: str) -> list[str]:
@@ -32,6 +33,7 @@ def blocks(language: str) -> list[str]:
 def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
     """In order, in one shell: selection, lease, usage once, fallback, metrics."""
     script = "set -euo pipefail\n" + "\necho '---'\n".join(blocks("bash"))
+    script = script.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     done = subprocess.run(  # noqa: S603 - what the README says
         ["bash", "-c", script],  # noqa: S607
         env={"PATH": os.environ["PATH"], **demo},
@@ -42,20 +44,23 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     _, selection, lease, usage, fallback, operator = done.stdout.split("---\n")
     assert '"label": "premium"' in selection
-    assert '"granted":true' in lease
-    assert usage.count('"status":"accepted"') == 1
-    assert usage.count('"status":"duplicate"') == 1
+    assert '"granted": true' in lease
+    assert usage.count('"status": "accepted"') == 1
+    assert usage.count('"status": "duplicate"') == 1
     assert '"label": "standard"' in fallback
     assert "QUOTA_EXCEEDED" in fallback
     assert '"app_name": "Assistant"' in operator
     assert 'outcome="made"} 1.0' in operator
+    assert "standard ◂" in operator
+    for part in (selection, lease, usage, fallback, operator):
+        assert part.endswith("\n"), "a prompt would stand beside it"
 
 
 def test_the_python_works_as_pasted(demo: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With whatever model answers: the usage is counted."""
     (block,) = blocks("python")
-    for name in ("URL", "CLIENT_ID", "CLIENT_SECRET"):
-        monkeypatch.setenv(f"PRICEKEEPER_{name}", demo[name])
+    for name, value in demo.items():
+        monkeypatch.setenv(name, value)
     made = f"async def main(bedrock, messages):\n{textwrap.indent(block, '    ')}    return call\n"
     names: dict[str, Any] = {}
     exec(made, names)  # noqa: S102 - what the README says

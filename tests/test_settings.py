@@ -1,6 +1,7 @@
 """Settings: the environment, read once; a typo is told at start."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import (
+    CLIENT_SETTINGS,
     MEMORY,
     PREFIX_DEFAULT,
+    SETTINGS,
     AwsOffers,
     DynamoDbLocation,
     GenaiPackage,
@@ -19,6 +22,7 @@ from pricekeeper.settings import (
     parse_price_location,
     parse_store_location,
     read_settings,
+    unknown_settings,
 )
 
 LOOPBACK = "http://127.0.0.1:8000"
@@ -215,3 +219,62 @@ def test_whether_a_refresh_needs_the_secret() -> None:
         assert found.refresh_needs_secret is needed
     with pytest.raises(SettingsError, match="PRICEKEEPER_REFRESH_AUTH"):
         read_settings({"PRICEKEEPER_REFRESH_AUTH": "yes"})
+
+
+def test_known_names_are_no_news() -> None:
+    """The service's, a client's and the tests' own; and what is nobody's business of ours."""
+    names = {setting.name for setting in (*SETTINGS, *CLIENT_SETTINGS)}
+    known = dict.fromkeys(
+        {*names, "PRICEKEEPER_REQUIRE_ENGINE", "HOME", "PRICE", "PRICES_URL"}, "x"
+    )
+    assert unknown_settings(known) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("PRICEKEEPER_STROE", "PRICEKEEPER_STORE"),
+        ("PRICEKEEPER_DATADIR", "PRICEKEEPER_DATA_DIR"),
+        ("PRICEKEEPER_PROVISIONING_KEYS", "PRICEKEEPER_PROVISIONING_KEY"),
+        ("PRICEKEEPER_AGGREGATOR_INTERVAL", "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS"),
+        ("PRICEKEEPER_CLIENT_SECERT", "PRICEKEEPER_CLIENT_SECRET"),
+        ("PRICE_KEEPER_STORE", "PRICEKEEPER_STORE"),
+        ("PRICEKEPER_STORE", "PRICEKEEPER_STORE"),
+        ("pricekeeper_store", "PRICEKEEPER_STORE"),
+    ],
+)
+def test_a_misspelt_name_is_told_with_the_one_that_is_meant(name: str, meant: str) -> None:
+    """Its value is not told: it may be a secret."""
+    (told,) = unknown_settings({name: "s3cret", "PRICEKEEPER_STORE": "x"})
+    assert told.startswith(f"{name} is no setting")
+    assert told.endswith(f"do you mean {meant}?")
+    assert "s3cret" not in told
+
+
+def test_a_name_that_is_like_no_other_is_told_as_well() -> None:
+    """Without a guess."""
+    assert unknown_settings({"PRICEKEEPER_XYZZY": "1"}) == [
+        "PRICEKEEPER_XYZZY is no setting, and nobody reads it"
+    ]
+
+
+def test_what_kubernetes_sets_is_not_told() -> None:
+    """In every pod beside a service of that name; but a port that a person has set is."""
+    of_kubernetes = {
+        "PRICEKEEPER_SERVICE_HOST": "10.0.0.1",
+        "PRICEKEEPER_SERVICE_PORT": "8080",
+        "PRICEKEEPER_SERVICE_PORT_HTTP": "8080",
+        "PRICEKEEPER_PORT": "tcp://10.0.0.1:8080",
+        "PRICEKEEPER_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "PRICEKEEPER_PORT_8080_TCP_ADDR": "10.0.0.1",
+    }
+    assert unknown_settings(of_kubernetes) == []
+    assert len(unknown_settings({"PRICEKEEPER_PORT": "8080"})) == 1
+
+
+def test_a_misspelt_name_in_a_settings_file_is_told(tmp_path: Path) -> None:
+    """There it is an error, and says what may be meant."""
+    path = tmp_path / "settings"
+    path.write_text("PRICEKEEPER_STROE=sqlite:///x.db\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"line 1.*do you mean PRICEKEEPER_STORE\?"):
+        read_settings({"PRICEKEEPER_SETTINGS": str(path)})

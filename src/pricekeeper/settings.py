@@ -30,6 +30,10 @@ DRAIN: Final = "PRICEKEEPER_DRAIN_SECS"
 TRUSTED_PROXIES: Final = "PRICEKEEPER_TRUSTED_PROXIES"
 REFRESH_AUTH: Final = "PRICEKEEPER_REFRESH_AUTH"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
+URL: Final = "PRICEKEEPER_URL"
+CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
+CLIENT_SECRET: Final = "PRICEKEEPER_CLIENT_SECRET"  # noqa: S105 - its name
+RETRIEVAL_TOKEN: Final = "PRICEKEEPER_RETRIEVAL_TOKEN"  # noqa: S105 - its name
 _KNOWN: Final = frozenset(
     {
         STORE,
@@ -143,6 +147,20 @@ SETTINGS: Final = (
     Setting(REFRESH_AUTH, "optional", "required: /auth/refresh asks for the client's secret too"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
+CLIENT_SETTINGS: Final = (
+    Setting(URL, "", "where the service is, such as https://keeper.example.com"),
+    Setting(CLIENT_ID, "", "who is calling: org-ORG-app-APP, or org-ORG"),
+    Setting(CLIENT_SECRET, "", "its secret, as it was claimed"),
+    Setting(RETRIEVAL_TOKEN, "", "for pricekeeper credentials claim: what to claim a secret with"),
+)
+"""What is set where a client or the command line runs. The service does not look at them."""
+
+PREFIX: Final = "PRICEKEEPER_"
+_OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE"})
+_OF_KUBERNETES: Final = re.compile(
+    rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
+"""What Kubernetes sets in every pod beside a service that is called pricekeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +235,40 @@ def _settings_file(path: str | None) -> dict[str, str]:
             continue
         name, separator, value = text.partition("=")
         if not separator or name.strip() not in _KNOWN:
-            raise SettingsError(SETTINGS_FILE, f"{path}, line {number}: want NAME=value")
+            told = f"; {name.strip()} is no setting{_nearest(name.strip())}" if separator else ""
+            raise SettingsError(SETTINGS_FILE, f"{path}, line {number}: want NAME=value{told}")
         made[name.strip()] = value.strip()
     return made
+
+
+def unknown_settings(environment: Mapping[str, str]) -> list[str]:
+    """A sentence about each variable that looks like a setting and is none, without its value."""
+    known = {one.name for one in (*SETTINGS, *CLIENT_SETTINGS)} | _OF_DEVELOPMENT
+    return [
+        f"{name} is no setting, and nobody reads it{_nearest(name)}"
+        for name, value in sorted(environment.items())
+        if name not in known and _looks_like_a_setting(name, value)
+    ]
+
+
+def _looks_like_a_setting(name: str, value: str) -> bool:
+    if _OF_KUBERNETES.fullmatch(name):
+        return name == f"{PREFIX}PORT" and "://" not in value  # Kubernetes' own is a URL
+    upper = name.upper()
+    return upper.startswith(PREFIX) or (upper.startswith("PRICE") and bool(_nearest(name)))
+
+
+def _nearest(name: str) -> str:
+    """The setting that may be meant, if one is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for the few who need it
+
+    known, upper = [one.name for one in (*SETTINGS, *CLIENT_SETTINGS)], name.upper()
+    if not upper.startswith(PREFIX):
+        found = get_close_matches(upper, known, n=1, cutoff=0.9)
+    else:  # what is the same in all of them makes none of them like another
+        ends = [one.removeprefix(PREFIX) for one in known]
+        found = [PREFIX + end for end in get_close_matches(upper.removeprefix(PREFIX), ends, n=1)]
+    return f"; do you mean {found[0]}?" if found else ""
 
 
 def _api_limits(text: str) -> Mapping[str, int]:

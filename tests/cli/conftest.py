@@ -1,5 +1,6 @@
 """Commands run in this process, on a store of their own or against a real service."""
 
+import base64
 import io
 import json
 import logging
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import apsw
 import pytest
@@ -49,11 +51,12 @@ class Cli:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
     place: tuple[str, ...] = ()
+    program: str = "pricekeeper"
     secrets: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, *arguments: str, place: tuple[str, ...] | None = None) -> Done:
         words = [*arguments, *(self.place if place is None else place)]
-        self.monkeypatch.setattr(sys, "argv", ["pricekeeper", *words])
+        self.monkeypatch.setattr(sys, "argv", [self.program, *words])
         self.capsys.readouterr()
         try:
             main()
@@ -80,6 +83,16 @@ class Cli:
             token = answer["secret_retrieval"]["token"]
             claimed = self.ok("credentials", "claim", token)
             self.secrets[claimed["client_id"]] = claimed["client_secret"]
+
+    def log_in(self, client_id: str, user_agent: str) -> None:
+        """Open a session at the service, as an app that calls itself so."""
+        pair = base64.b64encode(f"{client_id}:{self.secrets[client_id]}".encode()).decode()
+        headers = {"Authorization": f"Basic {pair}", "User-Agent": user_agent}
+        request = Request(  # noqa: S310  # the loopback address
+            f"{self.place[1]}/auth/token", b"grant_type=client_credentials", headers
+        )
+        with urlopen(request, timeout=30) as answer:  # noqa: S310
+            assert answer.status == 200
 
     def become(self, client_id: str) -> None:
         """Use that client's credentials, where a service wants some."""

@@ -1,5 +1,6 @@
 """The command line's face: help with examples, --json everywhere, quick to start, clean output."""
 
+import io
 import json
 import os
 import re
@@ -80,9 +81,9 @@ def test_the_guides_examples_work(cli: Cli) -> None:
         if words[0] in ("serve", "demo"):
             continue  # they have tests of their own
         if words[:2] == ["credentials", "claim"]:
-            known["pkr_..."] = cli.ok("credentials", "rotate", exported)["secret_retrieval"][
-                "token"
-            ]
+            rotated = cli.ok("credentials", "rotate", exported)
+            typed = io.StringIO(rotated["secret_retrieval"]["token"])
+            cli.monkeypatch.setattr(sys, "stdin", typed)
         words = [known.get(word, word) for word in words]
         done = cli(*words)
         expected = 3 if "--session" in words else 0

@@ -187,7 +187,7 @@ def test_pictures_show_what_matters(anywhere: Cli) -> None:
         ("usage", "show", ORG, "chat"): ["premium ◂", "$0.00 of $70.50", "0.0 %"],
         ("limits", "show", ORG, "chat"): ["rpm", "60", "is full"],
         ("sessions", "list", ORG, "chat"): ["of at most 5 sessions"],
-        ("credentials", "rotate", ORG): ["pricekeeper credentials claim pkr_"],
+        ("credentials", "rotate", ORG): ["echo pkr_", "| pricekeeper credentials claim -"],
     }.items():
         shown = anywhere(*words)
         assert shown.code == 0, shown
@@ -212,3 +212,12 @@ def test_an_organisation_gets_a_key_of_its_own(anywhere: Cli) -> None:
     if anywhere.place:
         assert anywhere("org", "list", place=own).code == 4
     assert anywhere("credentials", "provisioning-key", NOBODY).code == 3
+
+
+def test_a_hint_calls_the_program_as_it_was_called(cli: Cli) -> None:
+    """Where a shell would not find it by its name, as in a fresh checkout."""
+    cli.ok("org", "put", ORG, *ORG_FLAGS)
+    cli.monkeypatch.setenv("PATH", str(cli.folder))
+    assert "| pricekeeper credentials claim -" in cli("credentials", "rotate", ORG).out
+    cli.program = ".venv/bin/pricekeeper"
+    assert "| .venv/bin/pricekeeper credentials claim -" in cli("credentials", "rotate", ORG).out

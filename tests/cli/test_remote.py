@@ -32,15 +32,15 @@ def test_the_key_can_be_given_on_the_command_line(
 def test_a_clients_own_matters_need_its_credentials(
     service: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None: usage. Another's: usage. A wrong secret: refused."""
+    """None, another's, a wrong secret: refused, each with the fix."""
     service.register()
     done = service("usage", "show", ORG, "chat")
-    assert done.code == 2
+    assert done.code == 4
     assert "PRICEKEEPER_CLIENT_ID" in done.err
 
     service.become(f"org-{ORG}-app-chat")
     done = service("usage", "show", ORG)
-    assert done.code == 2
+    assert done.code == 4
     assert f"org-{ORG}" in done.err
 
     monkeypatch.setenv("PRICEKEEPER_CLIENT_SECRET", "pks_wrong")
@@ -54,7 +54,7 @@ def test_an_organisation_sees_its_apps_but_not_their_sessions(service: Cli) -> N
     service.register()
     service.become(f"org-{ORG}")
     assert service.ok("limits", "show", ORG, "chat")["resources"]
-    assert service("sessions", "list", ORG, "chat").code == 2
+    assert service("sessions", "list", ORG, "chat").code == 4
 
 
 def test_looking_leaves_no_session_behind(service: Cli) -> None:

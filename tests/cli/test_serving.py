@@ -15,7 +15,7 @@ def test_an_address_that_is_taken_is_told_before_anything_is_made(cli: Cli) -> N
         port = taken.getsockname()[1]
         done = cli("serve", "--demo", "--port", str(port))
 
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert f"port {port} (Address already in use); choose another" in done.err
     assert len(done.err.splitlines()) == 1
     assert list(cli.folder.iterdir()) == []
@@ -25,7 +25,7 @@ def test_an_address_that_is_taken_is_told_before_anything_is_made(cli: Cli) -> N
 def test_the_demo_does_not_show_its_public_key_to_others(cli: Cli, host: str) -> None:
     """Everybody knows it, so it is good on loopback only; nothing is made, nothing is bound."""
     done = cli("serve", "--demo", "--host", host)
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert "PRICEKEEPER_PROVISIONING_KEY" in done.err
     assert "openssl rand -hex 32" in done.err
     assert list(cli.folder.iterdir()) == []

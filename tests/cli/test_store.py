@@ -78,7 +78,7 @@ def test_no_keys_are_made_beside_a_store_that_has_some_elsewhere(cli: Cli) -> No
     assert cli.ok("org", "get", ORG)["org_id"] == ORG
     assert cli.ok("credentials", "rotate", ORG, "chat")["secret_retrieval"]
     done = cli("credentials", "claim", token)
-    assert done.code == 1
+    assert done.code == 2
     assert "PRICEKEEPER_DATA_DIR" in done.err
     assert not elsewhere.exists()
 
@@ -147,7 +147,7 @@ def test_a_price_source_has_to_be_named(cli: Cli) -> None:
     """By option or setting; neither is a mistake that says which."""
     cli.ok("tables", "create")
     done = cli("prices", "refresh")
-    assert done.code == 1
+    assert done.code == 2
     assert "PRICEKEEPER_PRICE_SOURCE" in done.err
 
 
@@ -158,3 +158,26 @@ def test_a_key_is_added_and_signs_later(cli: Cli) -> None:
     assert cli.ok("keys", "rotate")["keys"] == 2
     dropped = cli.ok("keys", "rotate", "--drop-old")
     assert (dropped["keys"], dropped["dropped_old"]) == (1, True)
+
+
+def test_a_folder_that_a_command_makes_is_its_owners(cli: Cli) -> None:
+    """Whichever comes first: the doctor has nothing to say about it."""
+    cli.monkeypatch.setenv("PRICEKEEPER_STORE", f"sqlite:///{cli.folder}/data/store.db")
+    cli.ok("tables", "create")
+    assert stat.S_IMODE((cli.folder / "data").stat().st_mode) == 0o700
+    checks = cli("doctor", "--json").json["checks"]
+    assert [one["level"] for one in checks if one["name"] == "data folder"] == ["OK"]
+
+
+def test_a_misspelt_setting_is_told_by_every_command(cli: Cli) -> None:
+    """On stderr, so that the answer is the answer; the doctor has it among its checks."""
+    cli.register()
+    cli.monkeypatch.setenv("PRICEKEEPER_STROE", "sqlite:///elsewhere.db")
+    done = cli("org", "list", "--json")
+    assert [one["org_id"] for one in done.json] == [ORG]
+    told = "PRICEKEEPER_STROE is no setting, and nobody reads it; do you mean PRICEKEEPER_STORE?"
+    assert done.err == f"WARNING {told}\n"
+    doctor = cli("doctor", "--json")
+    assert doctor.err == ""
+    (check,) = (one for one in doctor.json["checks"] if one["level"] == "WARN")
+    assert (check["name"], check["told"]) == ("settings", told)

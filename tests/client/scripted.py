@@ -5,7 +5,21 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pricekeeper.clock import ManualClock
+
 LOST = "the request arrives, and the connection is closed"
+
+
+class HastyClock(ManualClock):
+    """Nobody waits: a pause is over at once, and is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses_ms: list[int] = []
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        self.pauses_ms.append(duration_ms)
+        self.advance_ms(duration_ms)
 
 
 @dataclass(frozen=True)
@@ -52,9 +66,49 @@ class ScriptedService:
         headers = dict(line.split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers.get("Content-Length", "0")))
         self.seen.append((head[0], headers, body))
-        step = self._script.pop(0) if self._script else Reply(500)
+        step = self._step(head[0], headers)
         if isinstance(step, Reply):
             writer.write(step.encoded())
             await writer.drain()
         writer.close()
         await writer.wait_closed()
+
+    def _step(self, line: str, headers: dict[str, str]) -> Reply | str:
+        del line, headers
+        return self._script.pop(0) if self._script else Reply(500)
+
+
+class TokenService(ScriptedService):
+    """Hands out a new token at each login; a call gets on with one that is not ``dead``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead: set[str] = set()
+        self.refusal = Reply(401, {"code": "UNAUTHORIZED", "detail": "no"})
+        self.logins: list[Reply] = []
+        """What to answer to the next logins instead of a token."""
+        self.issued: list[str] = []
+        self.used: list[str] = []
+        """The tokens of the calls, in order."""
+
+    def asked(self, path: str) -> int:
+        """How often that path was asked for."""
+        return sum(path in line for line in self.lines)
+
+    def end_sessions(self) -> None:
+        """Refuse every token that was issued so far."""
+        self.dead.update(self.issued)
+
+    def _step(self, line: str, headers: dict[str, str]) -> Reply:
+        if "/auth/revoke" in line:
+            return Reply()
+        if "/auth/" in line:
+            return self.logins.pop(0) if self.logins else self._token()
+        token = headers["Authorization"].removeprefix("Bearer ")
+        self.used.append(token)
+        return self.refusal if token in self.dead else Reply(body={"resources": {}})
+
+    def _token(self) -> Reply:
+        self.issued.append(f"at-{len(self.issued)}")
+        body = {"access_token": self.issued[-1], "refresh_token": "pkf", "expires_in": 3600}
+        return Reply(body=body)

@@ -1,11 +1,10 @@
 """What is sent again and what is not, and what every kind of answer becomes."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from client.scripted import LOST, Reply, ScriptedService
+from client.scripted import LOST, HastyClock, Reply, ScriptedService
 from free_port import free_port
 from pricekeeper.client import (
     Admin,
@@ -21,7 +20,6 @@ from pricekeeper.client import (
     UnreachableError,
 )
 from pricekeeper.client.transport import ATTEMPTS_MAX, path_of
-from pricekeeper.clock import ManualClock
 from pricekeeper.errors import FieldError, InvalidValueError
 
 ORG = "11111111-1111-4111-8111-111111111111"
@@ -31,18 +29,6 @@ RECORDED = Reply(
     202,
     {"request_id": "r", "status": "accepted", "cost_usd_micros": 1, "org_day": "20260123"},
 )
-
-
-class HastyClock(ManualClock):
-    """Nobody waits: a pause is over at once, and is remembered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pauses_ms: list[int] = []
-
-    async def sleep_ms(self, duration_ms: int) -> None:
-        self.pauses_ms.append(duration_ms)
-        self.advance_ms(duration_ms)
 
 
 def keeper_of(service: ScriptedService, clock: HastyClock | None = None) -> PriceKeeper:
@@ -108,20 +94,6 @@ async def test_nobody_there_is_told_apart_from_a_lost_reply() -> None:
     assert len(clock.pauses_ms) == ATTEMPTS_MAX - 1
 
 
-async def test_a_refused_token_is_replaced_once() -> None:
-    """Evicted or revoked: log in again; and if that is refused too, so be it."""
-    refused = Reply(401, {"code": "UNAUTHORIZED", "detail": "no"})
-    gone = Reply(400, {"error": "invalid_grant"})
-    async with ScriptedService(TOKEN, refused, gone, TOKEN, refused) as service:
-        keeper = keeper_of(service)
-        with pytest.raises(ForbiddenError):
-            await keeper.limits()
-        assert [line.split("/")[-1] for line in service.lines] == [
-            "token", "limits", "refresh", "token", "limits",
-        ]  # fmt: skip
-        await keeper.close()
-
-
 async def test_a_403_is_final() -> None:
     """The token is good, only not for this: another one would not help."""
     denied = Reply(403, {"code": "FORBIDDEN", "detail": "not yours"})
@@ -131,18 +103,6 @@ async def test_a_403_is_final() -> None:
             await keeper.limits()
         assert len(service.seen) == 2
         await keeper.close()
-
-
-async def test_many_requests_share_one_login() -> None:
-    """Whoever comes while a token is being fetched waits for that one."""
-    answers = [Reply(body={"resources": {}})] * 10
-    async with (
-        ScriptedService(TOKEN, *answers, Reply()) as service,
-        keeper_of(service) as keeper,
-    ):
-        await asyncio.gather(*(keeper.limits() for _ in range(10)))
-
-    assert sum("/auth/token" in line for line in service.lines) == 1
 
 
 async def test_a_redirect_is_not_followed() -> None:

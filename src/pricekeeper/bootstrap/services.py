@@ -1,6 +1,6 @@
 """What a running instance is made of, opened in order and closed in reverse.
 
-Nothing else constructs a store or a system clock. Closing drains: what was accepted is committed,
+No feature constructs a store or a system clock. Closing drains: what was accepted is committed,
 what was prefetched is given back, and only then does the store let go.
 """
 

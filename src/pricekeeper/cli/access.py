@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from pricekeeper.cli import secret_input
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, client_command, place_command
-from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, table, to_paste
-from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, to_paste
+from pricekeeper.cli.exits import MisusedError, hint_if_missing
+from pricekeeper.cli.listing import table
 from pricekeeper.cli.places import Place
+from pricekeeper.settings import RETRIEVAL_TOKEN
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
 overrides = typer.Typer(no_args_is_help=True, help="A model set by hand, until midnight.")
@@ -40,13 +44,28 @@ async def rotate(
 
 @place_command(credentials, "claim")
 async def claim(
-    place: Place, token: Annotated[str, typer.Argument(metavar="TOKEN", help="pkr_...")]
+    place: Place,
+    token: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOKEN",
+            help=f"The retrieval token, pkr_...; {secret_input.HELP}; else ${RETRIEVAL_TOKEN}.",
+            parser=secret_input.read_secret,
+        ),
+    ] = None,
 ) -> Outcome:
     """Turn a retrieval token into the secret: this is the only time that anybody sees it.
 
-    [dim]pricekeeper credentials claim pkr_... --json > secret.json[/dim]
+    [dim]echo pkr_... | pricekeeper credentials claim - --json > secret.json[/dim]
     """
-    answer = await place.admin.claim(token)
+    wanted = token or os.environ.get(RETRIEVAL_TOKEN)
+    if not wanted:
+        raise MisusedError(f"say the retrieval token: - for stdin, @FILE, or ${RETRIEVAL_TOKEN}")
+    with hint_if_missing(
+        "a retrieval token works once, for ten minutes; "
+        "'pricekeeper credentials rotate' makes another"
+    ):
+        answer = await place.admin.claim(wanted)
     parts = [
         Text("shown now and never again:", "dim"),
         to_paste(f"export PRICEKEEPER_CLIENT_ID={answer['client_id']}"),
@@ -128,7 +147,7 @@ async def list_sessions(place: Place, org: OrgArgument, app: OptionalApp = None)
             minute(session["created_at"]),
             minute(session["last_used_at"]),
             session["address"],
-            f"{session['user_agent'][:40]}{mine}",
+            f"{session['user_agent']}{mine}",
         )
     heading = Text(f"{len(answer['sessions'])} of at most {answer['limit']} sessions")
     return Outcome(answer, page(heading, rows) if answer["sessions"] else heading)
@@ -157,5 +176,6 @@ async def end_session(
     if session is None:
         await keeper.end_sessions()
         return Outcome({"status": "ended", "session_id": None}, done("all sessions have ended"))
-    await keeper.end_session(session)
+    with hint_if_missing("'pricekeeper sessions list' shows those that live"):
+        await keeper.end_session(session)
     return Outcome({"status": "ended", "session_id": session}, done(f"{session} has ended"))

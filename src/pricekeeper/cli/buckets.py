@@ -10,7 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page, table
+from pricekeeper.cli.drawing import page
+from pricekeeper.cli.listing import table
 from pricekeeper.cli.usage import limits
 from pricekeeper.settings import Settings
 

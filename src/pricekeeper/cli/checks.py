@@ -5,6 +5,7 @@ Each check is one line: OK, WARN (it works, but look) or FAIL (it does not), and
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import tempfile
@@ -32,7 +33,13 @@ from pricekeeper.credentials.strength import (
 from pricekeeper.errors import PriceKeeperError, SettingsError, StoreMisconfiguredError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
-from pricekeeper.settings import MEMORY, TRUSTED_PROXIES, Settings, SqliteLocation
+from pricekeeper.settings import (
+    MEMORY,
+    TRUSTED_PROXIES,
+    Settings,
+    SqliteLocation,
+    unknown_settings,
+)
 from pricekeeper.storage import Delete, Item, Key, Put, Store, tables_without_expiry
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.tokens import KeyFile
@@ -72,6 +79,8 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
         yield Check("settings", "FAIL", str(error), "mend that one, then look again")
         return
     yield Check("settings", "OK", f"the store is {store_name(settings)}")
+    for told in unknown_settings(os.environ):
+        yield Check("settings", "WARN", told, "correct its name, or unset it")
     yield _models(settings)
     yield _provisioning_key(settings)
     yield _proxies(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -15,7 +16,7 @@ from pricekeeper.cli.secret_ages import served_secrets
 from pricekeeper.client import Admin, PriceKeeper, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError
-from pricekeeper.settings import PROVISIONING_KEY
+from pricekeeper.settings import PROVISIONING_KEY, unknown_settings
 from pricekeeper.tenants import parse_client_id
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
@@ -24,6 +25,8 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
     """Whether it lives, is ready, knows our credentials and agrees about the time."""
     base, clock = url.rstrip("/"), SystemClock()
+    for told in unknown_settings(os.environ):
+        yield Check("settings", "WARN", told, "correct its name, or unset it")
     try:
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             async with session.get(f"{base}/healthz") as health:
@@ -41,8 +44,8 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
         yield Check("ready", "FAIL", told, "look at its store: pricekeeper doctor, over there")
     async for check in _key(target, url):
         yield check
-    if target.client_id and target.client_secret:
-        yield await _credentials(url, target.client_id, target.client_secret)
+    if target.client is not None:
+        yield await _credentials(url, *target.client)
     yield _skew(skew_ms)
     yield await clock_check(clock)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.command import Outcome, place_command
-from pricekeeper.cli.drawing import claim_hint, facts, page, rate_limits, table, to_paste, usd
-from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.drawing import claim_hint, facts, page, rate_limits, to_paste, usd
+from pricekeeper.cli.listing import table
 from pricekeeper.cli.places import Place
 from pricekeeper.cli.settings_input import (
     FileOption,
@@ -28,6 +27,7 @@ from pricekeeper.cli.settings_input import (
     settings_body,
     settings_file,
 )
+from pricekeeper.cli.terminal import harmless
 from pricekeeper.values import parse_app_id, parse_org_id
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ NameOption = Annotated[str | None, typer.Option("--name", help="What people call
 YamlOption = Annotated[
     bool, typer.Option("--yaml", help="Print a file that 'put --file' takes again.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @place_command(orgs, "put", may_create=True)
@@ -131,13 +130,12 @@ async def list_orgs(place: Place) -> Outcome:
     )
 
 
-@place_command(orgs, "delete")
-async def delete_org(place: Place, org: OrgArgument, *, yes: YesOption = False) -> Outcome:
+@place_command(orgs, "delete", asks=lambda given: f"End {given['org']} and all of its apps?")
+async def delete_org(place: Place, org: OrgArgument) -> Outcome:
     """End an organisation and all of its apps; their tokens stop working at once.
 
     [dim]pricekeeper org delete $ORG --yes[/dim]
     """
-    _confirm(f"End {org} and all of its apps?", yes=yes)
     await place.admin.delete_org(org)
     return Outcome({"org_id": org, "status": "deleted"}, Text(f"{org} is no more"))
 
@@ -208,15 +206,12 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
     return Outcome(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
 
 
-@place_command(apps, "delete")
-async def delete_app(
-    place: Place, org: OrgArgument, app: AppArgument, *, yes: YesOption = False
-) -> Outcome:
+@place_command(apps, "delete", asks=lambda given: f"End the app {given['app']} of {given['org']}?")
+async def delete_app(place: Place, org: OrgArgument, app: AppArgument) -> Outcome:
     """End an app; its tokens stop working at once.
 
     [dim]pricekeeper app delete $ORG chat --yes[/dim]
     """
-    _confirm(f"End the app {app} of {org}?", yes=yes)
     await place.admin.delete_app(org, app)
     answer = {"org_id": org, "app_id": app, "status": "deleted"}
     return Outcome(answer, Text(f"{app} is no more"))
@@ -246,14 +241,6 @@ def _shared(
     }
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise MisusedError("nobody is here to ask; say --yes if it is meant")
-    typer.confirm(question, abort=True, err=True)
-
-
 def _picture(answer: Mapping[str, Any]) -> RenderableType:
     """An organisation or app with all that holds for it."""
     settings = answer["configuration"]
@@ -264,7 +251,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
     def told(field: str, text: str) -> Text:
         return Text.assemble(text, ("  inherited", "dim") if field in inherited else "")
 
-    about: dict[str, RenderableType] = {"organisation": answer["org_id"]}
+    about: dict[str, str | Text] = {"organisation": answer["org_id"]}
     if "app_id" in answer:
         about["app"] = answer["app_id"]
     about |= {
@@ -279,5 +266,5 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "sessions": told("session_limit", f"{settings['session_limit']} at most"),
         "tight from": told("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
-    heading = Text.assemble((name, "bold"), (status, "green"))
+    heading = Text.assemble((harmless(name), "bold"), (harmless(status), "green"))
     return page(heading, facts(about), *claim_hint(answer.get("secret_retrieval")))

@@ -9,32 +9,44 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
-from pricekeeper.cli import exits
-from pricekeeper.cli.places import CLIENT_ID, CLIENT_SECRET, URL, Target, open_place, quiet_logs
+from pricekeeper.cli import exits, secret_input
+from pricekeeper.cli.places import Target, open_place, quiet_logs
+from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
-from pricekeeper.settings import CONFIG, PROVISIONING_KEY, STORE
+from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, CONFIG, PROVISIONING_KEY, STORE, URL
 
 
-def _where(flag: str, metavar: str, told: str, variable: str, *, read: bool = False) -> Any:
-    """An option about the place; ``read`` if Typer is to look at the variable, and not we."""
+def _where(flag: str, metavar: str, told: str, variable: str) -> Any:
+    """An option about the place."""
+    help_text = f"{told}; else ${variable}."
+    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel="Where")
+
+
+def _secret_where(flag: str, metavar: str, told: str, variable: str) -> Any:
+    """The same for a secret, which may also come from stdin or a file."""
+    help_text = f"{told}; {secret_input.HELP}; else ${variable}."
     return typer.Option(
         flag,
         metavar=metavar,
-        help=f"{told}; else ${variable}.",
-        envvar=variable if read else None,
-        show_envvar=False,
+        help=help_text,
+        parser=secret_input.read_secret,
         rich_help_panel="Where",
     )
 
 
+HELP_WIDTH_MIN: Final = 80
+"""For less Typer would cut words. A narrower terminal breaks the lines, and cuts nothing."""
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")]
 StoreOption = Annotated[str | None, _where("--store", "URL", "The store", STORE)]
 ConfigOption = Annotated[str | None, _where("--config", "FILE", "The deployment file", CONFIG)]
@@ -42,13 +54,13 @@ UrlOption = Annotated[
     str | None, _where("--url", "URL", "A running service instead of the store", URL)
 ]
 KeyOption = Annotated[
-    str | None, _where("--key", "KEY", "The service's provisioning key", PROVISIONING_KEY)
+    str | None, _secret_where("--key", "KEY", "The service's provisioning key", PROVISIONING_KEY)
 ]
 ClientIdOption = Annotated[
-    str | None, _where("--client-id", "ID", "The client to act as", CLIENT_ID, read=True)
+    str | None, _where("--client-id", "ID", "The client to act as", CLIENT_ID)
 ]
 ClientSecretOption = Annotated[
-    str | None, _where("--client-secret", "SECRET", "Its secret", CLIENT_SECRET, read=True)
+    str | None, _secret_where("--client-secret", "SECRET", "Its secret", CLIENT_SECRET)
 ]
 
 _STORE_OPTIONS: Final[Mapping[str, Any]] = {"store": StoreOption, "config": ConfigOption}
@@ -71,13 +83,17 @@ class Outcome:
 
 
 Command: TypeAlias = Callable[..., Awaitable[Outcome]]
+Question: TypeAlias = Callable[[Mapping[str, Any]], str]
+"""What to ask before a command runs, made of its arguments; one of these is ``yes``."""
 Decorator: TypeAlias = Callable[[Command], Command]
 
 
-def place_command(group: typer.Typer, name: str, *, may_create: bool = False) -> Decorator:
+def place_command(
+    group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
+) -> Decorator:
     """A command that works on a service with the provisioning key, or on the store."""
     run = functools.partial(_on_place, may_create=may_create)
-    return _registered(group, name, _KEY_OPTIONS, run)
+    return _registered(group, name, _KEY_OPTIONS, run, asks)
 
 
 def client_command(group: typer.Typer, name: str) -> Decorator:
@@ -116,6 +132,7 @@ def _registered(
     name: str,
     options: Mapping[str, Any],
     run: Callable[[Command, Target, Mapping[str, Any]], Awaitable[Outcome]],
+    asks: Question | None = None,
 ) -> Decorator:
     def decorate(function: Command) -> Command:
         @functools.wraps(function)
@@ -123,14 +140,25 @@ def _registered(
             target = Target(**{option: given.pop(option) for option in options})
             as_json = given.pop("as_json")
             quiet_logs()
+            if asks is not None:
+                _confirm(asks(given), yes=given.pop("yes"))
             outcome = asyncio.run(_awaited(run(function, target, given)))
             show(outcome, as_json=as_json)
 
-        _declare(command, function, options)
+        _declare(command, function, options, asks=asks is not None)
         group.command(name)(command)
         return function
 
     return decorate
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    """Ask a person, before the event loop runs: inside, the first ctrl-c would go unheard."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise exits.MisusedError("nobody is here to ask; say --yes if it is meant")
+    typer.confirm(harmless(question), abort=True, err=True)
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:
@@ -138,31 +166,36 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         print_json(outcome.answer)
     else:
-        Console().print(outcome.picture, soft_wrap=isinstance(outcome.picture, str))
+        make_console().print(outcome.picture, soft_wrap=True)
     if outcome.exit_code != exits.OK:
         raise typer.Exit(outcome.exit_code)
 
 
 def print_json(answer: Any) -> None:
-    """The answer on stdout, as it is."""
+    """The answer on stdout; nothing in it is an order to a terminal."""
     import msgspec  # noqa: PLC0415  # --help needs none
 
     text = msgspec.json.format(msgspec.json.encode(answer), indent=2)
-    sys.stdout.write(text.decode() + "\n")
+    sys.stdout.write(harmless_json(text.decode()) + "\n")
 
 
 async def _awaited(work: Awaitable[Outcome]) -> Outcome:
     return await work
 
 
-def _declare(command: Callable[..., None], function: Command, options: Mapping[str, Any]) -> None:
+def _declare(
+    command: Callable[..., None], function: Command, options: Mapping[str, Any], *, asks: bool
+) -> None:
     """Give the command the signature that Typer reads: the function's own, and the options.
 
-    The first parameter is the place, which does not come from the command line.
+    The first parameter is the place, which does not come from the command line. A command that asks
+    has ``--yes``, which the function does not see.
     """
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
     parameters = [one.replace(annotation=hints[one.name]) for one in own]
+    if asks:
+        parameters += [_keyword("yes", YesOption, default=False)]
     parameters += [_keyword("as_json", Json, default=False)]
     parameters += [_keyword(option, kind, default=None) for option, kind in options.items()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -176,8 +209,12 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def run_app(app: typer.Typer) -> None:
     """Run the command line; an error of ours becomes one line and its exit code."""
+    if shutil.get_terminal_size().columns < HELP_WIDTH_MIN:
+        from typer import rich_utils  # noqa: PLC0415  # it takes a while, and few need it
+
+        rich_utils.MAX_WIDTH = HELP_WIDTH_MIN
     try:
         app()
     except PriceKeeperError as error:
-        exits.tell(error, Console(stderr=True))
+        exits.tell(error, make_console(stderr=True))
         sys.exit(exits.exit_code(error))

@@ -8,13 +8,23 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from pricekeeper import __version__
 from pricekeeper.cli import access, buckets, clients, doctor, prices, upkeep, usage
 from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
+from pricekeeper.cli.exits import tell_unknown_settings
+from pricekeeper.cli.terminal import make_console
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,  # there are secrets among them
+)
+
+
+TELL_SETTINGS_THEMSELVES = ("doctor", "serve")
+"""The doctor does it among its checks, the service on stdout: its stderr is a log."""
 
 
 def _tell_version(wanted: bool) -> None:  # noqa: FBT001  # Typer's way
@@ -25,6 +35,7 @@ def _tell_version(wanted: bool) -> None:  # noqa: FBT001  # Typer's way
 
 @app.callback()
 def pricekeeper(
+    context: typer.Context,
     *,
     version: Annotated[
         bool,
@@ -43,6 +54,8 @@ def pricekeeper(
     found, 4 refused, 5 unavailable.
     """
     del version
+    if context.invoked_subcommand not in TELL_SETTINGS_THEMSELVES:
+        tell_unknown_settings(make_console(stderr=True))
 
 
 @app.command()
@@ -65,6 +78,8 @@ def serve(
     """
     from pricekeeper.cli import serving  # noqa: PLC0415
 
+    console = make_console()
+    tell_unknown_settings(console)
     serving.serve(
         host=host,
         port=port,
@@ -72,7 +87,7 @@ def serve(
         config=config,
         workers=workers,
         demo=demo,
-        console=Console(),
+        console=console,
     )
 
 

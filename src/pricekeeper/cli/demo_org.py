@@ -1,19 +1,35 @@
-"""The demo organisation of ``serve --demo``: something to try every command of the README on."""
+"""The demo organisation of ``serve --demo``: something to try every command of the README on.
+
+Its app keeps its secret from one start to the next, in a file of the data folder that only its
+owner can read, so that what was pasted into a terminal goes on working. No other secret is
+written anywhere: whoever can read that folder has the signing keys as well (ADR 80).
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.text import Text
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.credentials import Retrieval
+from pricekeeper.credentials.secret import SECRET_BYTES_MAX
 from pricekeeper.credentials.strength import PUBLIC_KEY
+from pricekeeper.errors import InvalidClientError
+from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, PROVISIONING_KEY, URL
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
 DEMO_KEY: Final = PUBLIC_KEY
 DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
+DEMO_CLIENT: Final = Client(DEMO_ORG, DEMO_APP)
+SECRET_FILE: Final = "demo-secret"  # noqa: S105  # its name
 GRACE_HOURS: Final = 24
 
 ORG_BODY: Final[dict[str, Any]] = {
@@ -30,24 +46,62 @@ ORG_BODY: Final[dict[str, Any]] = {
     },
 }
 
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
 
 async def prepare_demo(services: Services, url: str, console: Console) -> None:
-    """Create the organisation and its app, or give an existing app a new secret; print it once."""
+    """Create the organisation and its app, and print what to paste to work with them."""
     await services.provisioning.put_org(DEMO_ORG, ORG_BODY)
-    client = Client(DEMO_ORG, DEMO_APP)
     created = await services.provisioning.put_app(DEMO_ORG, DEMO_APP, {"app_name": "Assistant"})
-    retrieval = created.retrieval
-    if retrieval is None:
-        retrieval = (await services.credentials.rotate(client, GRACE_HOURS)).retrieval
-    claimed = await services.credentials.claim(retrieval.token.reveal())
-    console.print("[bold]Demo Company[/bold] is there. Paste this into another terminal, once:\n")
+    secret = await _kept_secret(services) or await _new_secret(services, created.retrieval)
+    heading = Text.assemble(("Demo Company", "bold"), " is there. ")
+    console.print(heading.append("Paste this into another terminal:\n"), soft_wrap=True)
     for name, value in (
-        ("URL", url),
-        ("KEY", services.settings.provisioning_key),
+        (URL, url),
+        # A key that somebody has chosen is a secret, and whoever has chosen it knows it.
+        *([(PROVISIONING_KEY, DEMO_KEY)] if services.settings.provisioning_key == DEMO_KEY else []),
         ("ORG", DEMO_ORG),
         ("APP", DEMO_APP),
-        ("CLIENT_ID", claimed.client_id),
-        ("CLIENT_SECRET", claimed.client_secret.reveal()),
+        (CLIENT_ID, DEMO_CLIENT.client_id),
+        (CLIENT_SECRET, secret),
     ):
-        console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
+        console.print(Text(f"export {name}={shlex.quote(value)}"), soft_wrap=True)
     console.print()
+
+
+async def _kept_secret(services: Services) -> str | None:
+    """The secret of an earlier start, if it opens this store and only its owner can read it."""
+    path = services.settings.data_dir / SECRET_FILE
+    try:
+        with path.open("rb") as file:
+            is_private = not os.fstat(file.fileno()).st_mode & _OTHERS
+            secret = file.read(SECRET_BYTES_MAX + 1).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+    if not is_private:
+        return None
+    try:
+        await services.credentials.authenticate(DEMO_CLIENT.client_id, secret)
+    except InvalidClientError:
+        return None
+    return secret
+
+
+async def _new_secret(services: Services, retrieval: Retrieval | None) -> str:
+    """Issue a secret for the demo's app and keep it; an old one goes on working for a day."""
+    if retrieval is None:
+        retrieval = (await services.credentials.rotate(DEMO_CLIENT, GRACE_HOURS)).retrieval
+    claimed = await services.credentials.claim(retrieval.token.reveal())
+    secret = claimed.client_secret.reveal()
+    _keep(services.settings.data_dir / SECRET_FILE, secret)
+    return secret
+
+
+def _keep(path: Path, secret: str) -> None:
+    """Replace the file as a whole. It is made for its owner alone, whatever was there before."""
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor, not a path
+        file.write(f"{secret}\n")
+    fresh.replace(path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, doctor_command
 from pricekeeper.cli.drawing import page
 from pricekeeper.cli.places import Target
+from pricekeeper.cli.terminal import harmless
 
 top = typer.Typer()
 
@@ -35,15 +35,13 @@ async def doctor(target: Target) -> Outcome:
         from pricekeeper.cli.checks import store_checks  # noqa: PLC0415
 
         checks = [check async for check in store_checks(target)]
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(no_wrap=True)
-    rows.add_column(no_wrap=True)
-    rows.add_column(overflow="fold")
+    width = max(len(check.name) for check in checks)
+    lines: list[Text] = []
     for check in checks:
-        told = Text(check.told)
+        level, told = (f"{check.level:<4}", _STYLES[check.level]), harmless(check.told)
+        lines.append(Text.assemble(level, f"  {check.name:<{width}}  ", told))
         if check.fix:
-            told.append(f"\n→ {check.fix}", "bold")
-        rows.add_row(Text(check.level, _STYLES[check.level]), check.name, told)
+            lines.append(Text(f"      {'':<{width}}  → {harmless(check.fix)}", "bold"))
     failed = sum(check.level == "FAIL" for check in checks)
     warned = sum(check.level == "WARN" for check in checks)
     verdict = Text("all is well", "green")
@@ -51,4 +49,4 @@ async def doctor(target: Target) -> Outcome:
         verdict = Text(f"{failed} failed, {warned} to look at", "red" if failed else "yellow")
     answer = {"checks": [asdict(check) for check in checks], "failed": failed, "warned": warned}
     code = exits.FAILED if failed else exits.OK
-    return Outcome(answer, page(verdict, rows), code)
+    return Outcome(answer, page(verdict, *lines), code)

@@ -1,22 +1,31 @@
-"""What people see: money, bars and tables, drawn the same way by every command."""
+"""What people see: money, bars and tables, drawn the same way by every command.
+
+Lines are not broken here: the terminal does that, and what is copied out of it is whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.segment import Segment
 from rich.text import Text
+
+from pricekeeper.cli.terminal import INDENT, harmless
 
 MICROS_PER_CENT: Final = 10_000
 MICROS_PER_USD: Final = 1_000_000
 BAR_WIDTH: Final = 24
 FULL_PCT: Final = 100
+PROGRAM: Final = "pricekeeper"
 
 STATUS_STYLES: Final[Mapping[str, str]] = {
     "NORMAL": "green",
@@ -44,36 +53,43 @@ def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:
     )
 
 
-def table(*columns: str, numbers: Iterable[str] = (), wraps: Iterable[str] = ()) -> Table:
-    """A calm table: a line under the heading, numbers to the right.
-
-    Where the terminal is narrow, only what ``wraps`` gives way.
-    """
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    right, soft = set(numbers), set(wraps)
-    for column in columns:
-        made.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=column not in soft,
-            overflow="fold",
-        )
-    return made
-
-
-def facts(pairs: Mapping[str, RenderableType]) -> Table:
+@dataclass(frozen=True, slots=True)
+class Facts:
     """Names and what is so, one a line."""
-    made = Table.grid(padding=(0, 2))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in pairs.items():
-        made.add_row(name, value)
-    return made
+
+    pairs: Mapping[str, str | Text]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(map(len, self.pairs), default=0)
+        for name, value in self.pairs.items():
+            told = Text(harmless(value)) if isinstance(value, str) else value
+            yield Text.assemble((f"{name:<{width}}", "dim"), INDENT, told)
 
 
-def page(heading: RenderableType, *parts: RenderableType) -> Group:
+@dataclass(frozen=True, slots=True)
+class Page:
     """A heading and what is under it, a little indented."""
-    return Group(heading, *(Padding(part, (0, 0, 0, 2), expand=False) for part in parts))
+
+    heading: Text
+    parts: Sequence[RenderableType]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.heading
+        inner = options.update(width=max(1, options.max_width - len(INDENT)))
+        for part in self.parts:
+            # Not Rich's Padding: it cuts off whatever is too long for its width.
+            for line in Segment.split_lines(console.render(part, inner)):
+                yield from (Segment(INDENT), *line, Segment.line())
+
+
+def facts(pairs: Mapping[str, str | Text]) -> Facts:
+    """Names and what is so, one a line."""
+    return Facts(pairs)
+
+
+def page(heading: Text, *parts: RenderableType) -> Page:
+    """A heading and what is under it, a little indented."""
+    return Page(heading, parts)
 
 
 def done(what: str, after: str = "") -> Text:
@@ -121,8 +137,16 @@ def duration(milliseconds: int) -> str:
 
 
 def to_paste(command: str) -> Text:
-    """A command that is never broken over lines."""
-    return Text(command, "bold", no_wrap=True, overflow="ignore")
+    """A command to copy."""
+    return Text(command, "bold")
+
+
+def _program() -> str:
+    """How this program was called, if a shell would not find it by its name."""
+    called = sys.argv[0]
+    if "/" not in called or Path(called).name != PROGRAM or shutil.which(PROGRAM) is not None:
+        return PROGRAM
+    return shlex.quote(called)
 
 
 def claim_hint(retrieval: Mapping[str, Any] | None) -> list[RenderableType]:
@@ -132,5 +156,6 @@ def claim_hint(retrieval: Mapping[str, Any] | None) -> list[RenderableType]:
     until = moment(retrieval["expires_at"])
     return [
         Text(f"its secret can be claimed once, until {until}:", "dim"),
-        to_paste(f"pricekeeper credentials claim {retrieval['token']}"),
+        # Through a pipe: command lines can be read by others, what a shell echoes can't.
+        to_paste(f"echo {retrieval['token']} | {_program()} credentials claim -"),
     ]

@@ -3,7 +3,7 @@
 ====  ============================================================================
 0     done
 1     failed: it was tried, and what came out is not what was wanted
-2     usage: the command line, or a file that it names, is wrong
+2     usage: the command line, a setting, or a file that one of them names, is wrong
 3     not found: there is no such organisation, app, session or retrieval token
 4     refused: credentials are missing, wrong, or not for this
 5     unavailable: the service or the store can't do it now; later may work
@@ -12,13 +12,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
-from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
+from pricekeeper.cli.terminal import harmless
+from pricekeeper.errors import (
+    DeploymentFileError,
+    PriceKeeperError,
+    SettingsError,
+    StoreMisconfiguredError,
+)
+from pricekeeper.settings import unknown_settings
 
 OK: Final = 0
 FAILED: Final = 1
@@ -59,10 +68,18 @@ class MisusedError(PriceKeeperError):
     code = "USAGE"
 
 
+class RefusedError(PriceKeeperError):
+    """Credentials are missing or not for this, which can be told without asking the service."""
+
+    code = "UNAUTHORIZED"
+
+
 def exit_code(error: PriceKeeperError) -> int:
     """The code for an error, whether it was raised here or told by a service."""
-    if isinstance(error, MisusedError):
+    if isinstance(error, (MisusedError, SettingsError, DeploymentFileError)):
         return USAGE
+    if isinstance(error, RefusedError):
+        return REFUSED
     if isinstance(error, StoreMisconfiguredError):
         return FAILED  # for a caller of the service that is 'not now'; for its operator it is not
     status = getattr(error, "status", None)
@@ -73,15 +90,43 @@ def exit_code(error: PriceKeeperError) -> int:
     return _BY_STATUS.get(status, FAILED)
 
 
+@contextmanager
+def hint_if_missing(hint: str) -> Iterator[None]:
+    """Tell what helps if what the block asks for is not there."""
+    try:
+        yield
+    except PriceKeeperError as error:
+        if exit_code(error) == NOT_FOUND:
+            error.add_note(hint)
+        raise
+
+
 def tell(error: PriceKeeperError, console: Console) -> None:
     """One line: the code, what happened, and what to do."""
-    line = Text.assemble((error.code, "bold red"), " ", " ".join(str(error).split()))
+    line = Text.assemble((_one_line(error.code), "bold red"), " ", _one_line(str(error)))
     if fix := _fix(error):
-        line.append(f"; {fix}", "dim")
+        line.append(f"; {_one_line(fix)}", "dim")
     console.print(line, soft_wrap=True, highlight=False)
 
 
+def tell_unknown_settings(console: Console) -> None:
+    """Say which variables look like settings and are none: a typing error would pass in silence."""
+    for told in unknown_settings(os.environ):
+        console.print(
+            Text.assemble(("WARNING", "bold yellow"), " ", _one_line(told)), soft_wrap=True
+        )
+
+
+def _one_line(text: str) -> str:
+    return harmless(" ".join(text.split()))
+
+
 def _fix(error: PriceKeeperError) -> str:
+    """What helps: what the command has noted, or what the service's answer says, or the code."""
+    if notes := getattr(error, "__notes__", None):
+        return "; ".join(notes)
+    if isinstance(error, RefusedError):
+        return ""  # it says so itself
     details: Mapping[str, Any] = getattr(error, "details", None) or {}
     problem = getattr(error, "problem", None)
     if problem is not None:

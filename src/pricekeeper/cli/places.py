@@ -11,14 +11,17 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.exits import MisusedError, RefusedError
 from pricekeeper.settings import (
+    CLIENT_ID,
+    CLIENT_SECRET,
     CONFIG,
     LOG_LEVEL,
     MEMORY,
     STORE,
+    URL,
     Settings,
     SqliteLocation,
     read_settings,
@@ -27,10 +30,6 @@ from pricekeeper.settings import (
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
     from pricekeeper.client import Admin, PriceKeeper
     from pricekeeper.tenants import Client
-
-URL: Final = "PRICEKEEPER_URL"
-CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
-CLIENT_SECRET: Final = "PRICEKEEPER_CLIENT_SECRET"  # noqa: S105  # the variable's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,13 @@ class Target:
     def provisioning_key(self) -> str | None:
         """The key to show to a service; none, if nobody has said one."""
         return self.key or self.settings().provisioning_key
+
+    @property
+    def client(self) -> tuple[str, str] | None:
+        """The client's id and secret to show to a service; none, if one of them was not said."""
+        client_id = self.client_id or os.environ.get(CLIENT_ID)
+        secret = self.client_secret or os.environ.get(CLIENT_SECRET)
+        return (client_id, secret) if client_id and secret else None
 
     def settings(self) -> Settings:
         """The settings of this process, with what the command line says instead."""
@@ -98,15 +104,16 @@ class Remote:
         """What concerns one client, with its own credentials or those of its organisation."""
         from pricekeeper.client import PriceKeeper  # noqa: PLC0415
 
-        client_id, secret = self._target.client_id, self._target.client_secret
-        if not client_id or not secret:
-            raise MisusedError(
+        credentials = self._target.client
+        if credentials is None:
+            raise RefusedError(
                 f"a service shows this to the client alone: set {CLIENT_ID} and {CLIENT_SECRET}, "
                 "or leave --url out and work on the store"
             )
+        client_id, secret = credentials
         allowed = {client.client_id} if itself else {client.client_id, client.org.client_id}
         if client_id not in allowed:
-            raise MisusedError(
+            raise RefusedError(
                 f"{client_id} can't see this: it takes the credentials of "
                 f"{' or '.join(sorted(allowed))}"
             )

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page, table
+from pricekeeper.cli.drawing import page
+from pricekeeper.cli.listing import Listing, table
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
 
@@ -155,11 +156,11 @@ def _checked(report: CheckReport) -> RenderableType:
     return page(Text.assemble(("prices ", "bold"), f"against {report.source}"), *parts)
 
 
-def _changes_table(old: str, new: str) -> Any:
+def _changes_table(old: str, new: str) -> Listing:
     return table("model", "price", old, new, numbers=[old, new], wraps=["price"])
 
 
-def _add_changes(rows: Any, label: str, changes: Sequence[Change], without: str) -> None:
+def _add_changes(rows: Listing, label: str, changes: Sequence[Change], without: str) -> None:
     if not changes:
         rows.add_row(label, without, "", "")
     for change in changes:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 import uvicorn
 from rich.console import Console
+from rich.text import Text
 from uvicorn.supervisors import Multiprocess
 
 from pricekeeper.bootstrap import STORE_WAIT_MS, open_services
@@ -73,10 +74,9 @@ def serve(
         url = f"http://{name}:{listening.getsockname()[1]}"
         asyncio.run(_prepare(settings, url, demo=demo, console=console))
         _tell_exposure(settings, host, listening.getsockname()[1], console)
-        console.print(
-            f"serving on [bold]{url}[/bold] ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
-        )
-        console.print(f"the API, readable: [bold]{url}/docs[/bold]", soft_wrap=True)
+        count = f" ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
+        console.print(Text.assemble("serving on ", (url, "bold"), count), soft_wrap=True)
+        console.print(Text.assemble("the API, readable: ", (f"{url}/docs", "bold")), soft_wrap=True)
         _run(
             listening,
             _DEMO_APP if for_demo else _APP,

@@ -1,6 +1,7 @@
 """Settings of organisations and apps as people write them: a YAML file, flags, or both.
 
-The file has the fields of the REST contract. A flag replaces the file's field of that meaning.
+The file has the fields of the REST contract. A flag replaces the file's field of that meaning; of
+quotas and rate limits it replaces those that it names, and the file's others stay.
 Money is in dollars on the command line, exact to the micro-dollar, and in micro-dollars in files.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.terminal import PIPE_WIDTH, is_harmless
 
 STDIN: Final = "-"
 
@@ -26,9 +29,49 @@ _LIMIT: Final = re.compile(
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MICROS_PER_USD: Final = 1_000_000
 
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """The fields of a file that the command line names."""
+
+    fields: Mapping[str, Any]
+
+
+def read_settings_file(path: str) -> SettingsFile:
+    """Read the file, or stdin."""
+    from pricekeeper.pricing.strict_yaml import (  # noqa: PLC0415  # --help needs none
+        InvalidYamlError,
+        load_strict_yaml,
+    )
+
+    try:
+        text = _read_stdin() if path == STDIN else Path(path).read_text(encoding="utf-8")
+        found = load_strict_yaml(text)
+    except OSError as error:
+        raise MisusedError(f"--file {path}: {error.strerror}") from error
+    except (InvalidYamlError, UnicodeDecodeError) as error:
+        raise MisusedError(f"--file {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise MisusedError(f"--file {path}: want fields, name: value")
+    return SettingsFile(found)
+
+
+def _read_stdin() -> str:
+    if sys.stdin.isatty():
+        typer.echo("settings in YAML, ctrl-d ends them:", err=True)
+    return sys.stdin.read()
+
+
+# Read while the command line is parsed: in the event loop the first ctrl-c would go unheard.
 FileOption = Annotated[
-    str | None,
-    typer.Option("--file", "-f", metavar="FILE", help="Settings in YAML; - reads stdin."),
+    SettingsFile | None,
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="Settings in YAML; - reads stdin.",
+        parser=read_settings_file,
+    ),
 ]
 OrderOption = Annotated[
     str | None,
@@ -56,34 +99,22 @@ TightOption = Annotated[
 ]
 
 
-def read_settings_file(path: str | None) -> dict[str, Any]:
-    """The fields in the file; none, if no file is named."""
-    if path is None:
-        return {}
-    from pricekeeper.pricing.strict_yaml import (  # noqa: PLC0415  # --help needs none
-        InvalidYamlError,
-        load_strict_yaml,
-    )
-
-    try:
-        text = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
-        found = load_strict_yaml(text)
-    except OSError as error:
-        raise MisusedError(f"--file {path}: {error.strerror}") from error
-    except (InvalidYamlError, UnicodeDecodeError) as error:
-        raise MisusedError(f"--file {path}: {error}") from error
-    if not isinstance(found, dict):
-        raise MisusedError(f"--file {path}: want fields, name: value")
-    return found
-
-
-def settings_body(file: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def settings_body(file: SettingsFile | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a PUT: the file's fields, and over them the flags that were given."""
-    body = read_settings_file(file)
-    body |= {name: value for name, value in given.items() if value is not None}
+    body = {} if file is None else dict(file.fields)
+    for name, value in given.items():
+        if value is not None:
+            body[name] = _merged(body.get(name), value)
     if not body:
         raise MisusedError("say what it shall be, with --file or with flags; see --help")
     return body
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """The new value; where both are mappings, the old one with the new one's entries in it."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
 
 
 def parse_order(text: str | None) -> list[str] | None:
@@ -143,4 +174,8 @@ def settings_file(answer: Mapping[str, Any]) -> str:
 
         own = set(INHERITED) - set(answer["inherited_fields"])
         fields = {field: value for field, value in fields.items() if field in own}
-    return yaml.safe_dump({name: answer[name], **fields}, sort_keys=False, allow_unicode=True)
+    settings = {name: answer[name], **fields}
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=PIPE_WIDTH)
+    if not is_harmless(text):  # YAML's own escapes, so that it means the same when it is put again
+        text = yaml.safe_dump(settings, sort_keys=False, width=PIPE_WIDTH)
+    return text

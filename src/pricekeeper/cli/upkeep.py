@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import done, facts, page, table
+from pricekeeper.cli.drawing import done, facts, page
+from pricekeeper.cli.listing import table
 from pricekeeper.cli.places import is_missing_file
 from pricekeeper.errors import StoreMisconfiguredError
 from pricekeeper.settings import Settings
@@ -40,7 +40,7 @@ async def aggregate(settings: Settings) -> Outcome:
     if report.failed:
         heading = Text(f"{report.failed} totals could not be brought up to date", "bold red")
     lag = "unknown: the first run" if report.lag_ms is None else f"{report.lag_ms / 1000:.1f} s"
-    about: dict[str, RenderableType] = {
+    about: dict[str, str | Text] = {
         "days looked at": str(report.days),
         "accounts": str(report.accounts),
         "totals written": str(report.written),

@@ -12,17 +12,9 @@ from rich.text import Text
 
 from pricekeeper.cli.clients import AppArgument, OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, client_command
-from pricekeeper.cli.drawing import (
-    FULL_PCT,
-    STATUS_STYLES,
-    minute,
-    moment,
-    page,
-    pct_bar,
-    table,
-    usd,
-)
+from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, minute, moment, page, pct_bar, usd
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.listing import table
 from pricekeeper.cli.places import Place
 
 usage = typer.Typer(no_args_is_help=True, help="What was spent.")

@@ -7,6 +7,9 @@
             reply = bedrock.converse(modelId=call.model_id, messages=messages)
             call.used(reply)
 
+A call that Bedrock itself refused is free. After any other failure nobody knows what is billed, so
+nothing is given back; `call.at_most` names what is recorded then.
+
 `keeper.select`, `keeper.acquire` and `keeper.record` are its parts, for whoever needs them apart.
 Tokens are fetched, renewed and replaced behind the scenes. What an app acts on comes as values;
 what is only shown comes as the JSON of the REST contract. Errors are in `client.errors`.

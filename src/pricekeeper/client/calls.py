@@ -8,8 +8,13 @@
 
 On the way in it asks which model to use and takes the tokens; `QuotaSpentError` and
 `RateLimitedError` say why not, and until when. On the way out it records the usage once, and
-settles the lease to the tokens that were really used. A block that fails before it has said what
-was used gives its tokens back: Bedrock does not bill a call that failed.
+settles the lease to the tokens that were really used.
+
+A block is for one call of a model. If it fails before it has said what was used, then what Bedrock
+bills is known in one case only: Bedrock itself refused the call before any output (see
+`client.refusals`), and the tokens are given back. In every other case the usage is unknown: the
+tokens stay taken, `ModelCall.usage_unknown` is set, the error carries a note that says so, and
+what `ModelCall.at_most` has named is recorded as an error.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from pricekeeper.client.answers import Recorded, Selection
 from pricekeeper.client.errors import ServiceError
+from pricekeeper.client.refusals import is_free_refusal
 from pricekeeper.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -38,13 +44,17 @@ class ModelCall:
         self.request_id = str(uuid.uuid4())
         """What the usage is recorded under."""
         self.recorded: Recorded | None = None
-        """What it came to, once the block has ended."""
+        """What it came to, once the block has ended; the upper bound, if the usage is unknown."""
+        self.usage_unknown = False
+        """Whether the block has ended and nobody knows what Bedrock bills for the call."""
         self._keeper = keeper
         self._consume = dict(consume)
         self._settle = settle
         self._selection: Selection | None = None
         self._lease: Lease | None = None
         self._usage: dict[str, Any] | None = None
+        self._most: dict[str, Any] | None = None
+        self._never_called = False
 
     @property
     def selection(self) -> Selection:
@@ -85,6 +95,18 @@ class ModelCall:
         """Say what it used in numbers; what was said last counts."""
         self._usage = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
 
+    def used_nothing(self) -> None:
+        """Say that the model was not called, so that the tokens are given back."""
+        self._never_called = True
+
+    def at_most(self, input_tokens: int, output_tokens: int, **more: Unpack[UsageFields]) -> None:
+        """Say before the call what one attempt can use at the most.
+
+        It is recorded if what was used does not become known. ``output_tokens`` is the call's
+        ``maxTokens``; a prompt has at most as many tokens as it has bytes in UTF-8.
+        """
+        self._most = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
+
     async def __aenter__(self) -> Self:
         self._selection = await self._keeper.select()
         if self._consume:
@@ -98,24 +120,44 @@ class ModelCall:
         trace: TracebackType | None,
     ) -> None:
         # Not to be cut short: a call that was made and is not recorded is lost money.
-        ending = asyncio.ensure_future(self._end(failed=error is not None))
+        ending = asyncio.ensure_future(self._end(error))
         try:
             await asyncio.shield(ending)
         except ServiceError as failure:
             if error is None:
                 raise
             error.add_note(f"and the price keeper could not be told: {failure}")
+        if self.usage_unknown:
+            self._tell_unknown(error)
 
-    async def _end(self, *, failed: bool) -> None:
+    async def _end(self, error: BaseException | None) -> None:
         if self._usage is not None:
             self.recorded = await self._keeper.record(
                 self.label, **self._usage, request_id=self.request_id
             )
             await self._adjust(self._usage)
-        elif not failed:
+        elif self._never_called or (error is not None and is_free_refusal(error)):
+            if self._lease is not None:
+                await self._lease.release()
+        else:
+            self.usage_unknown = True
+            await self._record_most()
+
+    async def _record_most(self) -> None:
+        """Record the upper bound, if there is one: what is not known is not nothing."""
+        if self._most is None:
+            return
+        about = {"bedrock_model_id": self.model_id, "status": "ERROR", **self._most}
+        self.recorded = await self._keeper.record(self.label, **about, request_id=self.request_id)
+
+    def _tell_unknown(self, error: BaseException | None) -> None:
+        """Tell the caller, with an error of our own if there is none to add a note to."""
+        if error is None:
             raise InvalidValueError("call", "has not said what it used; say it with call.used()")
-        elif self._lease is not None:
-            await self._lease.release()
+        told = "nothing is recorded, as no upper bound was given with call.at_most()"
+        if self.recorded is not None:
+            told = f"its upper bound is recorded as {self.request_id}"
+        error.add_note(f"what this call used is not known: its tokens stay taken, and {told}")
 
     async def _adjust(self, usage: Mapping[str, Any]) -> None:
         """Settle the lease: Bedrock counts what it read, wrote to a cache, and answered."""

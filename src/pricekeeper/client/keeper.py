@@ -15,6 +15,7 @@ from typing import Any, Final, Self, TypedDict, Unpack
 
 from pricekeeper.client.answers import Recorded, Selection
 from pricekeeper.client.calls import TOKENS, ModelCall
+from pricekeeper.client.refusals import is_free_refusal
 from pricekeeper.client.tokens import Tokens
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
@@ -26,10 +27,11 @@ from pricekeeper.client.transport import (
 )
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import InvalidValueError, SettingsError
+from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, URL
 from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.values import parse_app_id
 
-ENVIRONMENT: Final = ("PRICEKEEPER_URL", "PRICEKEEPER_CLIENT_ID", "PRICEKEEPER_CLIENT_SECRET")
+ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
 
 
 class UsageFields(TypedDict, total=False):
@@ -221,7 +223,11 @@ class PriceKeeper:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Tokens that were taken. As a context manager it gives them back if the block fails."""
+    """Tokens that were taken.
+
+    As a context manager it gives them back if Bedrock refused the call inside (`client.refusals`).
+    After any other failure it is not known what was used, and they stay taken.
+    """
 
     _keeper: PriceKeeper = field(repr=False)
     id: str
@@ -239,6 +245,6 @@ class Lease:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+    async def __aexit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and is_free_refusal(error):
             await self.release()

@@ -1,7 +1,11 @@
 """An app's tokens: fetched at the first request, renewed before they end, replaced when refused.
 
-Whoever comes while another request is fetching waits for that one. The session is ended when
-the client closes, so that a process that is restarted often does not push out its siblings.
+Requests that need a token at the same time share one login, and its failure. A token that was
+refused is not sent again. A login that the service refuses is not tried again at once, and one
+that it puts off is tried again when the service says so.
+
+The session is ended when the client closes, so that a process that is restarted often does not
+push out its siblings.
 """
 
 from __future__ import annotations
@@ -13,12 +17,25 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from pricekeeper.client.errors import RejectedError, ServiceError
-from pricekeeper.client.transport import Request, Wire
+from pricekeeper.client.errors import (
+    ForbiddenError,
+    RateLimitedError,
+    RejectedError,
+    ServiceError,
+    UnavailableError,
+)
+from pricekeeper.client.transport import ATTEMPTS_MAX, PAUSE_MAX_MS, Request, Wire, pause_ms
 from pricekeeper.clock import Clock
 
 MARGIN_SECS_MAX: Final = 60
 """A token is renewed this long before its end, or a tenth of its life if that is less."""
+PUT_OFF_MAX: Final = 10
+"""How often a login is tried again that the service has put off, for `PAUSE_MAX_MS` at the most."""
+REFUSED_MS: Final = 1_000
+"""For how long a refused login is the answer to every request that needs one."""
+UNPROVEN_MS: Final = 10_000
+"""How long ago a token was accepted when a 429 makes one doubt it."""
+DOUBT_EVERY_MS: Final = 60_000
 
 
 class Tokens:
@@ -33,7 +50,12 @@ class Tokens:
         self._access = ""
         self._refresh = ""
         self._renew_at_ms = 0
-        self._one_at_a_time = asyncio.Lock()
+        self._renew_at_wall_ms = 0
+        self._accepted_at_ms = 0
+        self._doubted_at_ms: int | None = None
+        self._obtaining: asyncio.Task[str] | None = None
+        self._refusal: ServiceError | None = None
+        self._refused_until_ms = 0
         self.logins = 0
         """Sessions that were opened."""
         self.renewals = 0
@@ -41,20 +63,42 @@ class Tokens:
 
     async def headers(self) -> Mapping[str, str]:
         """An access token that is good for a while."""
-        if not self._is_fresh():
-            async with self._one_at_a_time:
-                if not self._is_fresh():
-                    await self._obtain()
-        return {"Authorization": f"Bearer {self._access}"}
+        access = self._access if self._is_fresh() else await self._obtain_shared()
+        return {"Authorization": f"Bearer {access}"}
+
+    def accept(self, accepted: Mapping[str, str]) -> None:
+        """Note that the service knows the token."""
+        if self._is_current(accepted):
+            self._accepted_at_ms = self._clock.monotonic_ms()
 
     async def renew(self, refused: Mapping[str, str]) -> bool:
         """Forget the token if it is still the refused one; the next request gets another."""
-        if refused.get("Authorization") == f"Bearer {self._access}":
+        if self._is_current(refused):
             self._access = ""
+            # A token that is refused before its time has lost its session, and with it the refresh
+            # token. The wall clock decides: it goes on while a machine sleeps.
+            if self._clock.now_ms() < self._renew_at_wall_ms:
+                self._refresh = ""
         return True
+
+    async def doubt(self, limited: Mapping[str, str]) -> bool:
+        """Forget the token if a 429 may hide that it is refused; at most once a minute.
+
+        A service that has refused too many tokens of an address may answer 429 instead of 401.
+        Whoever then waits for a 401 waits for as long as its token would have lived.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if not self._is_current(limited) or now_ms - self._accepted_at_ms < UNPROVEN_MS:
+            return False
+        if self._doubted_at_ms is not None and now_ms - self._doubted_at_ms < DOUBT_EVERY_MS:
+            return False
+        self._doubted_at_ms = now_ms
+        return await self.renew(limited)
 
     async def end(self) -> None:
         """End the session. One that can't be ended now ends by itself, in time."""
+        if self._obtaining is not None:
+            await asyncio.wait([self._obtaining])
         if self._refresh:
             body = {"token": self._refresh}
             self._refresh = self._access = ""
@@ -64,26 +108,74 @@ class Tokens:
     def _is_fresh(self) -> bool:
         return bool(self._access) and self._clock.monotonic_ms() < self._renew_at_ms
 
-    async def _obtain(self) -> None:
+    def _is_current(self, headers: Mapping[str, str]) -> bool:
+        return headers.get("Authorization") == f"Bearer {self._access}"
+
+    async def _obtain_shared(self) -> str:
+        """A new access token, from the login that is under way or else from a new one."""
+        if self._obtaining is None:
+            self._obtaining = asyncio.create_task(self._obtain())
+            self._obtaining.add_done_callback(self._end_obtaining)
+        # A request that is cancelled leaves it to those that wait for the same one.
+        return await asyncio.shield(self._obtaining)
+
+    def _end_obtaining(self, task: asyncio.Task[str]) -> None:
+        self._obtaining = None
+        if not task.cancelled():
+            task.exception()  # seen: those who wait for it raise it, and there may be none left
+
+    async def _obtain(self) -> str:
         """Go on with the session, or open a new one if it is over."""
+        if self._refusal is not None and self._clock.monotonic_ms() < self._refused_until_ms:
+            raise self._refusal
+        attempts, put_off = 1, 0
+        while True:  # ends: at most ATTEMPTS_MAX times unavailable and PUT_OFF_MAX times put off
+            try:
+                return await self._refresh_or_log_in()
+            except RateLimitedError as error:
+                wait_ms = (error.retry_after_secs or 1) * 1000
+                if put_off == PUT_OFF_MAX or wait_ms > PAUSE_MAX_MS:
+                    self._remember_refusal(error, wait_ms)
+                    raise
+                put_off += 1
+                await self._clock.sleep_ms(pause_ms(error, attempts))
+            except UnavailableError as error:
+                if attempts == ATTEMPTS_MAX:
+                    raise
+                await self._clock.sleep_ms(pause_ms(error, attempts))
+                attempts += 1
+            except (ForbiddenError, RejectedError) as error:
+                self._remember_refusal(error, REFUSED_MS)
+                raise
+
+    async def _refresh_or_log_in(self) -> str:
         if self._refresh:
             body = {"grant_type": "refresh_token", "refresh_token": self._refresh}
             try:
-                await self._ask("/auth/refresh", body, {})
-            except RejectedError:
+                access = await self._ask("/auth/refresh", body)
+            except (RejectedError, ForbiddenError):
                 self._refresh = ""
             else:
                 self.renewals += 1
-                return
-        await self._ask("/auth/token", {"grant_type": "client_credentials"}, self._basic)
+                return access
+        access = await self._ask("/auth/token", {"grant_type": "client_credentials"})
         self.logins += 1
+        return access
 
-    async def _ask(self, path: str, body: Mapping[str, str], headers: Mapping[str, str]) -> None:
-        asked_at_ms = self._clock.monotonic_ms()
+    async def _ask(self, path: str, body: Mapping[str, str]) -> str:
+        asked_at_ms, asked_at_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         answer: Mapping[str, Any] = await self._wire.exchange(
-            Request("POST", path, body=body), headers
+            Request("POST", path, body=body), self._basic
         )
         life_secs = int(answer["expires_in"])
-        margin_secs = min(MARGIN_SECS_MAX, life_secs // 10)
+        lasts_ms = (life_secs - min(MARGIN_SECS_MAX, life_secs // 10)) * 1000
         self._access, self._refresh = answer["access_token"], answer["refresh_token"]
-        self._renew_at_ms = asked_at_ms + (life_secs - margin_secs) * 1000
+        self._renew_at_ms = asked_at_ms + lasts_ms
+        self._renew_at_wall_ms = asked_at_wall_ms + lasts_ms
+        self._accepted_at_ms = self._clock.monotonic_ms()
+        return self._access
+
+    def _remember_refusal(self, error: ServiceError, wait_ms: int) -> None:
+        """Answer with this error for a while, so that an app's calls do not become logins."""
+        self._refusal = error
+        self._refused_until_ms = self._clock.monotonic_ms() + wait_ms

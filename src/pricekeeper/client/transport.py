@@ -2,7 +2,8 @@
 
 `Admin` and `PriceKeeper` say what they want as `Request` values and know no more. Over HTTP a
 request is sent again only if that can't do it twice (``repeatable``) or if it was surely not
-done: the access token was refused, or no connection came about.
+done: the access token was refused, or no connection came about. A refused access token is not sent
+again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import yarl
 from pricekeeper import __version__
 from pricekeeper.client.errors import (
     ForbiddenError,
+    RateLimitedError,
     ReplyLostError,
+    ServiceError,
     UnavailableError,
     UnreachableError,
     error_of,
@@ -33,6 +36,11 @@ ATTEMPTS_MAX: Final = 3
 PAUSE_FIRST_MS: Final = 100
 PAUSE_MAX_MS: Final = 2_000
 CONNECTIONS_MAX: Final = 100
+RENEWALS_MAX: Final = 2
+"""How often a request gets another token for one that was refused. More than once: where an app has
+more processes than sessions, a sibling's login can end a token before its first use."""
+API_LIMIT: Final = "requests"
+"""What the service calls a limit of its own, in distinction from those that tenants have."""
 
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _encode = msgspec.json.Encoder().encode
@@ -68,8 +76,16 @@ class Authorisation(Protocol):
         """The headers to send now."""
         ...
 
+    def accept(self, accepted: Mapping[str, str]) -> None:
+        """The service knew these."""
+        ...
+
     async def renew(self, refused: Mapping[str, str]) -> bool:
         """The service refused these; whether there may be better ones now."""
+        ...
+
+    async def doubt(self, limited: Mapping[str, str]) -> bool:
+        """The service put these off; whether there may be better ones now."""
         ...
 
     async def end(self) -> None:
@@ -142,23 +158,36 @@ class HttpTransport:
 
     async def send(self, request: Request) -> Any:
         """The answer's JSON; raises for a problem."""
-        attempts, renewed = 1, False
-        while True:  # ends: one renewal, and at most ATTEMPTS_MAX times unavailable
-            headers: Mapping[str, str] | None = None
+        attempts, renewals = 1, 0
+        while True:  # ends: at most RENEWALS_MAX renewals and ATTEMPTS_MAX times unavailable
+            headers = await self._authorisation.headers()
             try:
-                headers = await self._authorisation.headers()
-                return await self._wire.exchange(request, headers)
-            except ForbiddenError as error:
-                expired = headers is not None and error.status == HTTPStatus.UNAUTHORIZED
-                if renewed or not expired or not await self._authorisation.renew(headers or {}):
+                answer = await self._wire.exchange(request, headers)
+            except (ForbiddenError, RateLimitedError) as error:
+                if renewals == RENEWALS_MAX or not await self._is_renewed(error, headers):
                     raise
-                renewed = True
+                if renewals:  # the siblings had better not all come back at once
+                    await self._clock.sleep_ms(secrets.randbelow(PAUSE_FIRST_MS))
+                renewals += 1
             except UnavailableError as error:
-                not_sent = headers is None or isinstance(error, UnreachableError)
+                not_sent = isinstance(error, UnreachableError)
                 if attempts == ATTEMPTS_MAX or not (request.repeatable or not_sent):
                     raise
-                await self._clock.sleep_ms(_pause_ms(error, attempts))
+                await self._clock.sleep_ms(pause_ms(error, attempts))
                 attempts += 1
+            else:
+                self._authorisation.accept(headers)
+                return answer
+
+    async def _is_renewed(
+        self, error: ForbiddenError | RateLimitedError, headers: Mapping[str, str]
+    ) -> bool:
+        """Whether another token may have another answer."""
+        if isinstance(error, RateLimitedError):
+            is_of_the_api = {one.limit for one in error.violations} == {API_LIMIT}
+            return is_of_the_api and await self._authorisation.doubt(headers)
+        is_refused = error.status == HTTPStatus.UNAUTHORIZED
+        return is_refused and await self._authorisation.renew(headers)
 
     async def close(self) -> None:
         """End the session, if there is one, and let go of the connections."""
@@ -177,21 +206,29 @@ class ApiKey:
     async def headers(self) -> Mapping[str, str]:
         return self._headers
 
+    def accept(self, accepted: Mapping[str, str]) -> None:
+        """A key does not change."""
+
     async def renew(self, refused: Mapping[str, str]) -> bool:
         """There is no other key."""
         del refused
+        return False
+
+    async def doubt(self, limited: Mapping[str, str]) -> bool:
+        """There is no other key."""
+        del limited
         return False
 
     async def end(self) -> None:
         """A key has no session."""
 
 
-def _pause_ms(error: UnavailableError, attempts: int) -> int:
+def pause_ms(error: ServiceError, attempts: int) -> int:
     """As long as the service says, or longer each time; and a bit more, each client another."""
-    pause_ms = PAUSE_FIRST_MS << attempts
+    told_ms = PAUSE_FIRST_MS << attempts
     if error.retry_after_secs is not None:
-        pause_ms = error.retry_after_secs * 1000
-    return min(PAUSE_MAX_MS, pause_ms) + secrets.randbelow(PAUSE_FIRST_MS)
+        told_ms = error.retry_after_secs * 1000
+    return min(PAUSE_MAX_MS, told_ms) + secrets.randbelow(PAUSE_FIRST_MS)
 
 
 def _reason(error: Exception) -> str:

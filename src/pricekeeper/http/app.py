@@ -34,9 +34,6 @@ OPERATIONS: Final = (
     *health.OPERATIONS,
 )
 
-STORE_WAIT_MS: Final = 60_000
-"""For how long a start waits for a store that keeps failing."""
-
 
 def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
     """An application that opens its services when it starts and drains them when it stops."""

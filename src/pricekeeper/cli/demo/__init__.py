@@ -38,6 +38,7 @@ from pricekeeper.cli.demo.traffic import (
 from pricekeeper.cli.demo.view import View, going_on, summary
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.places import quiet_logs
+from pricekeeper.cli.terminal import make_console
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.pricing import load_catalogue
@@ -73,7 +74,7 @@ def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: 
     """Live through the day, show it, and check its sums."""
     quiet_logs()
     org_id = str(uuid.uuid4())
-    console = Console()
+    console = make_console()
     with _folder(keep) as folder:
         shown = None if as_json else console
         result = asyncio.run(_live(folder, org_id, secs, plan_day(calls, seed), shown))
@@ -89,6 +90,7 @@ def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: 
                 missing=result.missing,
             ),
             going_on(None if keep is None else f"sqlite:///{Path(keep).resolve()}/demo.db", org_id),
+            soft_wrap=True,
         )
     if result.exit_code != exits.OK:
         raise typer.Exit(result.exit_code)

@@ -240,9 +240,7 @@ class Company:
             after = {one["session_id"] for one in (await fresh.sessions())["sessions"]}
             refused = await self._is_refused(token)
         if before - after and refused:
-            told = (
-                f"a new pod logged in: session {min(before - after)[:7]}… ended, its token refused"
-            )
+            told = f"a new pod logged in: session {min(before - after)} ended, its token refused"
             self._note("evicted", SUPPORT.app_id, told)
 
     async def _is_refused(self, token: Mapping[str, str]) -> bool:

@@ -20,14 +20,19 @@ from pricekeeper.cli.demo.board import AppState, Board, Event
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.ledger import Difference, Ledger
 from pricekeeper.cli.demo.traffic import COMPANY, DAY_MS, LABELS, ZONE
-from pricekeeper.cli.drawing import FULL_PCT, pct_bar, table, to_paste, usd
+from pricekeeper.cli.drawing import FULL_PCT, pct_bar, to_paste, usd
+from pricekeeper.cli.listing import Listing, table
 
 FRAME_SECS: Final = 0.1
 EVENTS_SHOWN: Final = 8
 PLAIN_EVERY_HOURS: Final = 3
 TIGHT_PCT: Final = 95
 
-_WIDTHS: Final = (13, 8, *(16 for _ in LABELS), 6, 8)
+PICTURE_WIDTH_MIN: Final = 80
+"""What the live picture needs. Who has less gets lines."""
+WIDE: Final = 100
+_BAR_WIDTHS: Final = (5, 10)
+"""In a picture of less than `WIDE`, and in one of more."""
 _MARKS: Final = {
     "flip": ("↓", "yellow"),
     "denied": ("✗", "red"),
@@ -50,7 +55,7 @@ class View:
 
     async def follow(self) -> None:
         """Keep showing, until cancelled."""
-        if not self._console.is_terminal:
+        if not self._console.is_terminal or self._console.width < PICTURE_WIDTH_MIN:
             await self._follow_plainly()
             return
         with Live(console=self._console, auto_refresh=False, transient=False) as live:
@@ -95,12 +100,12 @@ class View:
             Text(f"{board.calls:,} calls"),
             Text(usd(spent), "bold"),
         )
-        title = f"[bold]{COMPANY}[/bold]  {now:%A %d %B %Y}"
+        title = Text.assemble((COMPANY, "bold"), f"  {now:%A %d %B %Y}")
         events: list[RenderableType] = [_line(event) for event in board.events[-EVENTS_SHOWN:]]
         events += [Text()] * (EVENTS_SHOWN - len(events))
         return Group(
             Panel(top, title=title, title_align="left", box=box.ROUNDED, border_style="dim"),
-            _apps(board.apps.values()),
+            _apps(board.apps.values(), _BAR_WIDTHS[self._console.width >= WIDE]),
             *events,
         )
 
@@ -168,29 +173,30 @@ def going_on(store: str | None, org_id: str) -> RenderableType:
     return Group(Text("\nGo on:"), *(part for pair in pairs for part in pair))
 
 
-def _apps(apps: Iterable[AppState]) -> Table:
+def _apps(apps: Iterable[AppState], bar_width: int) -> Listing:
     rows = table("app", "now", *LABELS, "calls", "spent", numbers=["calls", "spent"])
-    for column, width in zip(rows.columns, _WIDTHS, strict=True):
-        column.min_width = width  # so that nothing moves when a word or a number grows
+    widths = (13, 8, *(bar_width + len(" 100 %") for _ in LABELS), 5, 7)
+    for column, width in zip(rows.columns, widths, strict=True):
+        column.least_width = width  # so that nothing moves when a word or a number grows
     for app in apps:
         rows.add_row(
             app.app_id,
             Text(app.label, "bold"),
-            *(_quota(app, label) for label in LABELS),
+            *(_quota(app, label, bar_width) for label in LABELS),
             f"{app.calls:,}",
             usd(app.total_usd_micros),
         )
     return rows
 
 
-def _quota(app: AppState, label: str) -> RenderableType:
+def _quota(app: AppState, label: str, bar_width: int) -> RenderableType:
     quota = app.quotas_usd_micros.get(label)
     if quota is None:
         return Text("-", "dim")
     pct = FULL_PCT * app.spent_usd_micros.get(label, 0) / quota
     style = "red" if pct >= FULL_PCT else "yellow" if pct >= TIGHT_PCT else "green"
     cell = Table.grid(padding=(0, 1))
-    cell.add_row(pct_bar(pct, style, 10), Text(f"{pct:3.0f} %", style))
+    cell.add_row(pct_bar(pct, style, bar_width), Text(f"{pct:3.0f} %", style))
     return cell
 
 
@@ -201,8 +207,6 @@ def _line(event: Event) -> Text:
         (f"{mark} ", style),
         (f"{event.app_id:<14} ", "bold"),
         event.told,
-        no_wrap=True,
-        overflow="ellipsis",
     )
 
 

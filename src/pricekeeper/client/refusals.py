@@ -1,0 +1,52 @@
+"""Which failures of a model call are known to cost nothing: those that Bedrock itself answered.
+
+Bedrock bills what a model has done, also when nobody hears the answer: users who compared with
+their bill found abandoned calls and streams on it. So a timeout, a lost connection, a cancelled
+call or stream and an error of the caller's own code leave it unknown what is billed. Only a
+refusal that came back as an error of Bedrock's, before any output, is surely free.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+CALLS: Final = frozenset(
+    {"Converse", "ConverseStream", "InvokeModel", "InvokeModelWithResponseStream"}
+)
+"""The operations that run a model. An error of any other operation says nothing about the call."""
+
+REFUSAL_CODES: Final = frozenset(
+    {
+        "AccessDeniedException",
+        "InternalServerException",
+        "ModelErrorException",
+        "ModelNotReadyException",
+        "ModelTimeoutException",
+        "ResourceNotFoundException",
+        "ServiceQuotaExceededException",
+        "ServiceUnavailableException",
+        "ThrottlingException",
+        "ValidationException",
+    }
+)
+"""The errors in Bedrock's own model of these operations. `ModelStreamErrorException` is left out:
+it comes inside a stream, after output."""
+
+
+def is_free_refusal(error: BaseException) -> bool:
+    """Whether the error is Bedrock's refusal of the one attempt that was made."""
+    # botocore is loaded already if the error is one of its own, and else this costs little.
+    from botocore.exceptions import ClientError, EventStreamError  # noqa: PLC0415
+
+    if not isinstance(error, ClientError) or isinstance(error, EventStreamError):
+        return False
+    about = error.response.get("ResponseMetadata", {})
+    # botocore repeats a call whose answer it did not get. The earlier attempts may be billed.
+    if error.operation_name not in CALLS or about.get("RetryAttempts", 0):
+        return False
+    code = error.response.get("Error", {}).get("Code", "")
+    if code in REFUSAL_CODES:
+        return "HTTPStatusCode" in about
+    # Credentials that AWS refuses have names of their own; a gateway's error has only a number.
+    return about.get("HTTPStatusCode") == HTTPStatus.FORBIDDEN and code.isidentifier()

@@ -1,0 +1,72 @@
+"""Commands in a real terminal of a chosen width: a pseudo-terminal that is the process's own."""
+
+import fcntl
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+CTRL_C = "\x03"
+_STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@dataclass
+class Terminal:
+    """A process and what it has printed."""
+
+    process: "subprocess.Popen[bytes]"
+    screen: int
+    printed: str = field(default="")
+
+    def read_until(self, text: str) -> str:
+        """All that was printed, as soon as the text is in it; fails at the end of the process."""
+        while text not in self.printed:
+            if not self._read():
+                raise AssertionError(f"{text!r} was not printed: {self.printed!r}")
+        return self.printed
+
+    def type(self, keys: str) -> None:
+        """What a person would type."""
+        os.write(self.screen, keys.encode())
+
+    def end(self) -> int:
+        """Read to the end; the exit code."""
+        while self._read():
+            pass
+        return self.process.wait()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self.screen, 65_536)
+        except OSError:  # the process has ended, and with it the terminal
+            return False
+        self.printed += _STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+        return bool(data)
+
+
+@contextmanager
+def in_a_terminal(
+    *words: str, columns: int = 80, environment: Mapping[str, str]
+) -> Iterator[Terminal]:
+    """Run a command in a terminal of that many columns."""
+    screen, process_side = os.openpty()
+    fcntl.ioctl(process_side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    process = subprocess.Popen(  # noqa: S603  # our own program
+        [sys.executable, "-m", "pricekeeper", *words],
+        env={**inherited, "TERM": "xterm-256color", **environment},
+        preexec_fn=lambda: os.login_tty(process_side),  # noqa: PLW1509  # no threads are running
+        close_fds=False,
+    )
+    os.close(process_side)
+    try:
+        yield Terminal(process, screen)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)

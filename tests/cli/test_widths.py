@@ -1,0 +1,260 @@
+"""Whatever a command shows is whole: in a terminal of 40 or 80 columns, and in a pipe.
+
+The commands are found in the command line itself, so that a new one can't be left out.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.conftest import ORG, ORG_FLAGS, Cli
+from cli.test_face import COMMANDS, SERVES
+from pricekeeper.cli import command
+from pricekeeper.cli.command import Outcome
+from pricekeeper.cli.demo.board import AppState, Board
+from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
+from pricekeeper.cli.demo.view import going_on, summary
+from pricekeeper.cli.drawing import pct_bar
+from pricekeeper.cli.listing import Listing, table
+from pricekeeper.pricing import load_catalogue
+from pricekeeper.tenants import Client
+from pricekeeper.values import AppId, OrgId
+
+APP = "a-chat-with-an-id-that-is-long-enough-to-be-in-the-way-0123456789"[:64]
+NAME = "Chat, which has a name of several words, and one is Donaudampfschifffahrtsgesellschaft"
+WIDTHS = ("40", "80", None)
+"""In columns; none is a pipe."""
+BY_THEMSELVES = SERVES | {("demo",)}
+"""Commands that print in another way; they have tests of their own below and elsewhere."""
+
+Words = Callable[[Cli], tuple[str, ...]]
+
+
+def retrieval_token(cli: Cli) -> str:
+    token: str = cli.ok("credentials", "rotate", ORG)["secret_retrieval"]["token"]
+    return token
+
+
+RUNS: dict[tuple[str, ...], Words] = {
+    ("aggregate",): lambda _: (),
+    ("doctor",): lambda _: (),
+    ("org", "put"): lambda _: ("new", *ORG_FLAGS),
+    ("org", "get"): lambda _: (ORG,),
+    ("org", "list"): lambda _: (),
+    ("org", "delete"): lambda _: (ORG, "--yes"),
+    ("app", "put"): lambda _: (ORG, "another-" + APP[:50], "--name", NAME),
+    ("app", "get"): lambda _: (ORG, APP),
+    ("app", "list"): lambda _: (ORG,),
+    ("app", "delete"): lambda _: (ORG, APP, "--yes"),
+    ("credentials", "rotate"): lambda _: (ORG, APP),
+    ("credentials", "claim"): lambda cli: (retrieval_token(cli),),
+    ("credentials", "provisioning-key"): lambda _: (ORG,),
+    ("override", "set"): lambda _: (ORG, "economy", APP),
+    ("override", "clear"): lambda _: (ORG, APP),
+    ("usage", "show"): lambda _: (ORG, APP),
+    ("limits", "show"): lambda _: (ORG, APP),
+    ("limits", "repair"): lambda _: (),
+    ("sessions", "list"): lambda _: (ORG, APP),
+    ("sessions", "end"): lambda _: (ORG, APP, "--all"),
+    ("prices", "show"): lambda _: (),
+    ("prices", "refresh"): lambda _: ("--source", "genai-prices"),
+    ("prices", "check"): lambda _: ("--source", "genai-prices"),
+    ("tables", "create"): lambda _: (),
+    ("tables", "status"): lambda _: (),
+    ("keys", "rotate"): lambda _: (),
+}
+"""How to run each command, so that it has something to show."""
+MORE_RUNS: dict[str, tuple[str, ...]] = {
+    "org get --yaml": ("org", "get", ORG, "--yaml"),
+    "app get --yaml": ("app", "get", ORG, APP, "--yaml"),
+    "usage of the organisation": ("usage", "show", ORG),
+    "usage of a range": ("usage", "show", ORG, APP, "--from", "2026-01-01", "--to", "2026-01-03"),
+}
+
+
+@pytest.fixture
+def filled(service: Cli) -> Cli:
+    """A store with an app that has a long id and name, and a session."""
+    service.ok("org", "put", ORG, *ORG_FLAGS)
+    limits = ("--rate-limit", "*:rpm=60/1m", "--rate-limit", "*:tpm=9000000/1m/20000000")
+    created = service.ok("app", "put", ORG, APP, "--name", NAME, *limits)
+    claimed = service.ok("credentials", "claim", created["secret_retrieval"]["token"])
+    service.secrets[claimed["client_id"]] = claimed["client_secret"]
+    service.log_in(claimed["client_id"], "agent/1.0 (with a long description of itself)")
+    service.place = ()
+    return service
+
+
+@dataclass
+class Shown:
+    """One outcome of a command at several widths."""
+
+    answer: Any
+    at: dict[str | None, str]
+
+
+def shown(cli: Cli, *words: str) -> Shown:
+    """What a command shows; it runs once, and its outcome is drawn for each width."""
+    outcomes: list[Outcome] = []
+    keep = lambda outcome, as_json: outcomes.append(outcome)  # noqa: ARG005, E731
+    with cli.monkeypatch.context() as patched:
+        patched.setattr(command, "show", keep)
+        done = cli(*words)
+    assert (done.code, len(outcomes)) == (0, 1), done
+    answer = msgspec.to_builtins(outcomes[0].answer)
+    return Shown(answer, {width: drawn(cli, outcomes[0].picture, width) for width in WIDTHS})
+
+
+def drawn(cli: Cli, picture: Any, width: str | None) -> str:
+    with cli.monkeypatch.context() as patched:
+        patched.delenv("COLUMNS")
+        if width is not None:
+            patched.setenv("COLUMNS", width)
+        cli.capsys.readouterr()
+        command.show(Outcome(None, picture), as_json=False)
+        return cli.capsys.readouterr().out
+
+
+def parts(text: str) -> set[str]:
+    """The words and numbers in it, without lines and bars."""
+    return {word for word in text.split() if not re.fullmatch("[─━╸╺]+", word)}
+
+
+def ids(answer: Any, field: str = "") -> Iterator[str]:
+    """Every id, secret and token in an answer."""
+    if isinstance(answer, str):
+        if re.search(r"(^|_)(id|kid|secret|token)$", field):
+            yield answer
+    elif isinstance(answer, dict):
+        for name, value in answer.items():
+            yield from ids(value, str(name))
+    elif isinstance(answer, list):
+        for value in answer:
+            yield from ids(value, field)
+
+
+def assert_whole(found: Shown) -> None:
+    """Nothing that the pipe gets is missing or broken elsewhere, and an id is shown as a whole."""
+    for width, text in found.at.items():
+        assert parts(found.at[None]) <= parts(text), (width, text)
+        for one in ids(found.answer):
+            assert one in text or one[:8] not in text, (width, one, text)
+
+
+def test_every_command_is_tried() -> None:
+    """Whoever adds a command says here how to run it."""
+    assert set(RUNS) | BY_THEMSELVES == set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", RUNS, ids=" ".join)
+def test_nothing_is_lost_in_a_narrow_terminal(filled: Cli, path: tuple[str, ...]) -> None:
+    """Every word and number of the wide picture is in the narrow ones, unbroken."""
+    filled.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", "a-key-of-thirty-two-characters--")
+    assert_whole(shown(filled, *path, *RUNS[path](filled)))
+
+
+@pytest.mark.parametrize("words", MORE_RUNS.values(), ids=MORE_RUNS)
+def test_nor_by_an_option(filled: Cli, words: tuple[str, ...]) -> None:
+    """The same for what a command shows otherwise."""
+    assert_whole(shown(filled, *words))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_is_whole(cli: Cli, path: tuple[str, ...]) -> None:
+    """No name of an option or a setting is cut."""
+    for width in ("40", "80"):
+        cli.monkeypatch.setenv("COLUMNS", width)
+        text = cli(*path, "--help").out
+        assert "…" not in text, (width, text)
+        for option in COMMANDS[path].params:
+            assert all(name in text for name in option.opts if name.startswith("-")), option.opts
+
+
+def test_secrets_and_ids_are_shown(filled: Cli) -> None:
+    """In full, on one line, ready to be copied."""
+    rotated = shown(filled, "credentials", "rotate", ORG, APP)
+    token = rotated.answer["secret_retrieval"]["token"]
+    claimed = shown(filled, "credentials", "claim", token)
+    sessions = shown(filled, "sessions", "list", ORG, APP)
+    for width in WIDTHS:
+        assert token in rotated.at[width]
+        for name in ("client_id", "client_secret"):
+            variable = f"PRICEKEEPER_{name.upper()}"
+            assert f"export {variable}={claimed.answer[name]}\n" in claimed.at[width]
+        assert sessions.answer["sessions"][0]["session_id"] in sessions.at[width]
+
+
+def test_an_error_is_one_whole_line(cli: Cli) -> None:
+    """However long it is."""
+    cli.register()
+    name = "a" * 60
+    for width in ("40", "80"):
+        cli.monkeypatch.setenv("COLUMNS", width)
+        done = cli("override", "set", ORG, name)
+        assert done.err.count("\n") == 1
+        assert name in done.err
+
+
+def test_a_table_gives_way_between_words_and_then_stacks(cli: Cli) -> None:
+    """First the column that wraps; then each cell has its line, and bars are left out."""
+    rows = table("id", "", "told", "n", numbers=["n"], wraps=["told"])
+    rows.add_row("0123456789", pct_bar(50, "green", 4), "some words to wrap", "1,234,567")
+    wide, narrow, barless, stacked = (drawn(cli, rows, width) for width in ("80", "40", "33", "25"))
+    assert re.search("^0123456789  ━.*  some words to wrap  1,234,567$", wide, re.MULTILINE)
+    assert re.search("^0123456789  ━.*  some words *1,234,567$", narrow, re.MULTILINE)
+    assert re.search("^0123456789  some words *1,234,567$", barless, re.MULTILINE)
+    assert [max(map(len, text.splitlines())) for text in (narrow, barless)] == [40, 33]
+    assert stacked.splitlines() == [
+        "id    0123456789",
+        "told  some words to wrap",
+        "n     1,234,567",
+    ]
+
+
+def test_a_pipe_has_a_line_for_each_row(filled: Cli) -> None:
+    """For ``grep`` and ``wc -l``, however long the line is."""
+    (row,) = [
+        line for line in shown(filled, "app", "list", ORG).at[None].splitlines() if APP in line
+    ]
+    assert NAME in row
+    assert "premium > standard > economy" in row
+    assert "$70.50" in row
+
+
+def test_the_demos_summary_is_whole(cli: Cli) -> None:
+    """What was sent and what was counted, and the commands to go on with."""
+    board = Board(0, 1, {"support": AppState("support", {})})
+    ledger = Ledger(load_catalogue())
+    ledger.sums["support", "2026-01-01", "premium"] = Sums(1_234, 123_456_789, 98_765_432)
+    differing = [Difference("support", "2026-01-01", "premium", "requests", 1_234, 1_233)]
+    org = str(Client(OrgId(ORG), AppId("x")).org_id)
+    for picture in (
+        summary(board, ledger, differing, renewals=1, missing=["flip"]),
+        going_on(f"sqlite:///{'/a/long/folder' * 8}/demo.db", org),
+    ):
+        texts = {width: drawn(cli, picture, width) for width in WIDTHS}
+        assert_whole(Shown({"org_id": org}, texts))
+
+
+def test_json_has_no_width(filled: Cli) -> None:
+    """It is the same everywhere."""
+    texts = set()
+    for width in ("40", "80", "1000"):
+        filled.monkeypatch.setenv("COLUMNS", width)
+        texts.add(filled("org", "get", ORG, "--json").out)
+    assert len(texts) == 1
+    assert json.loads(texts.pop())["org_id"] == ORG
+
+
+def test_a_listing_is_drawn_twice_alike(cli: Cli) -> None:
+    """Drawing changes nothing in it."""
+    rows: Listing = table("a", "b")
+    rows.add_row("1", "2")
+    rows.add_section()
+    rows.add_row("3", "4")
+    assert drawn(cli, rows, "40") == drawn(cli, rows, "40")

@@ -1,0 +1,289 @@
+"""When a client logs in, and when it does not: one login for all that wait, no dead token twice."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from client.conftest import APP, APP_BODY, ORG_BODY, Acme
+from client.scripted import HastyClock, Reply, TokenService
+from pricekeeper.client import Admin, ForbiddenError, PriceKeeper, RateLimitedError
+from pricekeeper.client.tokens import DOUBT_EVERY_MS, PUT_OFF_MAX, REFUSED_MS, UNPROVEN_MS
+from pricekeeper.client.transport import RENEWALS_MAX
+from serving import running_server
+from tokens.conftest import MovableClock
+
+ORG = "11111111-1111-4111-8111-111111111111"
+AT_ONCE = 10
+HOUR_MS = 3_600_000
+VIOLATION = {"limit": "requests", "requested": 1, "available": 0, "retry_after_ms": 1_000}
+TOO_MANY = Reply(
+    429,
+    {"code": "RATE_LIMIT_EXCEEDED", "detail": "slow down", "violations": [VIOLATION]},
+    {"Retry-After": "1"},
+)
+WRONG = Reply(401, {"error": "invalid_client", "error_description": "no"})
+
+
+@pytest.fixture
+def clock() -> HastyClock:
+    return HastyClock()
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[TokenService]:
+    async with TokenService() as service:
+        yield service
+
+
+@pytest.fixture
+async def keeper(service: TokenService, clock: HastyClock) -> AsyncIterator[PriceKeeper]:
+    async with PriceKeeper(service.url, f"org-{ORG}-app-chat", "secret", clock=clock) as keeper:
+        yield keeper
+
+
+async def results(ask: Callable[[], Awaitable[object]], count: int = AT_ONCE) -> list[object]:
+    """What became of that many requests at once."""
+    return await asyncio.gather(*(ask() for _ in range(count)), return_exceptions=True)
+
+
+async def test_many_requests_share_one_login(keeper: PriceKeeper, service: TokenService) -> None:
+    """Whoever comes while a token is being fetched waits for that one."""
+    assert await results(keeper.limits) == [{"resources": {}}] * AT_ONCE
+    assert service.asked("/auth/token") == 1
+
+
+async def test_a_session_that_ended_leads_to_one_quiet_login(
+    keeper: PriceKeeper, service: TokenService
+) -> None:
+    """Evicted or revoked in the middle of its life: nobody asks to refresh what is over."""
+    await keeper.limits()
+    service.end_sessions()
+
+    assert await results(keeper.limits) == [{"resources": {}}] * AT_ONCE
+    assert (service.asked("/auth/token"), service.asked("/auth/refresh")) == (2, 0)
+
+
+async def test_a_dead_token_is_sent_once_by_each_request(
+    keeper: PriceKeeper, service: TokenService
+) -> None:
+    """Those that were under way found out; nobody after them tries it again."""
+    await keeper.limits()
+    service.end_sessions()
+    before = len(service.used)
+    await results(keeper.limits)
+    await results(keeper.limits)
+
+    after = service.used[before:]
+    assert after.count("at-0") <= AT_ONCE
+    assert set(after[after.count("at-0") :]) == {"at-1"}
+    assert len(after) == after.count("at-0") + 2 * AT_ONCE
+
+
+async def test_a_token_that_ended_in_a_sleep_is_renewed(
+    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+) -> None:
+    """The monotonic clock stood still meanwhile; the session lives, and its slot is kept."""
+    await keeper.limits()
+    clock.jump_ms(HOUR_MS)
+    service.end_sessions()
+    await keeper.limits()
+
+    assert (service.asked("/auth/token"), service.asked("/auth/refresh")) == (1, 1)
+
+
+async def test_a_service_that_refuses_every_token_is_believed(
+    keeper: PriceKeeper, service: TokenService
+) -> None:
+    """After a few tokens, each of them another; the refusal is then the answer."""
+    service.dead.update(f"at-{number}" for number in range(100))
+    with pytest.raises(ForbiddenError):
+        await keeper.limits()
+
+    assert service.used == [f"at-{number}" for number in range(1 + RENEWALS_MAX)]
+
+
+async def test_a_refused_login_is_one_answer_for_all(
+    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+) -> None:
+    """A secret that was rotated away does not turn each call into a login."""
+    service.logins = [WRONG] * 100
+    for _ in range(3):
+        refused = await results(keeper.limits)
+        assert [type(error) for error in refused] == [ForbiddenError] * AT_ONCE
+    assert service.asked("/auth/token") == 1
+
+    clock.advance_ms(REFUSED_MS)
+    await results(keeper.limits)
+    assert service.asked("/auth/token") == 2
+
+
+async def test_a_login_that_is_put_off_is_waited_for(
+    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+) -> None:
+    """As long as the service says, by all requests together."""
+    service.logins = [TOO_MANY] * PUT_OFF_MAX
+    assert await results(keeper.limits) == [{"resources": {}}] * AT_ONCE
+
+    assert service.asked("/auth/token") == PUT_OFF_MAX + 1
+    assert [1_000 <= pause_ms < 1_100 for pause_ms in clock.pauses_ms] == [True] * PUT_OFF_MAX
+
+
+async def test_a_login_that_is_put_off_for_long_is_told(
+    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+) -> None:
+    """The caller decides whether to wait a minute; until then the service is left alone."""
+    service.logins = [Reply(429, TOO_MANY.body, {"Retry-After": "60"})]
+    for _ in range(3):
+        refused = await results(keeper.limits)
+        assert [type(error) for error in refused] == [RateLimitedError] * AT_ONCE
+    assert (service.asked("/auth/token"), clock.pauses_ms) == (1, [])
+
+    clock.advance_ms(60_000)
+    await keeper.limits()
+
+
+async def test_a_login_is_not_put_off_for_ever(keeper: PriceKeeper, service: TokenService) -> None:
+    """There is a bound, and the refusal is what the caller sees then."""
+    service.logins = [TOO_MANY] * 100
+    with pytest.raises(RateLimitedError):
+        await keeper.limits()
+
+    assert service.asked("/auth/token") == PUT_OFF_MAX + 1
+
+
+async def test_a_429_that_hides_a_refused_token_is_found_out(
+    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+) -> None:
+    """An address that had too many tokens refused is answered 429: once a minute we log in."""
+    await keeper.limits()
+    service.end_sessions()
+    service.refusal = TOO_MANY
+    with pytest.raises(RateLimitedError):
+        await keeper.limits()  # it was accepted a moment ago: a limit is what it says it is
+    clock.advance_ms(UNPROVEN_MS)
+    await keeper.limits()
+    assert service.asked("/auth/token") == 2
+
+    service.end_sessions()
+    clock.advance_ms(UNPROVEN_MS)
+    with pytest.raises(RateLimitedError):
+        await keeper.limits()
+    clock.advance_ms(DOUBT_EVERY_MS - UNPROVEN_MS)
+    await keeper.limits()
+    assert service.asked("/auth/token") == 3
+
+
+async def test_who_is_cancelled_does_not_end_the_login_of_the_others(
+    keeper: PriceKeeper, service: TokenService
+) -> None:
+    """The login belongs to all that wait for it."""
+    impatient = asyncio.create_task(keeper.limits())
+    patient = asyncio.create_task(keeper.limits())
+    await asyncio.sleep(0)
+    impatient.cancel()
+
+    assert await patient == {"resources": {}}
+    assert impatient.cancelled()
+    assert service.asked("/auth/token") == 1
+
+
+async def test_who_closes_meanwhile_leaves_no_session(service: TokenService) -> None:
+    """A login that is under way is waited for, and its session is ended."""
+    keeper = PriceKeeper(service.url, f"org-{ORG}-app-chat", "secret", clock=HastyClock())
+    asking = asyncio.create_task(keeper.limits())
+    await asyncio.sleep(0)
+    asking.cancel()
+    await keeper.close()
+
+    assert (service.asked("/auth/token"), service.asked("/auth/revoke")) == (1, 1)
+
+
+async def test_a_revoked_session_of_the_real_service(
+    tmp_path: Path,
+) -> None:
+    """Ten calls at once after it ended: one more login, and nobody is refused."""
+    from pricekeeper.cli.demo.service import demo_settings, running_service  # noqa: PLC0415
+
+    clock, settings = MovableClock(), demo_settings(tmp_path)
+    with running_service(settings, clock) as url:
+        acme = Acme(url, settings.provisioning_key or "", clock)
+        await acme.register()
+        async with acme.keeper() as keeper:
+            await keeper.limits()
+            await keeper.end_sessions()
+            answers = await results(keeper.limits)
+            assert [set(answer) for answer in answers if isinstance(answer, dict)] == [
+                {"resources"}
+            ] * AT_ONCE
+            assert keeper.tokens is not None
+            assert (keeper.tokens.logins, keeper.tokens.renewals) == (2, 0)
+
+
+PROCESSES = 8
+CALLS = 30
+PROCESS = textwrap.dedent(
+    """
+    import asyncio, collections, json, sys
+    from pricekeeper.client import PriceKeeper, ServiceError
+
+    async def main(calls):
+        outcomes = collections.Counter()
+        async with PriceKeeper.from_environment() as keeper:
+            await keeper.limits()
+            print("ready", flush=True)
+            sys.stdin.readline()
+            for _ in range(calls):
+                try:
+                    await keeper.record("premium", 1, 1)
+                except ServiceError as error:
+                    outcomes[f"{error.status} {error.code}"] += 1
+                else:
+                    outcomes["recorded"] += 1
+            print(json.dumps(outcomes))
+
+    asyncio.run(main(int(sys.argv[1])))
+    """
+)
+
+
+async def test_eight_processes_of_one_app_work(tmp_path: Path) -> None:
+    """With five sessions for all of them: each is pushed out, logs in again, and is not refused."""
+    key = "a-provisioning-key-of-32-characters"
+    environment = {"PRICEKEEPER_PROVISIONING_KEY": key}
+    with running_server(tmp_path, environment=environment) as server:
+        async with Admin(server.url, key) as admin:
+            await admin.put_org(ORG, {**ORG_BODY, "session_limit": 5})
+            app = await admin.put_app(ORG, APP, APP_BODY)
+            claimed = await admin.claim(app["secret_retrieval"]["token"])
+        settings = {
+            "PRICEKEEPER_URL": server.url,
+            "PRICEKEEPER_CLIENT_ID": claimed["client_id"],
+            "PRICEKEEPER_CLIENT_SECRET": claimed["client_secret"],
+        }
+        processes = [
+            subprocess.Popen(  # noqa: ASYNC220, S603  # our own program; nothing else is running
+                [sys.executable, "-c", PROCESS, str(CALLS)],
+                env={**os.environ, **settings},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(PROCESSES)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        printed = [process.communicate(timeout=60)[0] for process in processes]
+
+    assert [json.loads(text) for text in printed] == [{"recorded": CALLS}] * PROCESSES
