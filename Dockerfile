@@ -1,18 +1,26 @@
-ARG PYTHON_VERSION=3.13
+# The base image by tag; who wants the very same bytes each time names a digest:
+# --build-arg PYTHON_IMAGE=python:3.13-slim@sha256:...
+ARG PYTHON_IMAGE=python:3.13-slim
 
 # The package and what it needs, at the versions that the tests ran with, in a folder of its own.
 # Wheels only: a dependency without one stops the build, rather than asking for a compiler.
-FROM python:${PYTHON_VERSION}-slim AS build
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-COPY src ./src
+COPY requirements ./requirements
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/pricekeeper \
-    && pip wheel --no-deps --wheel-dir dist . \
-    && pip --python /opt/pricekeeper install --only-binary=:all: --constraint constraints.txt \
-        "$(echo dist/*.whl)[prices]"
+    && pip --python /opt/pricekeeper install --only-binary=:all: --require-hashes \
+        --requirement requirements/deploy.txt \
+    && pip install --only-binary=:all: --require-hashes --requirement requirements/build.txt \
+    && pip install --only-binary=:all: --require-hashes --requirement requirements/audit.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY src ./src
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist . \
+    && pip --python /opt/pricekeeper install --no-deps dist/*.whl \
+    && cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+        --output-reproducible --of JSON -o /opt/pricekeeper/sbom.cdx.json /opt/pricekeeper/bin/python
 
-FROM python:${PYTHON_VERSION}-slim
+FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="pricekeeper" \
       org.opencontainers.image.description="Keeps LLM spend on Amazon Bedrock under control" \
       org.opencontainers.image.licenses="MIT"

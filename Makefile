@@ -13,9 +13,14 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
+AUDIT := $(VENV)/.installed-audit
+
+# Everything that is installed is listed with its hash, so that nothing else can take its place.
+INSTALL := $(PIP) install --require-hashes -r requirements/build.txt
+OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format lock clean \
+.PHONY: help setup run demo test check audit sbom format lock clean \
 	bench bench-limiter bench-identity bench-spend bench-http
 
 help: ## show this list
@@ -42,6 +47,15 @@ check: $(DEV) ## check format, lint, types and the strata of the imports
 	@echo "check: types" && $(BIN)/mypy
 	@echo "check: imports" && $(BIN)/lint-imports
 
+audit: $(AUDIT) ## look for known vulnerabilities in what is installed
+	@$(BIN)/python tools/audit.py $(ARGS)
+
+sbom: $(AUDIT) ## write the bill of materials of a deployment to dist/sbom.cdx.json
+	@mkdir -p dist
+	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --of JSON -o dist/sbom.cdx.json requirements/deploy.txt
+	@echo "sbom: dist/sbom.cdx.json"
+
 bench: $(BENCH) ## measure the foundation, and print the table of ratios
 	@$(BIN)/python tools/engine.py fetch
 	@$(BIN)/python bench/foundation.py $(ARGS)
@@ -66,19 +80,21 @@ format: $(DEV) ## format, and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lock: ## choose the newest allowed versions and pin them in constraints.txt
+lock: ## choose the newest allowed versions and pin them, with hashes, in requirements/
 	@echo "lock: resolving the newest versions that pyproject.toml allows"
 	@set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(PYTHON) -m venv "$$fresh/venv"; \
-	pip="$$fresh/venv/bin/python -m pip -qq --disable-pip-version-check --no-input"; \
-	$$pip install -e '.[dev,bench]'; \
-	{ \
-		echo "# The exact versions that development, CI and the benches use."; \
-		echo "# Made by 'make lock' from pyproject.toml; not edited by hand."; \
-		$$pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; \
-	} > "$$fresh/constraints.txt"; \
-	mv "$$fresh/constraints.txt" constraints.txt
-	@echo "lock: $$(grep -c == constraints.txt) versions in constraints.txt"
+	"$$fresh/venv/bin/python" -m pip -qq --disable-pip-version-check --no-input install uv; \
+	pin() { list=requirements/$$1.txt; shift; \
+		"$$fresh/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --upgrade \
+			--generate-hashes --custom-compile-command "make lock" "$$@" -o $$list; \
+		echo "lock: $$(grep -c == $$list) versions in $$list"; }; \
+	pin bench pyproject.toml --extra dev --extra bench; \
+	pin dev pyproject.toml --extra dev -c requirements/bench.txt; \
+	pin deploy pyproject.toml --extra prices -c requirements/bench.txt; \
+	pin run pyproject.toml -c requirements/bench.txt; \
+	pin build requirements/build.in -c requirements/bench.txt; \
+	pin audit requirements/audit.in -c requirements/bench.txt
 
 clean: ## remove everything that make made; data/ and databases stay
 	rm -rf $(VENV) .engine .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -95,24 +111,33 @@ $(BIN)/python:
 		{ rm -rf $(VENV); echo "$(PYTHON) can't make a venv: install its venv package, python3-venv for example"; exit 1; }
 
 # Each package is named as it comes, since a minute of silence looks like the end.
-$(RUN): pyproject.toml constraints.txt | $(BIN)/python
+$(RUN): pyproject.toml requirements/build.txt requirements/run.txt | $(BIN)/python
 	@echo "setup: installing what running needs, about 45 packages and 150 MB, the first time:"
-	@rm -f $@.failed; { $(BIN)/python -m pip --disable-pip-version-check --no-input \
-		install -c constraints.txt -e . 2>&1 || touch $@.failed; } | tee $(VENV)/setup.log | \
+	@rm -f $@.failed; { $(BIN)/python -m pip --disable-pip-version-check --no-input install \
+		--require-hashes -r requirements/build.txt -r requirements/run.txt 2>&1 || \
+		touch $@.failed; } | tee $(VENV)/setup.log | \
 		while read -r what name rest; do case "$$what $$name" in \
 			Collecting*) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
 			Installing?collected) printf ' ...' ;; \
 			ERROR:*) printf '\n%s %s %s' "$$what" "$$name" "$$rest" ;; \
 		esac; done; echo
 	@test ! -e $@.failed || { echo "setup: pip has failed; all that it said is in $(VENV)/setup.log"; exit 1; }
+	@$(PIP) $(OURSELVES)
 	@touch $@
 
-$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+$(DEV): pyproject.toml requirements/build.txt requirements/dev.txt | $(BIN)/python
 	@echo "setup: installing what development needs (about a minute, the first time)"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(INSTALL) -r requirements/dev.txt
+	@$(PIP) $(OURSELVES)
 	@touch $(RUN) $@
 
-$(BENCH): pyproject.toml constraints.txt | $(BIN)/python
+$(BENCH): pyproject.toml requirements/build.txt requirements/bench.txt | $(BIN)/python
 	@echo "setup: installing what the benches need"
-	@$(PIP) install -c constraints.txt -e '.[dev,bench]'
+	@$(INSTALL) -r requirements/bench.txt
+	@$(PIP) $(OURSELVES)
 	@touch $(RUN) $(DEV) $@
+
+$(AUDIT): requirements/audit.txt | $(BIN)/python
+	@echo "setup: installing what the audit needs"
+	@$(PIP) install --require-hashes -r requirements/audit.txt
+	@touch $@
