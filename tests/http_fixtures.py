@@ -14,8 +14,10 @@ import pytest
 from serving import Server, running_server
 
 KEY = "test-provisioning-key"
+METRICS_TOKEN = "test-metrics-token"
 ENVIRONMENT = {
     "PRICEKEEPER_PROVISIONING_KEY": KEY,
+    "PRICEKEEPER_METRICS_TOKEN": METRICS_TOKEN,
     "PRICEKEEPER_API_RATE_LIMITS": "off",
     "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "0",
 }

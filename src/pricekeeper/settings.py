@@ -6,6 +6,7 @@ from is parsed here too, so that a typo is told at start and not when it is firs
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ PRICE_SOURCE: Final = "PRICEKEEPER_PRICE_SOURCE"
 LOG_LEVEL: Final = "PRICEKEEPER_LOG_LEVEL"
 DRAIN: Final = "PRICEKEEPER_DRAIN_SECS"
 TRUSTED_PROXIES: Final = "PRICEKEEPER_TRUSTED_PROXIES"
+METRICS_PORT: Final = "PRICEKEEPER_METRICS_PORT"
+METRICS_TOKEN: Final = "PRICEKEEPER_METRICS_TOKEN"  # noqa: S105 - its name
+CONNECTIONS_MAX: Final = "PRICEKEEPER_CONNECTIONS_MAX"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 _KNOWN: Final = frozenset(
     {
@@ -42,10 +46,17 @@ _KNOWN: Final = frozenset(
         LOG_LEVEL,
         DRAIN,
         TRUSTED_PROXIES,
+        METRICS_PORT,
+        METRICS_TOKEN,
+        CONNECTIONS_MAX,
     }
 )
 KEY_LENGTH_MIN: Final = 16
 _SECONDS_MAX: Final = 86_400
+_PORT_MAX: Final = 65_535
+LOOPBACK: Final = "127.0.0.1"
+CONNECTIONS_DEFAULT: Final = 4_096
+_CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 MEMORY: Final = ":memory:"
 STORE_DEFAULT: Final = "sqlite:///data/pricekeeper.db"
 PREFIX_DEFAULT: Final = "pricekeeper-"
@@ -95,6 +106,14 @@ class AwsOffers:
 PriceLocation: TypeAlias = GenaiPackage | AwsOffers
 
 
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
     "token": 60,
     "refresh": 120,
@@ -132,6 +151,9 @@ SETTINGS: Final = (
     Setting(LOG_LEVEL, "info", "debug, info, warning or error"),
     Setting(DRAIN, "1", "seconds between /readyz saying no and the end of serving"),
     Setting(TRUSTED_PROXIES, "", "addresses whose X-Forwarded-For is believed, with commas"),
+    Setting(METRICS_PORT, "", "PORT (of 127.0.0.1) or ADDRESS:PORT for metrics and health alone"),
+    Setting(METRICS_TOKEN, "", "the bearer token that opens /metrics; at least 16 characters"),
+    Setting(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT), "connections that one worker may have open"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 
@@ -153,6 +175,10 @@ class Settings:
     log_level: str = "info"
     drain_secs: int = 1
     trusted_proxies: str = ""
+    metrics_address: ListenAddress | None = None
+    """Where metrics and health have a listener of their own, if anywhere."""
+    metrics_token: str | None = None
+    connections_max: int = CONNECTIONS_DEFAULT
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -189,7 +215,43 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         log_level=level,
         trusted_proxies=given.get(TRUSTED_PROXIES, ""),
         drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
+        metrics_address=_metrics_address(given.get(METRICS_PORT)),
+        metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
+        connections_max=_connections(given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT))),
     )
+
+
+def _metrics_token(text: str | None) -> str | None:
+    if text and (len(text) < KEY_LENGTH_MIN or not _SENDABLE.fullmatch(text)):
+        raise SettingsError(
+            METRICS_TOKEN,
+            f"needs at least {KEY_LENGTH_MIN} characters that a header can carry: ASCII, no line "
+            "breaks, no blanks at the ends; openssl rand -hex 32 makes one",
+        )
+    return text or None
+
+
+def _metrics_address(text: str | None) -> ListenAddress | None:
+    """``PORT``, ``ADDRESS:PORT`` or ``[ADDRESS]:PORT``; a port alone is one of the loopback."""
+    if not text:
+        return None
+    host, named, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= _PORT_MAX:
+        raise SettingsError(METRICS_PORT, f"{text!r}: want PORT or ADDRESS:PORT, such as 9464")
+    if named and (not bare or (":" in bare and bare == host)):
+        raise SettingsError(METRICS_PORT, f"{text!r}: want ADDRESS:PORT, such as [::1]:9464")
+    return ListenAddress(bare or LOOPBACK, int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _settings_file(path: str | None) -> dict[str, str]:
@@ -230,6 +292,13 @@ def _api_limits(text: str) -> Mapping[str, int]:
 def _seconds(setting: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
         raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
+    return int(text)
+
+
+def _connections(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) not in _CONNECTIONS_RANGE:
+        least, most = _CONNECTIONS_RANGE[0], _CONNECTIONS_RANGE[-1]
+        raise SettingsError(CONNECTIONS_MAX, f"{text!r} is not a number from {least} to {most}")
     return int(text)
 
 
