@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from pricekeeper.bootstrap.services import KEY_FILE
-from pricekeeper.cli.demo_org import DEMO_KEY
+from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
 from pricekeeper.cli.local import opened_store
 from pricekeeper.cli.places import Target, is_missing_file, store_name
 from pricekeeper.cli.upkeep import tables_found
@@ -25,7 +25,15 @@ from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
-from pricekeeper.settings import MEMORY, PROVISIONING_KEY, Settings, SqliteLocation
+from pricekeeper.settings import (
+    MEMORY,
+    METRICS_PORT,
+    METRICS_TOKEN,
+    PROVISIONING_KEY,
+    Settings,
+    SqliteLocation,
+    is_loopback,
+)
 from pricekeeper.storage import Delete, Item, Key, Put, Store
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.tokens import KeyFile
@@ -67,6 +75,7 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
     yield Check("settings", "OK", f"the store is {store_name(settings)}")
     yield _models(settings)
     yield _provisioning_key(settings)
+    yield _metrics(settings)
     for check in (*_data_folder(settings), *_disk(settings)):
         yield check
     clock = SystemClock()
@@ -92,6 +101,24 @@ def _provisioning_key(settings: Settings) -> Check:
     if key == DEMO_KEY:
         return Check(name, "WARN", "it is the demo's, which everybody knows", make_one)
     return Check(name, "OK", f"{len(key)} characters")
+
+
+def _metrics(settings: Settings) -> Check:
+    """Whether the operator can see the metrics, and nobody else."""
+    at, token = settings.metrics_address, settings.metrics_token
+    make_one = f"export {METRICS_TOKEN}=$(openssl rand -hex 32)"
+    if token == DEMO_METRICS_TOKEN:
+        return Check(
+            "metrics", "WARN", "their token is the demo's, which everybody knows", make_one
+        )
+    if at is None and token is None:
+        return Check("metrics", "WARN", "nobody can read them", f"export {METRICS_PORT}=9464")
+    if at is not None and token is None and not is_loopback(at.host):
+        told = f"whoever reaches {at.host}, port {at.port}, reads what every tenant spends"
+        return Check("metrics", "WARN", told, make_one)
+    places = [] if at is None else [f"on {at.host}, port {at.port}"]
+    places += [] if token is None else ["with their token"]
+    return Check("metrics", "OK", ", ".join(places))
 
 
 def _data_folder(settings: Settings) -> Iterator[Check]:

@@ -7,10 +7,12 @@ from typing import Any, Final
 from rich.console import Console
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.settings import METRICS_TOKEN
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
 DEMO_KEY: Final = "demo-provisioning-key"
+DEMO_METRICS_TOKEN: Final = "demo-metrics-token"  # noqa: S105 - no secret: refused elsewhere
 DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 GRACE_HOURS: Final = 24
@@ -40,6 +42,8 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
         retrieval = (await services.credentials.rotate(client, GRACE_HOURS)).retrieval
     claimed = await services.credentials.claim(retrieval.token.reveal())
     console.print("[bold]Demo Company[/bold] is there. Paste this into another terminal, once:\n")
+    metrics_token = services.settings.metrics_token
+    shown = [] if metrics_token is None else [(METRICS_TOKEN, metrics_token)]
     for name, value in (
         ("URL", url),
         ("KEY", services.settings.provisioning_key),
@@ -47,6 +51,7 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
         ("APP", DEMO_APP),
         ("CLIENT_ID", claimed.client_id),
         ("CLIENT_SECRET", claimed.client_secret.reveal()),
+        *shown,
     ):
         console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
     console.print()

@@ -8,29 +8,40 @@ import resource
 import shutil
 import socket
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import uvicorn
 from rich.console import Console
 from uvicorn.supervisors import Multiprocess
 
 from pricekeeper.bootstrap import open_services
-from pricekeeper.cli.demo_org import DEMO_KEY, prepare_demo
+from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN, prepare_demo
+from pricekeeper.clock import SystemClock
 from pricekeeper.errors import SettingsError
+from pricekeeper.http.app import app_from_environment
 from pricekeeper.http.metrics import MULTIPROCESS
+from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
 from pricekeeper.settings import (
     CONFIG,
     MEMORY,
+    METRICS_PORT,
+    METRICS_TOKEN,
     PROVISIONING_KEY,
     STORE,
     Settings,
     SqliteLocation,
+    is_loopback,
     read_settings,
 )
 from pricekeeper.telemetry.logs import configure_logging
 
 GRACEFUL_SECS: Final = 30
+LISTENER_GRACEFUL_SECS: Final = 2
 FILES_MAX: Final = 65_536
 _APP: Final = "pricekeeper.http.app:app_from_environment"
 _PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
@@ -40,6 +51,7 @@ def serve(
     *,
     host: str,
     port: int,
+    metrics_port: str | None,
     store: str | None,
     config: str | None,
     workers: int,
@@ -47,13 +59,11 @@ def serve(
     console: Console,
 ) -> None:
     """Check everything that can be checked before the first request, then serve until stopped."""
-    # Workers are processes of their own and start from the environment, so it carries it all.
-    for name, value in ((STORE, store), (CONFIG, config)):
-        if value is not None:
-            os.environ[name] = value
+    given = {STORE: store, CONFIG: config, METRICS_PORT: metrics_port}
+    environment = {**os.environ, **{name: text for name, text in given.items() if text is not None}}
     if demo:
-        os.environ.setdefault(PROVISIONING_KEY, DEMO_KEY)
-    settings = read_settings(os.environ)
+        _default_to_demo(environment)
+    settings = read_settings(environment)
     if settings.provisioning_key is None:
         raise SettingsError(
             PROVISIONING_KEY, "is required: choose 16 characters or more, or try serve --demo"
@@ -62,18 +72,45 @@ def serve(
         raise SettingsError(
             STORE, "a database in memory has one process; use a file, or --workers 1"
         )
-    with _bound(host, port) as listening:
-        name = f"[{host}]" if ":" in host else host
-        url = f"http://{name}:{listening.getsockname()[1]}"
+    with ExitStack() as opened:
+        listening = opened.enter_context(_bound(host, port, "--host, --port"))
+        _refuse_public(PROVISIONING_KEY, settings.provisioning_key, DEMO_KEY, listening)
+        _refuse_public(METRICS_TOKEN, settings.metrics_token, DEMO_METRICS_TOKEN, listening)
+        watching = None
+        if settings.metrics_address is not None:
+            at = settings.metrics_address
+            watching = opened.enter_context(_bound(at.host, at.port, METRICS_PORT))
+            _refuse_public(METRICS_TOKEN, settings.metrics_token, DEMO_METRICS_TOKEN, watching)
+        url = _url_of(host, listening)
         asyncio.run(_prepare(settings, url, demo=demo, console=console))
         console.print(
             f"serving on [bold]{url}[/bold] ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
         )
         console.print(f"the API, readable: [bold]{url}/docs[/bold]", soft_wrap=True)
-        _run(listening, workers, settings.trusted_proxies)
+        _tell_metrics(settings, url, watching, console)
+        # Workers are processes of their own and start from the environment, so it carries it all.
+        os.environ.update(environment)
+        _run(settings, listening, watching, workers)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _default_to_demo(environment: dict[str, str]) -> None:
+    """The demo's key, and with it the demo's metrics token: both are known to everybody."""
+    environment.setdefault(PROVISIONING_KEY, DEMO_KEY)
+    if environment[PROVISIONING_KEY] == DEMO_KEY:
+        environment.setdefault(METRICS_TOKEN, DEMO_METRICS_TOKEN)
+
+
+def _refuse_public(name: str, secret: str | None, public: str, at: socket.socket) -> None:
+    """Refuse to let others in with a secret that everybody knows."""
+    if secret == public and not is_loopback(at.getsockname()[0]):
+        raise SettingsError(
+            name,
+            "is the demo's, which everybody knows, and this address can be reached by others: "
+            f"serve on 127.0.0.1, or choose your own: export {name}=$(openssl rand -hex 32)",
+        )
+
+
+def _bound(host: str, port: int, setting: str) -> socket.socket:
     """The address to serve on, ours from now on: before anything is made or printed."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -82,11 +119,31 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         made.close()
         raise SettingsError(
-            "--host, --port",
+            setting,
             f"can't serve on {host}, port {port} ({error.strerror}); choose another",
         ) from error
-    made.set_inheritable(True)  # workers are processes of their own
     return made
+
+
+def _url_of(host: str, listening: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listening.getsockname()[1]}"
+
+
+def _tell_metrics(
+    settings: Settings, url: str, watching: socket.socket | None, console: Console
+) -> None:
+    """Say where the metrics are, and who may read them."""
+    at, places = settings.metrics_address, []
+    if watching is not None and at is not None:
+        places.append(f"{_url_of(at.host, watching)}/metrics")
+    if settings.metrics_token is not None:
+        places.append(f"{url}/metrics")
+    told = " and ".join(places) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
+    key = f", with ${METRICS_TOKEN} as bearer token" if settings.metrics_token is not None else ""
+    if at is not None and settings.metrics_token is None and not is_loopback(at.host):
+        key = f", for whoever reaches it; set {METRICS_TOKEN} to ask for a token"
+    console.print(f"metrics: {told}{key}", soft_wrap=True, highlight=False)
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
@@ -102,7 +159,9 @@ def server_config(
     *,
     workers: int = 1,
     factory: bool = False,
+    lifespan: Literal["on", "off"] = "on",
     trusted_proxies: str = "",
+    graceful_secs: int = GRACEFUL_SECS,
 ) -> uvicorn.Config:
     """How the application is served, on whatever socket."""
     return uvicorn.Config(
@@ -112,13 +171,13 @@ def server_config(
         loop="uvloop",
         http=_PROTOCOL,
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=trusted_proxies or None,
-        timeout_graceful_shutdown=GRACEFUL_SECS,
+        timeout_graceful_shutdown=graceful_secs,
     )
 
 
@@ -129,24 +188,69 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _run(listening: socket.socket, workers: int, trusted_proxies: str) -> None:
-    metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
-    if metrics_folder is not None:
-        os.environ[MULTIPROCESS] = metrics_folder
+def _run(
+    settings: Settings, listening: socket.socket, watching: socket.socket | None, workers: int
+) -> None:
     _raise_file_limit()
-    config = server_config(
-        _APP,
-        factory=True,
-        workers=workers,
-        trusted_proxies=trusted_proxies,
-    )
     try:
         if workers > 1:
-            Multiprocess(config, sockets=[listening]).run()
+            _run_several(settings, listening, watching, workers)
         else:
-            uvicorn.Server(config).run(sockets=[listening])
+            worker = OneWorker()
+            config = server_config(
+                partial(app_from_environment, worker),
+                factory=True,
+                trusted_proxies=settings.trusted_proxies,
+            )
+            with _watched(settings, worker, listening, watching):
+                uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
         return  # the server has shut down properly; this is how it says so
+
+
+def _run_several(
+    settings: Settings, listening: socket.socket, watching: socket.socket | None, workers: int
+) -> None:
+    """Run workers in processes of their own; a folder of files has what all of them count."""
+    folder = Path(tempfile.mkdtemp(prefix="pricekeeper-metrics-"))
+    os.environ[MULTIPROCESS] = str(folder)
+    listening.set_inheritable(True)
+    config = server_config(
+        _APP, factory=True, workers=workers, trusted_proxies=settings.trusted_proxies
+    )
+    supervisor = Multiprocess(config, sockets=[listening])
+
+    def pids() -> list[int]:
+        return [one.pid for one in list(supervisor.processes) if one.pid is not None]
+
+    try:
+        with _watched(settings, SeveralWorkers(folder, pids), listening, watching):
+            supervisor.run()
     finally:
-        if metrics_folder is not None:
-            shutil.rmtree(Path(metrics_folder), ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _watched(
+    settings: Settings,
+    watched: Watched,
+    listening: socket.socket,
+    watching: socket.socket | None,
+) -> Iterator[None]:
+    """Let metrics and health be asked for on their own socket, from a thread of their own."""
+    if watching is None:
+        yield
+        return
+    host, port = listening.getsockname()[:2]
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked on the loopback instead
+    service = (anywhere.get(host, host), port)
+    application = MetricsListener(watched, service, settings.metrics_token, SystemClock())
+    config = server_config(application, lifespan="off", graceful_secs=LISTENER_GRACEFUL_SECS)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([watching],), name="pricekeeper-metrics")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
