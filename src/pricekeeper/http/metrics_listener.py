@@ -33,7 +33,6 @@ from pricekeeper.http.wire.common import Health
 PATIENCE_SECS: Final = 2
 """How long the service has to answer, or to bring its counts up to date."""
 READY_BYTES_MAX: Final = 64 * 1024
-READY_MEMORY_MS: Final = 1_000
 _PATHS: Final = ("/healthz", "/readyz", "/metrics")
 _METHODS: Final = ("GET", "HEAD")
 _PROBLEM: Final = b"application/problem+json"
@@ -118,9 +117,6 @@ class MetricsListener:
         self._token = token
         self._clock = clock
         self._scraping = asyncio.Lock()
-        self._asking = asyncio.Lock()
-        self._ready: tuple[int, str] = (503, "unavailable")
-        self._asked_at_ms: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -170,15 +166,7 @@ class MetricsListener:
         return (503, "stuck") if stuck else (200, "alive")
 
     async def _readiness(self) -> tuple[int, str]:
-        """As the service itself says; it is asked at most once a second."""
-        async with self._asking:
-            now_ms = self._clock.monotonic_ms()
-            if self._asked_at_ms is None or now_ms - self._asked_at_ms >= READY_MEMORY_MS:
-                self._asked_at_ms = now_ms
-                self._ready = await self._ask()
-            return self._ready
-
-    async def _ask(self) -> tuple[int, str]:
+        """As the service itself says, which remembers it for a second."""
         try:
             async with asyncio.timeout(PATIENCE_SECS):
                 head, _, body = (await _exchange(*self._service)).partition(b"\r\n\r\n")
