@@ -19,8 +19,9 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from pricekeeper.errors import OverloadedError
 from pricekeeper.http.connections import connections_of
-from pricekeeper.http.problems import RETRY_SECS, Problem
+from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 100
@@ -38,6 +39,7 @@ UNREAD_SECS_MAX: Final = 30
 KERNEL_BUFFER_BYTES: Final = 128 * 1024
 """What the kernel keeps for a slow reader; left to itself, it goes up to megabytes for each."""
 _LOOK_EVERY_SECS: Final = 5
+_NO_ROOM: Final = 503
 
 
 class _HeadRefusedError(Exception):
@@ -292,18 +294,19 @@ class ProblemProtocol(HttpToolsProtocol):
         self._refuse(431, "HEADERS_TOO_LARGE", "the request line or its headers are too large")
 
     def _refuse_for_room(self) -> None:
-        self._refuse(503, "STORE_UNAVAILABLE", "too much is waiting; try again", RETRY_SECS)
+        status, code = status_of(OverloadedError)
+        self._refuse(status, code or OverloadedError.code, "too much is waiting; try again")
 
-    def _refuse(self, status: int, code: str, detail: str, retry_secs: int | None = None) -> None:
+    def _refuse(self, status: int, code: str, detail: str) -> None:
         """Take nothing more, and tell why if no answer of ours is on its way."""
         if self._deaf or self.transport.is_closing():
             return
-        self._count(code)
+        self._count(OverloadedError.code if status == _NO_ROOM else code)
         answered = self._head_ended and self.cycle is not None and self.cycle.response_complete
         if not self._stop_taking():
             return
         if not (answered and self._arriving_since is not None):  # else it was told all it is told
-            self.transport.write(_answer(status, code, detail, retry_secs))
+            self.transport.write(_answer(status, code, detail))
         self.transport.close()
 
     def _stop_taking(self) -> bool:
@@ -337,7 +340,7 @@ class ProblemProtocol(HttpToolsProtocol):
             metrics.problem(code)
 
 
-def _answer(status: int, code: str, detail: str, retry_secs: int | None) -> bytes:
+def _answer(status: int, code: str, detail: str) -> bytes:
     """A whole answer: a problem, and the end of the connection."""
     request_id = secrets.token_hex(16)
     body = Problem(status, code, detail).body(request_id)
@@ -353,7 +356,7 @@ def _answer(status: int, code: str, detail: str, retry_secs: int | None) -> byte
             HTTPStatus(status).phrase.encode(),
             len(body),
             request_id.encode(),
-            b"" if retry_secs is None else b"retry-after: %d\r\n" % retry_secs,
+            b"retry-after: %d\r\n" % RETRY_SECS if status == _NO_ROOM else b"",
             body,
         )
     )
