@@ -4,13 +4,15 @@ Each test doubles an input that was made to be as bad as possible. What is count
 and copies where a loop in C could hide, and calls of functions everywhere else.
 """
 
+import gc
 import importlib
 import json
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
-from re import _constants, _parser  # type: ignore[attr-defined]  # how a pattern was read
+from contextlib import suppress
+from re import _constants, _parser  # how a pattern was read
 from typing import Any
 
 import pytest
@@ -209,6 +211,27 @@ JSON: dict[str, Callable[[int], str]] = {
 def test_json_itself(make: Callable[[int], str]) -> None:
     """Whatever it is made of."""
     assert_linear(lambda n: calls(lambda: strict_json(make(n).encode())))
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" + b"[]," * 340_000 + b"1]", b"[" * 100_000], ids=["many", "deep"]
+)
+def test_nobody_searches_for_garbage_while_a_body_is_decoded(data: bytes) -> None:
+    """There is none, and each search would look at all that was made so far; then it goes on."""
+    searches: list[str] = []
+
+    def note(phase: str, _details: object) -> None:
+        searches.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        with suppress(RequestRefusedError):
+            strict_json(data)
+        assert len(searches) <= 4
+    finally:
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
 
 
 def test_a_query() -> None:
