@@ -34,13 +34,16 @@ ENV PATH="/opt/pricekeeper/bin:${PATH}" \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     PRICEKEEPER_STORE=sqlite:////data/pricekeeper.db \
-    PRICEKEEPER_DATA_DIR=/data
+    PRICEKEEPER_DATA_DIR=/data \
+    PRICEKEEPER_METRICS_PORT=9464
 # By number, so that Kubernetes can see that it is not root.
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 8080
+# The listener for metrics and health answers also when the service is busy. Its port is one of the
+# container's own loopback; to be scraped from elsewhere, say 0.0.0.0:9464.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8080, timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 9464, timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["pricekeeper"]
 CMD ["serve", "--host", "0.0.0.0", "--port", "8080"]

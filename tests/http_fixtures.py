@@ -14,8 +14,10 @@ import pytest
 from serving import Server, running_server
 
 KEY = "3f9c1e7a5b8d2460c7e1f3a9b5d80264"
+METRICS_TOKEN = "test-metrics-token"
 ENVIRONMENT = {
     "PRICEKEEPER_PROVISIONING_KEY": KEY,
+    "PRICEKEEPER_METRICS_TOKEN": METRICS_TOKEN,
     "PRICEKEEPER_API_RATE_LIMITS": "off",
     "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "0",
 }

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from http_fixtures import Api
+from http_fixtures import METRICS_TOKEN, Api
 from serving import select_a_moment
 
 PATIENCE_SECS = 20
@@ -29,7 +29,7 @@ def sample_name(name: str, labels: Mapping[str, str]) -> str:
 
 
 def scrape(api: Api) -> Samples:
-    reply = api.call("GET", "/metrics")
+    reply = api.call("GET", "/metrics", token=METRICS_TOKEN)
     assert reply.status == 200
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     return read_samples(reply.data.decode())

@@ -16,6 +16,7 @@ from pricekeeper.settings import (
     AwsOffers,
     DynamoDbLocation,
     GenaiPackage,
+    ListenAddress,
     PriceLocation,
     SqliteLocation,
     StoreLocation,
@@ -278,3 +279,45 @@ def test_a_misspelt_name_in_a_settings_file_is_told(tmp_path: Path) -> None:
     path.write_text("PRICEKEEPER_STROE=sqlite:///x.db\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1.*do you mean PRICEKEEPER_STORE\?"):
         read_settings({"PRICEKEEPER_SETTINGS": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("", None),
+        ("9464", ListenAddress("127.0.0.1", 9464)),
+        ("10.0.0.1:9464", ListenAddress("10.0.0.1", 9464)),
+        ("[::1]:9464", ListenAddress("::1", 9464)),
+        ("metrics.internal:1", ListenAddress("metrics.internal", 1)),
+    ],
+)
+def test_where_metrics_have_a_listener(text: str, address: ListenAddress | None) -> None:
+    """A port alone is one of this machine's own address: nobody else is let in by accident."""
+    assert read_settings({"PRICEKEEPER_METRICS_PORT": text}).metrics_address == address
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "-1", "x", "1.5", ":9464", "::1:9464", "a:", "²"])
+def test_what_is_no_place_for_a_listener(text: str) -> None:
+    """Told by name."""
+    with pytest.raises(SettingsError, match="PRICEKEEPER_METRICS_PORT"):
+        read_settings({"PRICEKEEPER_METRICS_PORT": text})
+
+
+def test_a_metrics_token_is_a_secret() -> None:
+    """Not a short one, and not one that is shown."""
+    token = "a-token-of-thirty-two-characters"
+    settings = read_settings({"PRICEKEEPER_METRICS_TOKEN": token})
+    assert settings.metrics_token == token
+    assert token not in repr(settings)
+    assert read_settings({"PRICEKEEPER_METRICS_TOKEN": ""}).metrics_token is None
+    for bad in ("short", "with a\nline break", " blanks at the ends ", "ümlaut" * 4):
+        with pytest.raises(SettingsError, match="PRICEKEEPER_METRICS_TOKEN"):
+            read_settings({"PRICEKEEPER_METRICS_TOKEN": bad})
+
+
+@pytest.mark.parametrize("text", ["15", "0", "-1", "x", "1000001", "9" * 20])
+def test_how_many_connections_there_may_be(text: str) -> None:
+    """From a handful to a million."""
+    assert read_settings({"PRICEKEEPER_CONNECTIONS_MAX": "16"}).connections_max == 16
+    with pytest.raises(SettingsError, match="PRICEKEEPER_CONNECTIONS_MAX"):
+        read_settings({"PRICEKEEPER_CONNECTIONS_MAX": text})

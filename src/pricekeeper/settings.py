@@ -29,6 +29,9 @@ LOG_LEVEL: Final = "PRICEKEEPER_LOG_LEVEL"
 DRAIN: Final = "PRICEKEEPER_DRAIN_SECS"
 TRUSTED_PROXIES: Final = "PRICEKEEPER_TRUSTED_PROXIES"
 REFRESH_AUTH: Final = "PRICEKEEPER_REFRESH_AUTH"
+METRICS_PORT: Final = "PRICEKEEPER_METRICS_PORT"
+METRICS_TOKEN: Final = "PRICEKEEPER_METRICS_TOKEN"  # noqa: S105 - its name
+CONNECTIONS_MAX: Final = "PRICEKEEPER_CONNECTIONS_MAX"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
 CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
@@ -49,10 +52,18 @@ _KNOWN: Final = frozenset(
         DRAIN,
         TRUSTED_PROXIES,
         REFRESH_AUTH,
+        METRICS_PORT,
+        METRICS_TOKEN,
+        CONNECTIONS_MAX,
     }
 )
 NO_PROXIES: Final = "none"
+TOKEN_LENGTH_MIN: Final = 16
 _SECONDS_MAX: Final = 86_400
+_PORT_MAX: Final = 65_535
+LOOPBACK: Final = "127.0.0.1"
+CONNECTIONS_DEFAULT: Final = 4_096
+_CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 MEMORY: Final = ":memory:"
 STORE_DEFAULT: Final = "sqlite:///data/pricekeeper.db"
 PREFIX_DEFAULT: Final = "pricekeeper-"
@@ -102,6 +113,14 @@ class AwsOffers:
 PriceLocation: TypeAlias = GenaiPackage | AwsOffers
 
 
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
     "token": 300,
     "refresh": 300,
@@ -145,6 +164,9 @@ SETTINGS: Final = (
         "addresses or networks whose X-Forwarded-For is believed, with commas; or none",
     ),
     Setting(REFRESH_AUTH, "optional", "required: /auth/refresh asks for the client's secret too"),
+    Setting(METRICS_PORT, "", "PORT (of 127.0.0.1) or ADDRESS:PORT for metrics and health alone"),
+    Setting(METRICS_TOKEN, "", "the bearer token that opens /metrics; at least 16 characters"),
+    Setting(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT), "connections that one worker may have open"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 CLIENT_SETTINGS: Final = (
@@ -182,6 +204,10 @@ class Settings:
     trusted_proxies: str | None = None
     """Empty if it is said that there are none, ``None`` if nothing is said."""
     refresh_needs_secret: bool = False
+    metrics_address: ListenAddress | None = None
+    """Where metrics and health have a listener of their own, if anywhere."""
+    metrics_token: str | None = None
+    connections_max: int = CONNECTIONS_DEFAULT
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -217,7 +243,33 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         trusted_proxies=_proxies(given.get(TRUSTED_PROXIES) or None),
         refresh_needs_secret=_refresh_needs_secret(given.get(REFRESH_AUTH) or "optional"),
         drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
+        metrics_address=_metrics_address(given.get(METRICS_PORT)),
+        metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
+        connections_max=_connections(given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT))),
     )
+
+
+def _metrics_token(text: str | None) -> str | None:
+    if text and (len(text) < TOKEN_LENGTH_MIN or not _SENDABLE.fullmatch(text)):
+        raise SettingsError(
+            METRICS_TOKEN,
+            f"needs at least {TOKEN_LENGTH_MIN} characters that a header can carry: ASCII, no line "
+            "breaks, no blanks at the ends; openssl rand -hex 32 makes one",
+        )
+    return text or None
+
+
+def _metrics_address(text: str | None) -> ListenAddress | None:
+    """``PORT``, ``ADDRESS:PORT`` or ``[ADDRESS]:PORT``; a port alone is one of the loopback."""
+    if not text:
+        return None
+    host, named, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= _PORT_MAX:
+        raise SettingsError(METRICS_PORT, f"{text!r}: want PORT or ADDRESS:PORT, such as 9464")
+    if named and (not bare or (":" in bare and bare == host)):
+        raise SettingsError(METRICS_PORT, f"{text!r}: want ADDRESS:PORT, such as [::1]:9464")
+    return ListenAddress(bare or LOOPBACK, int(port))
 
 
 def _settings_file(path: str | None) -> dict[str, str]:
@@ -311,6 +363,13 @@ def _refresh_needs_secret(text: str) -> bool:
 def _seconds(setting: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
         raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
+    return int(text)
+
+
+def _connections(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) not in _CONNECTIONS_RANGE:
+        least, most = _CONNECTIONS_RANGE[0], _CONNECTIONS_RANGE[-1]
+        raise SettingsError(CONNECTIONS_MAX, f"{text!r} is not a number from {least} to {most}")
     return int(text)
 
 

@@ -11,7 +11,13 @@ import pytest
 from rich.console import Console
 
 from pricekeeper.bootstrap import open_services
-from pricekeeper.cli.demo_org import DEMO_CLIENT, DEMO_KEY, SECRET_FILE, prepare_demo
+from pricekeeper.cli.demo_org import (
+    DEMO_CLIENT,
+    DEMO_KEY,
+    DEMO_METRICS_TOKEN,
+    SECRET_FILE,
+    prepare_demo,
+)
 from pricekeeper.errors import InvalidClientError
 from pricekeeper.settings import CLIENT_SETTINGS, SETTINGS, read_settings
 from serving import running_server
@@ -19,13 +25,16 @@ from serving import running_server
 URL = "http://127.0.0.1:8080"
 
 
-def start(folder: Path, key: str = DEMO_KEY, store: str = "store") -> dict[str, str]:
+def start(
+    folder: Path, key: str = DEMO_KEY, store: str = "store", metrics_token: str = DEMO_METRICS_TOKEN
+) -> dict[str, str]:
     """What a start prints to be pasted."""
     settings = read_settings(
         {
             "PRICEKEEPER_STORE": f"sqlite:///{folder}/{store}.db",
             "PRICEKEEPER_DATA_DIR": str(folder / "data"),
             "PRICEKEEPER_PROVISIONING_KEY": key,
+            "PRICEKEEPER_METRICS_TOKEN": metrics_token,
         }
     )
     printed = io.StringIO()
@@ -54,6 +63,7 @@ def test_the_names_are_those_that_the_client_and_the_commands_read(tmp_path: Pat
         "PRICEKEEPER_PROVISIONING_KEY",
         "PRICEKEEPER_CLIENT_ID",
         "PRICEKEEPER_CLIENT_SECRET",
+        "PRICEKEEPER_METRICS_TOKEN",
     }
 
 
@@ -90,10 +100,10 @@ def test_another_store_has_another_secret(tmp_path: Path) -> None:
 
 
 def test_no_other_secret_is_kept_or_printed(tmp_path: Path) -> None:
-    """A key that somebody has chosen is theirs; the file has the demo app's secret and no more."""
+    """What somebody has chosen is theirs; the file has the demo app's secret and no more."""
     key = "0123456789abcdef0123456789abcdef0123456789abcdef"
-    told = start(tmp_path, key)
-    assert "PRICEKEEPER_PROVISIONING_KEY" not in told
+    told = start(tmp_path, key, metrics_token="a-token-of-ones-own")
+    assert told.keys().isdisjoint({"PRICEKEEPER_PROVISIONING_KEY", "PRICEKEEPER_METRICS_TOKEN"})
     kept = (tmp_path / "data" / SECRET_FILE).read_text("ascii")
     assert kept == f"{told['PRICEKEEPER_CLIENT_SECRET']}\n"
 

@@ -3,8 +3,11 @@
 import asyncio
 import os
 import shutil
+import socketserver
+import threading
 import uuid
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +29,8 @@ from pricekeeper.tenants import Client, config_key
 from pricekeeper.values import parse_app_id, parse_org_id
 
 KEY = "PRICEKEEPER_PROVISIONING_KEY"
+METRICS_PORT = "PRICEKEEPER_METRICS_PORT"
+METRICS_TOKEN = "PRICEKEEPER_METRICS_TOKEN"
 
 
 def levels(cli: Cli, *words: str) -> tuple[int, dict[str, str]]:
@@ -40,6 +45,7 @@ def healthy(cli: Cli) -> Cli:
     cli.register()
     (cli.folder / "data").chmod(0o700)
     cli.monkeypatch.setenv(KEY, "a-key-of-more-than-thirty-two-characters")
+    cli.monkeypatch.setenv(METRICS_PORT, "9464")
     return cli
 
 
@@ -87,6 +93,13 @@ ILLS = {
     ),
     "bad proxies": Ill(
         "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_TRUSTED_PROXIES", "lb")
+    ),
+    "no metrics": Ill("metrics", "WARN", lambda c: c.monkeypatch.delenv(METRICS_PORT)),
+    "metrics for all": Ill(
+        "metrics", "WARN", lambda c: c.monkeypatch.setenv(METRICS_PORT, "0.0.0.0:9464")
+    ),
+    "demo token": Ill(
+        "metrics", "WARN", lambda c: c.monkeypatch.setenv(METRICS_TOKEN, "demo-metrics-token")
     ),
     "bad store": Ill(
         "settings", "FAIL", lambda c: c.monkeypatch.setenv("PRICEKEEPER_STORE", "mysql://x")
@@ -208,6 +221,13 @@ def test_a_table_whose_items_do_not_expire_is_found(healthy: Cli, dynamodb_local
     assert levels(healthy)[1]["expiry"] == "OK"
 
 
+def test_metrics_beyond_this_machine_are_well_behind_a_token(healthy: Cli) -> None:
+    """Whoever reaches the listener then has to know it."""
+    healthy.monkeypatch.setenv(METRICS_PORT, "0.0.0.0:9464")
+    healthy.monkeypatch.setenv(METRICS_TOKEN, "a-token-of-thirty-two-characters")
+    assert levels(healthy)[1]["metrics"] == "OK"
+
+
 def test_a_bad_setting_is_told_as_serve_tells_it(healthy: Cli) -> None:
     """Which one, what is wrong with it, and what would be right; there is nothing more to see."""
     healthy.monkeypatch.setenv("PRICEKEEPER_PRICE_SOURCE", "aws:us-east")
@@ -223,7 +243,31 @@ def test_a_service_from_outside(service: Cli) -> None:
     service.become(f"org-{next(iter(service.secrets)).removeprefix('org-')[:36]}")
     code, found = levels(service, *service.place)
     assert (code, set(found.values())) == (0, {"OK"})
-    assert {"service", "ready", "provisioning key", "credentials", "time"} <= found.keys()
+    names = {"service", "ready", "metrics", "provisioning key", "credentials", "time"}
+    assert names <= found.keys()
+
+
+def test_a_service_that_shows_its_metrics_to_everybody(cli: Cli) -> None:
+    """As one did before it asked for a token, or as a proxy may that brings the token along."""
+    with socketserver.TCPServer(("127.0.0.1", 0), Open) as open_server:
+        thread = threading.Thread(target=open_server.serve_forever)
+        thread.start()
+        code, found = levels(cli, "--url", f"http://127.0.0.1:{open_server.server_address[1]}")
+        open_server.shutdown()
+        thread.join()
+    assert (code, found["metrics"]) == (1, "FAIL")
+
+
+class Open(BaseHTTPRequestHandler):
+    """Answers whatever is asked."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def test_a_service_that_refuses(service: Cli) -> None:

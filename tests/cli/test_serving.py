@@ -1,12 +1,19 @@
 """``pricekeeper serve``, before it serves."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from cli.conftest import Cli
+from free_port import free_port
+from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import is_loopback
 from pricekeeper.cli.serving import server_config
+from serving import running_server
+
+ANYWHERE = "0.0.0.0"  # noqa: S104 - what is tried here
+OWN_KEY = "a-key-of-thirty-two-characters--"
 
 
 def test_an_address_that_is_taken_is_told_before_anything_is_made(cli: Cli) -> None:
@@ -21,14 +28,77 @@ def test_an_address_that_is_taken_is_told_before_anything_is_made(cli: Cli) -> N
     assert list(cli.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 - that is the point
-def test_the_demo_does_not_show_its_public_key_to_others(cli: Cli, host: str) -> None:
-    """Everybody knows it, so it is good on loopback only; nothing is made, nothing is bound."""
-    done = cli("serve", "--demo", "--host", host)
+@pytest.mark.parametrize("host", [ANYWHERE, "::", "192.0.2.1"])
+@pytest.mark.parametrize("by", ["--demo", "environment"])
+def test_a_key_that_everybody_knows_is_not_for_others_to_try(cli: Cli, host: str, by: str) -> None:
+    """It is good for the demo on loopback only; nothing is made before that, nothing is bound."""
+    words = ["--demo"] if by == "--demo" else []
+    if not words:
+        cli.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", DEMO_KEY)
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that binding would be told first
+        port = taken.getsockname()[1]
+        done = cli("serve", *words, "--host", host, "--port", str(port))
+
     assert (done.code, done.out) == (2, "")
-    assert "PRICEKEEPER_PROVISIONING_KEY" in done.err
-    assert "openssl rand -hex 32" in done.err
+    assert "PRICEKEEPER_PROVISIONING_KEY: is the demo's, which is public" in done.err
+    assert "export PRICEKEEPER_PROVISIONING_KEY=$(openssl rand -hex 32)" in done.err
+    assert len(done.err.splitlines()) == 1
     assert list(cli.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["service", "listener"])
+def test_a_metrics_token_that_everybody_knows_is_not_for_others_either(
+    cli: Cli, where: str
+) -> None:
+    """Wherever it would open them."""
+    words: tuple[str, ...] = ("--demo", "--metrics-port", f"{ANYWHERE}:{free_port()}")
+    if where == "service":
+        words = ("--demo", "--host", ANYWHERE)
+        cli.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", OWN_KEY)
+        cli.monkeypatch.setenv("PRICEKEEPER_METRICS_TOKEN", DEMO_METRICS_TOKEN)
+    done = cli("serve", *words, "--port", str(free_port()))
+
+    assert (done.code, done.out) == (2, "")
+    assert "PRICEKEEPER_METRICS_TOKEN: is the demo's, which is public" in done.err
+    assert "export PRICEKEEPER_METRICS_TOKEN=$(openssl rand -hex 32)" in done.err
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_a_metrics_port_that_is_taken_is_told_like_the_other(cli: Cli) -> None:
+    """By the name of its setting, before anything is made."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ("--port", str(free_port()), "--metrics-port", str(port))
+        done = cli("serve", "--demo", *words)
+
+    assert (done.code, done.out) == (2, "")
+    assert "PRICEKEEPER_METRICS_PORT" in done.err
+    assert f"port {port} (Address already in use); choose another" in done.err
+    assert list(cli.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "metrics: not shown; set PRICEKEEPER_METRICS_PORT or PRICEKEEPER_METRICS_TOKEN"),
+        ({"PRICEKEEPER_METRICS_TOKEN": "a-token-of-thirty-two-characters"},
+         "/metrics, with $PRICEKEEPER_METRICS_TOKEN as bearer token"),
+    ],
+    ids=["nothing", "a token"],
+)  # fmt: skip
+def test_it_says_where_the_metrics_are(tmp_path: Path, given: dict[str, str], told: str) -> None:
+    """And with what."""
+    environment = {"PRICEKEEPER_PROVISIONING_KEY": OWN_KEY, **given}
+    with running_server(tmp_path, environment=environment) as server:
+        assert told in server.output()
+
+
+def test_the_demo_may_be_shown_to_others_with_a_key_of_ones_own(tmp_path: Path) -> None:
+    """Then it brings no metrics token: the demo's would be known to everybody."""
+    environment = {"PRICEKEEPER_PROVISIONING_KEY": OWN_KEY}
+    with running_server(tmp_path, "--demo", "--host", ANYWHERE, environment=environment) as server:
+        assert "PRICEKEEPER_METRICS_TOKEN=" not in server.output()
+        assert "metrics: not shown" in server.output()
 
 
 @pytest.mark.parametrize(
@@ -37,16 +107,19 @@ def test_the_demo_does_not_show_its_public_key_to_others(cli: Cli, host: str) ->
         ("127.0.0.1", True),
         ("127.8.8.8", True),
         ("::1", True),
+        ("::1%lo", True),
+        ("::ffff:127.0.0.1", True),
         ("localhost", True),
-        ("0.0.0.0", False),  # noqa: S104
+        (ANYWHERE, False),
         ("::", False),
         ("", False),
         ("10.1.2.3", False),
+        ("::ffff:10.0.0.1", False),
         ("keeper.example.com", False),
     ],
 )
 def test_what_only_this_machine_can_reach(host: str, *, expected: bool) -> None:
-    """By address, or by the one name that everybody knows."""
+    """By address, however it is written, or by the one name that everybody knows."""
     assert is_loopback(host) is expected
 
 

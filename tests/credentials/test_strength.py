@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.credentials.strength import BITS_MIN, PUBLIC_KEY, estimate_bits, require_strong_key
+from pricekeeper.credentials.strength import (
+    BITS_MIN,
+    PUBLIC_KEY,
+    PUBLIC_METRICS_TOKEN,
+    estimate_bits,
+    refuse_public_token,
+    require_strong_key,
+)
 from pricekeeper.errors import SettingsError
 
 
@@ -67,6 +74,15 @@ def test_no_key_and_the_demos_are_refused() -> None:
     require_strong_key(PUBLIC_KEY, public_allowed=True)
     with pytest.raises(SettingsError):
         require_strong_key("weak", public_allowed=True)
+
+
+def test_the_demos_metrics_token_is_refused() -> None:
+    """But the demo may have its own, and there may be none."""
+    with pytest.raises(SettingsError, match=r"PRICEKEEPER_METRICS_TOKEN=\$\(openssl rand -hex 32"):
+        refuse_public_token(PUBLIC_METRICS_TOKEN)
+    refuse_public_token(PUBLIC_METRICS_TOKEN, public_allowed=True)
+    refuse_public_token("a-token-of-ones-own")
+    refuse_public_token(None)
 
 
 @given(st.text(string.printable, max_size=200))

@@ -21,6 +21,7 @@ from pricekeeper.settings import (
     STORE,
     TRUSTED_PROXIES,
     DynamoDbLocation,
+    ListenAddress,
     SqliteLocation,
     parse_store_location,
     read_settings,
@@ -29,6 +30,7 @@ from pricekeeper.settings import (
 KNOWN = {setting.name for setting in SETTINGS}
 FOLDER = "/data"
 PORT = "8080"
+METRICS_PORT = "9464"
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -95,12 +97,14 @@ def test_everything_is_kept_in_the_volume() -> None:
 
 
 def test_it_listens_where_it_is_looked_for() -> None:
-    """Port of the command, exposed port, port of the health check and mapped port are one."""
+    """Port of the command, exposed port and mapped port are one; health has a listener apart."""
     command = json.loads(final("CMD")[0])
 
     assert command[command.index("--port") + 1] == PORT
     assert final("EXPOSE") == [PORT]
-    assert f"'127.0.0.1', {PORT}," in final("HEALTHCHECK")[0]
+    listener = read_settings(environment()).metrics_address
+    assert listener == ListenAddress("127.0.0.1", int(METRICS_PORT))
+    assert f"'127.0.0.1', {METRICS_PORT}," in final("HEALTHCHECK")[0]
     assert {
         port.rpartition(":")[2] for service in ours().values() for port in service["ports"]
     } == {PORT}
@@ -163,7 +167,7 @@ def test_the_health_check_fails_if_nobody_listens() -> None:
 def check_health(port: int) -> int:
     command = json.loads(final("HEALTHCHECK")[0].partition(" CMD ")[2])
     assert command[:2] == ["python", "-c"]
-    program = command[2].replace(PORT, str(port))
+    program = command[2].replace(METRICS_PORT, str(port))
     done = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", program], capture_output=True, timeout=30, check=False
     )

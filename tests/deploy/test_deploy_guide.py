@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 
 from deploy.conftest import ROOT
 from pricekeeper.bootstrap.services import KEY_FILE
@@ -13,7 +14,7 @@ from pricekeeper.cli.commands import app
 from pricekeeper.cli.listening import Listening
 from pricekeeper.cli.serving import GRACEFUL_SECS
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
-from pricekeeper.settings import SETTINGS, read_settings
+from pricekeeper.settings import METRICS_TOKEN, SETTINGS, read_settings
 from pricekeeper.storage.tables import ALL_TABLES
 
 GUIDE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -81,6 +82,30 @@ def test_the_task_definition_can_be_served_and_leaves_time_to_drain() -> None:
     assert not Listening("0.0.0.0", 8080, settings.trusted_proxies).is_exposed  # noqa: S104
     assert container["stopTimeout"] >= settings.drain_secs + GRACEFUL_SECS
     assert container["stopTimeout"] <= 120, "ECS allows no more"
+
+
+def test_the_task_is_asked_for_its_health_where_it_listens() -> None:
+    """On the listener that overload does not hold up; its metrics are behind a token."""
+    (text,) = blocks("json")
+    (container,) = json.loads(text)["containerDefinitions"]
+    settings = read_settings({given["name"]: given["value"] for given in container["environment"]})
+
+    assert settings.metrics_address is not None
+    assert f":{settings.metrics_address.port}/healthz" in container["healthCheck"]["command"][-1]
+    assert {"containerPort": settings.metrics_address.port} in container["portMappings"]
+    assert METRICS_TOKEN in {secret["name"] for secret in container["secrets"]}
+
+
+def test_prometheus_looks_where_the_metrics_are() -> None:
+    """The unit's listener, and the service's own port with a token."""
+    jobs = yaml.safe_load((ROOT / "deploy/prometheus.yaml").read_text("utf-8"))["scrape_configs"]
+    unit = (ROOT / "deploy/pricekeeper.service").read_text("utf-8")
+    settings = read_settings(dict(re.findall(r"^Environment=(\w+)=(.*)$", unit, re.MULTILINE)))
+
+    assert settings.metrics_address is not None
+    listener = f"{settings.metrics_address.host}:{settings.metrics_address.port}"
+    assert jobs[0]["static_configs"] == [{"targets": [listener]}]
+    assert "credentials_file" in jobs[1]["authorization"]
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "deploy/pricekeeper.service"])

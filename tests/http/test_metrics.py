@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fault_proxy import Fault, FaultProxy
-from http_fixtures import ENVIRONMENT, ORG, Api, Tenant, usage
+from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
 from scraping import moves, scrape, until
 from serving import running_server
 from workers import connections_to_each
@@ -321,5 +321,6 @@ def test_with_two_workers_a_scrape_speaks_for_both(tmp_path: Path) -> None:
                 connection.call("POST", f"{tenant.app}/usage", body, token=tenant.app_token)
                 answer = connection.call("GET", path, token=tenant.app_token)
                 spent = answer.json["quota_status"]["quota_pct"] / 100
-                connection.call("GET", "/metrics")  # so that this worker has told what it knows
+                # So that this worker has told what it knows.
+                connection.call("GET", "/metrics", token=METRICS_TOKEN)
                 assert scrape(api)[name] == pytest.approx(spent)

@@ -215,12 +215,20 @@ def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
             "openssl rand -hex 32",
         ),
         (
+            {
+                "PRICEKEEPER_PROVISIONING_KEY": KEY,
+                "PRICEKEEPER_METRICS_TOKEN": "demo-metrics-token",
+            },
+            "PRICEKEEPER_METRICS_TOKEN",
+            "openssl rand -hex 32",
+        ),
+        (
             {"PRICEKEEPER_PROVISIONING_KEY": KEY, "PRICEKEEPER_PRICE_SOURCE": "genai"},
             "PRICEKEEPER_PRICE_SOURCE",
             "use genai-prices",
         ),
     ],
-    ids=["no key", "short key", "dull key", "public key", "no price source"],
+    ids=["no key", "short key", "dull key", "public key", "public token", "no price source"],
 )
 def test_with_a_bad_setting_it_does_not_start(
     tmp_path: Path, given: dict[str, str], setting: str, fix: str

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from pricekeeper.bootstrap.services import KEY_FILE
-from pricekeeper.cli.demo_org import DEMO_KEY
-from pricekeeper.cli.listening import FIX, read_note
+from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
+from pricekeeper.cli.listening import FIX, is_loopback, read_note
 from pricekeeper.cli.local import opened_store
 from pricekeeper.cli.places import Target, is_missing_file, store_name
 from pricekeeper.cli.secret_ages import Ages, stored_secrets
@@ -26,6 +26,7 @@ from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.credentials.strength import (
+    HOW_TO_MAKE_A_TOKEN,
     HOW_TO_MAKE_ONE,
     estimate_bits,
     require_strong_key,
@@ -35,6 +36,7 @@ from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.settings import (
     MEMORY,
+    METRICS_PORT,
     TRUSTED_PROXIES,
     Settings,
     SqliteLocation,
@@ -84,6 +86,7 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
     yield _models(settings)
     yield _provisioning_key(settings)
     yield _proxies(settings)
+    yield _metrics(settings)
     for check in (*_data_folder(settings), *_disk(settings)):
         yield check
     clock = SystemClock()
@@ -126,6 +129,22 @@ def _proxies(settings: Settings) -> Check:
     if listening is not None and listening.is_exposed:
         return Check("proxies", "WARN", listening.warning, FIX)
     return Check("proxies", "OK", f"{TRUSTED_PROXIES} is not set, which is right on loopback")
+
+
+def _metrics(settings: Settings) -> Check:
+    """Whether the operator can see the metrics, and nobody else."""
+    at, token = settings.metrics_address, settings.metrics_token
+    if token == DEMO_METRICS_TOKEN:
+        told = "their token is the demo's, which everybody knows"
+        return Check("metrics", "WARN", told, HOW_TO_MAKE_A_TOKEN)
+    if at is None and token is None:
+        return Check("metrics", "WARN", "nobody can read them", f"export {METRICS_PORT}=9464")
+    if at is not None and token is None and not is_loopback(at.host):
+        told = f"whoever reaches {at.host}, port {at.port}, reads what every tenant spends"
+        return Check("metrics", "WARN", told, HOW_TO_MAKE_A_TOKEN)
+    places = [] if at is None else [f"on {at.host}, port {at.port}"]
+    places += [] if token is None else ["with their token"]
+    return Check("metrics", "OK", ", ".join(places))
 
 
 def _data_folder(settings: Settings) -> Iterator[Check]:

@@ -33,6 +33,8 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
                 skew_ms = _skew_ms(health.headers.get("Date"), clock.now_ms())
             async with session.get(f"{base}/readyz") as ready:
                 told = (await ready.text())[:80]
+            async with session.get(f"{base}/metrics") as metrics:
+                shown = metrics.status == HTTPStatus.OK
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         fix = "is it running, and is the URL right?"
         yield Check("service", "FAIL", f"{base} does not answer: {error}", fix)
@@ -42,6 +44,11 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
         yield Check("ready", "OK", "it serves requests")
     else:
         yield Check("ready", "FAIL", told, "look at its store: pricekeeper doctor, over there")
+    if shown:
+        fix = "let the proxy refuse /metrics, and set a token: see docs/operations.md"
+        yield Check("metrics", "FAIL", "anybody can read what every tenant spends", fix)
+    else:
+        yield Check("metrics", "OK", "not shown to everybody")
     async for check in _key(target, url):
         yield check
     if target.client is not None:

@@ -63,6 +63,14 @@ def serve(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8080,
+    metrics_port: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="[ADDRESS:]PORT",
+            help="A listener for metrics and health alone; a port alone is one of 127.0.0.1.",
+        ),
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     workers: Annotated[int, typer.Option(help="How many processes.", min=1, max=64)] = 1,
@@ -83,6 +91,7 @@ def serve(
     serving.serve(
         host=host,
         port=port,
+        metrics_port=metrics_port,
         store=store,
         config=config,
         workers=workers,

@@ -19,13 +19,14 @@ from rich.text import Text
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Retrieval
 from pricekeeper.credentials.secret import SECRET_BYTES_MAX
-from pricekeeper.credentials.strength import PUBLIC_KEY
+from pricekeeper.credentials.strength import PUBLIC_KEY, PUBLIC_METRICS_TOKEN
 from pricekeeper.errors import InvalidClientError
-from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, PROVISIONING_KEY, URL
+from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, METRICS_TOKEN, PROVISIONING_KEY, URL
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
 DEMO_KEY: Final = PUBLIC_KEY
+DEMO_METRICS_TOKEN: Final = PUBLIC_METRICS_TOKEN
 DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 DEMO_CLIENT: Final = Client(DEMO_ORG, DEMO_APP)
@@ -56,14 +57,19 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
     secret = await _kept_secret(services) or await _new_secret(services, created.retrieval)
     heading = Text.assemble(("Demo Company", "bold"), " is there. ")
     console.print(heading.append("Paste this into another terminal:\n"), soft_wrap=True)
+    settings = services.settings
+    # A key or token that somebody has chosen is a secret, and whoever has chosen it knows it.
+    key = [(PROVISIONING_KEY, DEMO_KEY)] if settings.provisioning_key == DEMO_KEY else []
+    is_public = settings.metrics_token == DEMO_METRICS_TOKEN
+    metrics_token = [(METRICS_TOKEN, DEMO_METRICS_TOKEN)] if is_public else []
     for name, value in (
         (URL, url),
-        # A key that somebody has chosen is a secret, and whoever has chosen it knows it.
-        *([(PROVISIONING_KEY, DEMO_KEY)] if services.settings.provisioning_key == DEMO_KEY else []),
+        *key,
         ("ORG", DEMO_ORG),
         ("APP", DEMO_APP),
         (CLIENT_ID, DEMO_CLIENT.client_id),
         (CLIENT_SECRET, secret),
+        *metrics_token,
     ):
         console.print(Text(f"export {name}={shlex.quote(value)}"), soft_wrap=True)
     console.print()

@@ -8,7 +8,7 @@ the data folder, by which ``doctor`` can say the same later.
 from __future__ import annotations
 
 import os
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +49,11 @@ class Listening(msgspec.Struct, frozen=True):
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach what listens there."""
     try:
-        return ip_address(host.partition("%")[0]).is_loopback
+        address = ip_address(host.partition("%")[0])
     except ValueError:
         return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def write_note(data_dir: Path, listening: Listening) -> None:

@@ -8,9 +8,13 @@ import resource
 import shutil
 import socket
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import structlog
 import uvicorn
@@ -19,14 +23,20 @@ from rich.text import Text
 from uvicorn.supervisors import Multiprocess
 
 from pricekeeper.bootstrap import STORE_WAIT_MS, open_services
-from pricekeeper.cli.demo_org import DEMO_KEY, prepare_demo
+from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN, prepare_demo
 from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
-from pricekeeper.credentials.strength import require_strong_key
+from pricekeeper.clock import SystemClock
+from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import SettingsError
+from pricekeeper.http.app import app_from_environment, demo_app_from_environment
 from pricekeeper.http.metrics import MULTIPROCESS
+from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
+from pricekeeper.http.serving import Shell
 from pricekeeper.settings import (
     CONFIG,
     MEMORY,
+    METRICS_PORT,
+    METRICS_TOKEN,
     PROVISIONING_KEY,
     STORE,
     Settings,
@@ -36,11 +46,13 @@ from pricekeeper.settings import (
 from pricekeeper.telemetry.logs import configure_logging
 
 GRACEFUL_SECS: Final = 30
+LISTENER_GRACEFUL_SECS: Final = 2
 FILES_MAX: Final = 65_536
 _MAPPED_BITS: Final = 96
-_APP: Final = "pricekeeper.http.app:app_from_environment"
-_DEMO_APP: Final = "pricekeeper.http.app:demo_app_from_environment"
 _PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
+
+Application: TypeAlias = Callable[[OneWorker | None], Shell]
+"""What makes the application in the process that serves it; each worker calls it by its name."""
 
 _log = structlog.get_logger(__name__)
 
@@ -49,6 +61,7 @@ def serve(
     *,
     host: str,
     port: int,
+    metrics_port: str | None,
     store: str | None,
     config: str | None,
     workers: int,
@@ -56,36 +69,46 @@ def serve(
     console: Console,
 ) -> None:
     """Check everything that can be checked before the first request, then serve until stopped."""
-    # Workers are processes of their own and start from the environment, so it carries it all.
-    for name, value in ((STORE, store), (CONFIG, config)):
-        if value is not None:
-            os.environ[name] = value
+    given = {STORE: store, CONFIG: config, METRICS_PORT: metrics_port}
+    environment = {**os.environ, **{name: text for name, text in given.items() if text is not None}}
     if demo:
-        os.environ.setdefault(PROVISIONING_KEY, DEMO_KEY)
-    settings = read_settings(os.environ)
+        _default_to_demo(environment)
+    settings = read_settings(environment)
+    at = settings.metrics_address
     for_demo = demo and is_loopback(host)
+    metrics_for_demo = for_demo and (at is None or is_loopback(at.host))
     require_strong_key(settings.provisioning_key, public_allowed=for_demo)
+    refuse_public_token(settings.metrics_token, public_allowed=metrics_for_demo)
     if workers > 1 and settings.store == SqliteLocation(MEMORY):
         raise SettingsError(
             STORE, "a database in memory has one process; use a file, or --workers 1"
         )
-    with _bound(host, port) as listening:
-        name = f"[{host}]" if ":" in host else host
-        url = f"http://{name}:{listening.getsockname()[1]}"
+    with ExitStack() as opened:
+        listening = opened.enter_context(_bound(host, port, "--host, --port"))
+        watching = None
+        if at is not None:
+            watching = opened.enter_context(_bound(at.host, at.port, METRICS_PORT))
+        url = _url_of(host, listening)
         asyncio.run(_prepare(settings, url, demo=demo, console=console))
         _tell_exposure(settings, host, listening.getsockname()[1], console)
         count = f" ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
         console.print(Text.assemble("serving on ", (url, "bold"), count), soft_wrap=True)
         console.print(Text.assemble("the API, readable: ", (f"{url}/docs", "bold")), soft_wrap=True)
-        _run(
-            listening,
-            _DEMO_APP if for_demo else _APP,
-            workers=workers,
-            trusted_proxies=settings.trusted_proxies or "",
-        )
+        _tell_metrics(settings, url, watching, console)
+        # Workers are processes of their own and start from the environment, so it carries it all.
+        os.environ.update(environment)
+        application = demo_app_from_environment if for_demo else app_from_environment
+        _run(application, settings, listening, watching, workers=workers)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _default_to_demo(environment: dict[str, str]) -> None:
+    """The demo's key, and with it the demo's metrics token: both are known to everybody."""
+    environment.setdefault(PROVISIONING_KEY, DEMO_KEY)
+    if environment[PROVISIONING_KEY] == DEMO_KEY:
+        environment.setdefault(METRICS_TOKEN, DEMO_METRICS_TOKEN)
+
+
+def _bound(host: str, port: int, setting: str) -> socket.socket:
     """The address to serve on, ours from now on: before anything is made or printed."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -94,11 +117,31 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         made.close()
         raise SettingsError(
-            "--host, --port",
+            setting,
             f"can't serve on {host}, port {port} ({error.strerror}); choose another",
         ) from error
-    made.set_inheritable(True)  # workers are processes of their own
     return made
+
+
+def _url_of(host: str, listening: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listening.getsockname()[1]}"
+
+
+def _tell_metrics(
+    settings: Settings, url: str, watching: socket.socket | None, console: Console
+) -> None:
+    """Say where the metrics are, and who may read them."""
+    at, places = settings.metrics_address, []
+    if watching is not None and at is not None:
+        places.append(f"{_url_of(at.host, watching)}/metrics")
+    if settings.metrics_token is not None:
+        places.append(f"{url}/metrics")
+    told = " and ".join(places) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
+    key = f", with ${METRICS_TOKEN} as bearer token" if settings.metrics_token is not None else ""
+    if at is not None and settings.metrics_token is None and not is_loopback(at.host):
+        key = f", for whoever reaches it; set {METRICS_TOKEN} to ask for a token"
+    console.print(Text(f"metrics: {told}{key}"), soft_wrap=True)
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
@@ -125,7 +168,9 @@ def server_config(
     *,
     workers: int = 1,
     factory: bool = False,
+    lifespan: Literal["on", "off"] = "on",
     trusted_proxies: str = "",
+    graceful_secs: int = GRACEFUL_SECS,
 ) -> uvicorn.Config:
     """How the application is served, on whatever socket."""
     return uvicorn.Config(
@@ -135,13 +180,13 @@ def server_config(
         loop="uvloop",
         http=_PROTOCOL,
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=_believed(trusted_proxies) or None,
-        timeout_graceful_shutdown=GRACEFUL_SECS,
+        timeout_graceful_shutdown=graceful_secs,
     )
 
 
@@ -165,24 +210,82 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _run(listening: socket.socket, app: str, *, workers: int, trusted_proxies: str) -> None:
-    metrics_folder = tempfile.mkdtemp(prefix="pricekeeper-metrics-") if workers > 1 else None
-    if metrics_folder is not None:
-        os.environ[MULTIPROCESS] = metrics_folder
+def _run(
+    application: Application,
+    settings: Settings,
+    listening: socket.socket,
+    watching: socket.socket | None,
+    *,
+    workers: int,
+) -> None:
     _raise_file_limit()
-    config = server_config(
-        app,
-        factory=True,
-        workers=workers,
-        trusted_proxies=trusted_proxies,
-    )
     try:
         if workers > 1:
-            Multiprocess(config, sockets=[listening]).run()
+            _run_several(application, settings, listening, watching, workers=workers)
         else:
-            uvicorn.Server(config).run(sockets=[listening])
+            worker = OneWorker()
+            config = server_config(
+                partial(application, worker),
+                factory=True,
+                trusted_proxies=settings.trusted_proxies or "",
+            )
+            with _watched(settings, worker, listening, watching):
+                uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
         return  # the server has shut down properly; this is how it says so
+
+
+def _run_several(
+    application: Application,
+    settings: Settings,
+    listening: socket.socket,
+    watching: socket.socket | None,
+    *,
+    workers: int,
+) -> None:
+    """Run workers in processes of their own; a folder of files has what all of them count."""
+    folder = Path(tempfile.mkdtemp(prefix="pricekeeper-metrics-"))
+    os.environ[MULTIPROCESS] = str(folder)
+    listening.set_inheritable(True)
+    config = server_config(
+        application,
+        factory=True,
+        workers=workers,
+        trusted_proxies=settings.trusted_proxies or "",
+    )
+    supervisor = Multiprocess(config, sockets=[listening])
+
+    def pids() -> list[int]:
+        return [one.pid for one in list(supervisor.processes) if one.pid is not None]
+
+    try:
+        with _watched(settings, SeveralWorkers(folder, pids), listening, watching):
+            supervisor.run()
     finally:
-        if metrics_folder is not None:
-            shutil.rmtree(Path(metrics_folder), ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _watched(
+    settings: Settings,
+    watched: Watched,
+    listening: socket.socket,
+    watching: socket.socket | None,
+) -> Iterator[None]:
+    """Let metrics and health be asked for on their own socket, from a thread of their own."""
+    if watching is None:
+        yield
+        return
+    host, port = listening.getsockname()[:2]
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked on the loopback instead
+    service = (anywhere.get(host, host), port)
+    application = MetricsListener(watched, service, settings.metrics_token, SystemClock())
+    config = server_config(application, lifespan="off", graceful_secs=LISTENER_GRACEFUL_SECS)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([watching],), name="pricekeeper-metrics")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,4 +1,4 @@
-"""How hard a provisioning key is to guess, as far as the key itself shows.
+"""How hard a provisioning key is to guess, as far as the key itself shows, and what is public.
 
 The rule, which `docs/operations.md` states too: each character counts as many bits as its alphabet
 gives, and the alphabet is that of the characters that are there: 16 for hex digits of one case;
@@ -20,14 +20,16 @@ from math import log2
 from typing import Final
 
 from pricekeeper.errors import SettingsError
-from pricekeeper.settings import PROVISIONING_KEY
+from pricekeeper.settings import METRICS_TOKEN, PROVISIONING_KEY
 
 BITS_MIN: Final = 128
 RUN_MIN: Final = 8
 DISTINCT_MIN: Final = 8
 PUBLIC_KEY: Final = "demo-provisioning-key"
 """The key of ``serve --demo``. Everybody knows it, so nothing but the demo on loopback takes it."""
+PUBLIC_METRICS_TOKEN: Final = "demo-metrics-token"  # noqa: S105 - no secret, as the key above
 HOW_TO_MAKE_ONE: Final = f"export {PROVISIONING_KEY}=$(openssl rand -hex 32)"
+HOW_TO_MAKE_A_TOKEN: Final = f"export {METRICS_TOKEN}=$(openssl rand -hex 32)"
 
 _HEX: Final = (frozenset("0123456789abcdef"), frozenset("0123456789ABCDEF"))
 _CLASSES: Final = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
@@ -43,9 +45,7 @@ def require_strong_key(key: str | None, *, public_allowed: bool = False) -> None
     if key == PUBLIC_KEY:
         if public_allowed:
             return
-        raise SettingsError(
-            PROVISIONING_KEY, f"is the demo's key, which is public; make one: {HOW_TO_MAKE_ONE}"
-        )
+        raise _public(PROVISIONING_KEY, HOW_TO_MAKE_ONE)
     bits = estimate_bits(key)
     if bits < BITS_MIN:
         raise SettingsError(
@@ -53,6 +53,20 @@ def require_strong_key(key: str | None, *, public_allowed: bool = False) -> None
             f"has about {bits} bits and needs {BITS_MIN}: 32 random hex digits, or 22 characters "
             f"of base64url; make one: {HOW_TO_MAKE_ONE}",
         )
+
+
+def refuse_public_token(token: str | None, *, public_allowed: bool = False) -> None:
+    """Refuse to start with the demo's metrics token, where others could read with it."""
+    if token == PUBLIC_METRICS_TOKEN and not public_allowed:
+        raise _public(METRICS_TOKEN, HOW_TO_MAKE_A_TOKEN)
+
+
+def _public(setting: str, how_to_make_one: str) -> SettingsError:
+    return SettingsError(
+        setting,
+        "is the demo's, which is public: it is good for serve --demo on 127.0.0.1 alone; "
+        f"make one: {how_to_make_one}",
+    )
 
 
 def estimate_bits(key: str) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,14 +14,17 @@ from starlette.routing import Router
 
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
-from pricekeeper.credentials.strength import require_strong_key
-from pricekeeper.http import aggregates, health, identity, provisioning, runtime
+from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
+from pricekeeper.http import aggregates, connections, health, identity, provisioning, runtime
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.draining import readiness_ends_first
+from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever
 from pricekeeper.http.limits import ApiLimits
-from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.metrics import MULTIPROCESS, Metrics
+from pricekeeper.http.metrics_listener import OneWorker
 from pricekeeper.http.observing import Observer
 from pricekeeper.http.openapi import openapi
+from pricekeeper.http.readiness import Readiness
 from pricekeeper.http.serving import Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import Settings, read_settings
@@ -35,9 +39,19 @@ OPERATIONS: Final = (
 )
 
 
-def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
-    """An application that opens its services when it starts and drains them when it stops."""
+def make_app(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    worker: OneWorker | None = None,
+    heartbeat: Heartbeat | None = None,
+) -> Shell:
+    """An application that opens its services when it starts and drains them when it stops.
+
+    ``worker`` is what another thread sees of it, ``heartbeat`` where another process looks.
+    """
     document = msgspec.json.encode(openapi(OPERATIONS))
+    beating = heartbeat if worker is None else worker.heartbeat
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
@@ -45,7 +59,9 @@ def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
         async with (
             open_services(settings, clock=clock, store_wait_ms=STORE_WAIT_MS) as services,
             _api_limits(services) as api_limits,
-            _background(services, api_limits) as observer,
+            _background(services, api_limits, beating) as observer,
+            _readiness(services) as readiness,
+            _shown(worker, observer.metrics),
         ):
             with readiness_ends_first(draining, settings.drain_secs):
                 yield {
@@ -54,29 +70,38 @@ def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
                     "metrics": observer.metrics,
                     "openapi": document,
                     "draining": draining,
+                    "readiness": readiness,
+                    connections.STATE: connections.Connections(
+                        connections.affordable_connections(settings.connections_max),
+                        connections.HELD_BYTES_MAX,
+                    ),
                 }
 
     access_log = AccessLog(enabled=settings.log_level in ("debug", "info"))
     return Shell(OPERATIONS, Router(lifespan=lifespan), access_log)
 
 
-def app_from_environment() -> Shell:
+def app_from_environment(worker: OneWorker | None = None) -> Shell:
     """The application as the environment configures it: what each worker process starts from."""
-    return _app_from_environment(public_key_allowed=False)
+    return _app_from_environment(worker, public_allowed=False)
 
 
-def demo_app_from_environment() -> Shell:
-    """The same, where the demo's key is good enough: ``serve --demo`` sees to the rest."""
-    return _app_from_environment(public_key_allowed=True)
+def demo_app_from_environment(worker: OneWorker | None = None) -> Shell:
+    """The same, where the demo's secrets are good enough: ``serve --demo`` sees to the rest."""
+    return _app_from_environment(worker, public_allowed=True)
 
 
-def _app_from_environment(*, public_key_allowed: bool) -> Shell:
+def _app_from_environment(worker: OneWorker | None, *, public_allowed: bool) -> Shell:
     settings = read_settings(os.environ)
-    require_strong_key(settings.provisioning_key, public_allowed=public_key_allowed)
+    require_strong_key(settings.provisioning_key, public_allowed=public_allowed)
+    refuse_public_token(settings.metrics_token, public_allowed=public_allowed)
     configure_logging(settings.log_level)
-    if settings.provisioning_key is not None:
-        keep_secret(settings.provisioning_key)
-    return make_app(settings)
+    for secret in (settings.provisioning_key, settings.metrics_token):
+        if secret is not None:
+            keep_secret(secret)
+    folder = os.environ.get(MULTIPROCESS)
+    heartbeat = None if folder is None else HeartbeatInFile(Path(folder))
+    return make_app(settings, worker=worker, heartbeat=heartbeat)
 
 
 @asynccontextmanager
@@ -87,7 +112,32 @@ async def _api_limits(services: Services) -> AsyncIterator[ApiLimits]:
 
 
 @asynccontextmanager
-async def _background(services: Services, api_limits: ApiLimits) -> AsyncIterator[Observer]:
+async def _readiness(services: Services) -> AsyncIterator[Readiness]:
+    """What is known of the store; a look into it ends before the store does."""
+    readiness = Readiness(services.store, services.clock)
+    try:
+        yield readiness
+    finally:
+        await readiness.close()
+
+
+@asynccontextmanager
+async def _shown(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
+    """Let the thread that watches this worker see it, for as long as it runs."""
+    if worker is None:
+        yield
+        return
+    worker.show(asyncio.get_running_loop(), metrics)
+    try:
+        yield
+    finally:
+        worker.show(None, None)
+
+
+@asynccontextmanager
+async def _background(
+    services: Services, api_limits: ApiLimits, heartbeat: Heartbeat | None
+) -> AsyncIterator[Observer]:
     """Aggregation, price refresh and metrics, supervised, for as long as the service runs."""
     supervisor = Supervisor(services.clock)
     observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
@@ -100,6 +150,8 @@ async def _background(services: Services, api_limits: ApiLimits) -> AsyncIterato
     if services.settings.price_source is not None:
         supervisor.start("prices", observer.refresh_prices_daily)
     supervisor.start("metrics", observer.carry_forever)
+    if heartbeat is not None:
+        supervisor.start("heartbeat", lambda: beat_forever(heartbeat, services.clock))
     try:
         yield observer
     finally:

@@ -39,7 +39,7 @@ def cached_answer(
         (b"vary", b"Authorization"),
         *headers,
     )
-    known = call.request.header(b"if-none-match")
-    if known and any(mark.strip().removeprefix("W/") == etag.decode() for mark in known.split(",")):
+    known, wanted = call.request.header(b"if-none-match"), etag.decode()
+    if known and any(mark.strip().removeprefix("W/") == wanted for mark in known.split(",")):
         return Answer(304, None, told)
     return Answer(200, data, told)

@@ -4,14 +4,19 @@ JSON is taken literally: duplicate keys, lone surrogates, NaN, a byte order mark
 characters are refused, because two readers of such a body may disagree about what it says.
 A body that parses is converted to the wire type in one step; only if that fails is it walked
 field by field, to list all that is wrong and not just the first.
+
+A caller chooses what is parsed here, so the cost of every function grows with the length of its
+input and not faster (`tests/http/test_linear.py`).
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from types import UnionType
 from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
 
@@ -22,14 +27,20 @@ from pricekeeper.errors import PriceKeeperError
 from pricekeeper.http.incoming import Incoming
 
 BODY_BYTES_MAX: Final = 1024 * 1024
+PUBLIC_BODY_BYTES_MAX: Final = 16 * 1024
+"""For a body that is read before anybody has proved who they are."""
 ERRORS_MAX: Final = 100
 """No more mistakes than this are told: the rest shows when these are mended."""
 
 NAME_SHOWN_MAX: Final = 80
+COLLECTED_LENGTH_MAX: Final = 64 * 1024
+MESSAGE_SHOWN_MAX: Final = 200
+"""A message may quote what the caller sent; this much of it is sent back."""
 _Wire = TypeVar("_Wire")
 _JSON: Final = ("application/json", None)
 _ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"host"})
-_WHERE: Final = re.compile(r" - at `\$?(.*)`$")
+_AT: Final = " - at `"
+"""What stands between msgspec's message and the path of the value that it is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +74,33 @@ def refuse_twofold(request: Incoming) -> None:
         raise RequestRefusedError(f"sent more than once: {names}")
 
 
-async def read_body(request: Incoming) -> bytes:
+async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """The whole body, refused as soon as it is known to be too large."""
     declared = request.header(b"content-length") or ""
-    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
-        raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")
-    body = b""
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
+    body = bytearray()  # it grows in place: joining two parts anew would copy all before them
     while True:  # ends with the body, or with the bound on it
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         part: bytes = message.get("body", b"")
-        body = body + part if body else part
-        if len(body) > BODY_BYTES_MAX:
-            raise BodyTooLargeError(f"the body may have {BODY_BYTES_MAX} bytes at most")
-        if not message.get("more_body", False):
-            return body
+        if len(body) + len(part) > bytes_max:
+            raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
+        last = not message.get("more_body", False)
+        if last and not body:
+            return part
+        body += part
+        if last:
+            return bytes(body)
 
 
-async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
+async def read_json(request: Incoming, wire: type[_Wire], bytes_max: int = BODY_BYTES_MAX) -> _Wire:
     """The body as a value of the wire type."""
     kind = request.header(b"content-type")
     if kind not in _JSON and (kind or "").partition(";")[0].strip().lower() not in _JSON:
         raise RequestRefusedError("send the body as Content-Type: application/json")
-    return parse_json(await read_body(request), wire)
+    return parse_json(await read_body(request, bytes_max), wire)
 
 
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
@@ -116,7 +130,7 @@ def strict_json(body: bytes) -> Any:
     """Plain JSON values, refusing whatever two readers could understand differently."""
     try:
         text = body.decode()
-        plain = _STRICT.decode(text)
+        plain = _decode(text)
         if "\\u" in text:
             json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeError:
@@ -130,13 +144,36 @@ def strict_json(body: bytes) -> Any:
     return plain
 
 
+def _decode(text: str) -> Any:
+    """Decode; if the text is long, without a search for garbage half way.
+
+    What JSON is decoded to has no cycles, so there is nothing to be found, and looking through some
+    hundred thousand new lists again and again takes eight times as long as making them.
+    """
+    if len(text) < COLLECTED_LENGTH_MAX or not gc.isenabled():
+        return _STRICT.decode(text)
+    gc.disable()
+    try:
+        return _STRICT.decode(text)
+    finally:
+        gc.enable()
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        twice = _first_repeated(name for name, _ in pairs)
+        raise ValueError(f"the key {_cropped(twice)!r} is there twice")
     return made
+
+
+def _first_repeated(names: Iterator[str]) -> str:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise LookupError("no name is there twice")
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -147,7 +184,13 @@ _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_
 
 
 def _mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
-    """Walk structs, dicts and lists; where those are fine by themselves, ask msgspec."""
+    """Walk structs, dicts and lists; where those are fine by themselves, ask msgspec.
+
+    What is longer than it may be is not walked: its length is the mistake.
+    """
+    if isinstance(plain, (dict, list)) and len(plain) > _length_max(wire):
+        yield from _leaf_mistakes(plain, wire, at)
+        return
     inside = _mistakes_inside(plain, wire, at)
     first = next(inside, None)
     if first is None:
@@ -162,7 +205,7 @@ def _mistakes_inside(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
     if kind is dict and isinstance(plain, dict):
         for name, member in plain.items():
             for mistake in _leaf_mistakes(name, arguments[0], at):
-                yield FieldMistake(at, f"the key {name[:NAME_SHOWN_MAX]!r}: {mistake.message}")
+                yield FieldMistake(at, f"the key {_cropped(name)!r}: {mistake.message}")
             yield from _mistakes(member, arguments[1], _below(at, name))
     elif kind is list and isinstance(plain, list):
         for place, member in enumerate(plain):
@@ -171,15 +214,21 @@ def _mistakes_inside(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
         yield from _field_mistakes(plain, arguments[0], at)
 
 
+@functools.cache  # as many as there are wire types; working it out takes longer than a walk
+def _fields(wire: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(wire)}
+
+
 def _field_mistakes(plain: dict[str, Any], wire: Any, at: str) -> Iterator[FieldMistake]:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(wire)}
+    fields = _fields(wire)
     for name, field in fields.items():
         if name in plain:
             yield from _mistakes(plain[name], field.type, _below(at, name))
         elif field.required:
             yield FieldMistake(_below(at, name), "is required")
-    for name in plain.keys() - fields.keys():
-        yield FieldMistake(_below(at, name), "is not a field of this request")
+    for name in plain:
+        if name not in fields:
+            yield FieldMistake(_below(at, name), "is not a field of this request")
 
 
 def _walkable(wire: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -194,6 +243,18 @@ def _walkable(wire: Any) -> tuple[Any, tuple[Any, ...]]:
     return get_origin(wire), get_args(wire)
 
 
+def _length_max(wire: Any) -> float:
+    """How many members a container of that type may have."""
+    if get_origin(wire) is Annotated:
+        kind, *metas = get_args(wire)
+        bounds = [meta.max_length for meta in metas if isinstance(meta, msgspec.Meta)]
+        return min((_length_max(kind), *(bound for bound in bounds if bound is not None)))
+    options = [option for option in get_args(wire) if option is not type(None)]
+    if get_origin(wire) in (Union, UnionType) and len(options) == 1:
+        return _length_max(options[0])
+    return inf
+
+
 def _leaf_mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
     try:
         msgspec.convert(plain, wire)
@@ -202,12 +263,20 @@ def _leaf_mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
 
 
 def _told(error: msgspec.ValidationError, at: str) -> FieldMistake:
+    """What msgspec says is wrong, and where: the path is what follows the last ``- at``."""
     text = str(error)
-    where = _WHERE.search(text)
-    inner = "" if where is None else where.group(1)
-    message = _WHERE.sub("", text).replace("`", "")
-    return FieldMistake((at + inner).lstrip("."), message[:1].lower() + message[1:])
+    message, found, place = text.rpartition(_AT)
+    if not found or not place.endswith("`"):
+        message, place = text, "`"
+    inner = place[:-1].removeprefix("$")
+    told = message.replace("`", "")[:MESSAGE_SHOWN_MAX]
+    return FieldMistake((at + inner).lstrip("."), told[:1].lower() + told[1:])
 
 
 def _below(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
+    return f"{at}.{_cropped(name)}" if at else _cropped(name)
+
+
+def _cropped(name: str) -> str:
+    """A name that came from outside, short enough to be sent back."""
+    return name[:NAME_SHOWN_MAX]

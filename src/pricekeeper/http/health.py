@@ -6,15 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.errors import StoreError
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
 from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
 from pricekeeper.http.wire.common import Health
-from pricekeeper.storage import Key
-from pricekeeper.storage.tables import CONFIG
 
-_PROBE: Final = Key("readyz", "readyz")
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _PAGE_SECURITY: Final = tuple({**dict(SECURITY), b"content-security-policy": POLICY}.items())
 
@@ -29,15 +25,13 @@ async def readyz(call: Call) -> Answer:
     """Whether requests can be served: the store answers, and we are not shutting down."""
     if call.request.state["draining"].is_set():
         return Answer(503, Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
-    try:
-        await call.services.store.get(CONFIG, _PROBE)
-    except StoreError:
+    if not await call.request.state["readiness"].check():
         return Answer(503, Health("unavailable"), (*_NO_STORE, (b"retry-after", b"1")))
     return Answer(200, Health("ready"), _NO_STORE)
 
 
 async def metrics(call: Call) -> Answer:
-    """What Prometheus scrapes."""
+    """What Prometheus scrapes, with the metrics token."""
     return Answer(200, call.metrics.exposition(), _NO_STORE, CONTENT_TYPE)
 
 
@@ -55,9 +49,9 @@ async def documentation(call: Call) -> Answer:
 _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
 
 
-def _health(path: str, name: str, handler: Any, answers: dict[int, Any]) -> Operation:
-    summary = (handler.__doc__ or "").strip()
-    return Operation("GET", path, name, summary, handler, Access.PUBLIC, answers, tag="operations")
+def _health(path: str, name: str, handler: Any, answers: dict[int, Any], **more: Any) -> Operation:
+    summary, access = (handler.__doc__ or "").strip(), more.pop("access", Access.PUBLIC)
+    return Operation("GET", path, name, summary, handler, access, answers, tag="operations", **more)
 
 
 class Document(msgspec.Struct):
@@ -69,7 +63,14 @@ class Document(msgspec.Struct):
 OPERATIONS: Final = (
     _health("/healthz", "healthz", healthz, {200: Health}),
     _health("/readyz", "readyz", readyz, {200: Health, 503: Health}),
-    _health("/metrics", "metrics", metrics, {200: "text/plain"}),
+    _health(
+        "/metrics",
+        "metrics",
+        metrics,
+        {200: "text/plain"},
+        access=Access.METRICS,
+        problems=frozenset({429}),
+    ),
     _health("/openapi.json", "openapi", openapi_document, {200: Document}),
     _health("/docs", "documentation", documentation, {200: "text/html"}),
 )

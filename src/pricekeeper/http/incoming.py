@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope
+
+from pricekeeper.errors import InvalidValueError
+
+QUERY_FIELDS_MAX: Final = 20
 
 
 class Incoming:
@@ -23,8 +27,11 @@ class Incoming:
         headers = self.scope["headers"]
         if len(headers) == len(self._headers):
             return set()
-        names = [name for name, _ in headers]
-        return {name for name in self._headers if names.count(name) > 1}
+        seen: set[bytes] = set()
+        repeated: set[bytes] = set()
+        for name, _ in headers:
+            (repeated if name in seen else seen).add(name)
+        return repeated
 
     def header(self, name: bytes) -> str | None:
         """The header of that name; the last one if it came more than once."""
@@ -35,7 +42,16 @@ class Incoming:
     def query(self) -> dict[str, str]:
         """The query string's values by name."""
         text: bytes = self.scope["query_string"]
-        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
+        if not text:
+            return {}
+        try:
+            pairs = parse_qsl(
+                text.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX
+            )
+        except ValueError:
+            told = f"may have {QUERY_FIELDS_MAX} fields at most"
+            raise InvalidValueError("query", told) from None
+        return dict(pairs)
 
     @property
     def client_host(self) -> str | None:

@@ -21,7 +21,13 @@ from pricekeeper.errors import (
     SessionLimitRaceError,
     StoreError,
 )
-from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
+from pricekeeper.http.edge import (
+    PUBLIC_BODY_BYTES_MAX,
+    RequestRefusedError,
+    convert,
+    read_body,
+    strict_json,
+)
 from pricekeeper.http.operation import JSON, Answer, Call
 from pricekeeper.http.problems import REALM, BearerDeniedError, Problem, problem_of
 
@@ -43,7 +49,7 @@ class OAuthRefusedError(RequestRefusedError):
 async def parameters(call: Call, wire: type[_Wire]) -> _Wire:
     """The parameters of the request, from a form or from JSON."""
     kind = (call.request.header(b"content-type") or "").partition(";")[0].strip().lower()
-    body = await read_body(call.request)
+    body = await read_body(call.request, PUBLIC_BODY_BYTES_MAX)
     if kind == FORM:
         return convert(_form(body), wire)
     if kind == JSON:

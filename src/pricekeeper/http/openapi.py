@@ -25,6 +25,7 @@ _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
     Access.APP: [{"accessToken": []}],
     Access.ORG: [{"accessToken": []}],
     Access.ANY_CLIENT: [{"accessToken": []}],
+    Access.METRICS: [{"metricsToken": []}],
 }
 _UUID: Final = {"type": "string", "format": "uuid"}
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -94,6 +95,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
             "securitySchemes": {
                 "provisioningKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
                 "accessToken": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "metricsToken": {"type": "http", "scheme": "bearer"},
             },
         },
     }

@@ -32,6 +32,7 @@ class Access(Enum):
     APP = "the app that the path names, with its access token"
     ORG = "the organisation that the path names, with its access token"
     ANY_CLIENT = "any client, with its access token"
+    METRICS = "whoever has the metrics token"
 
 
 SECURITY: Final = (

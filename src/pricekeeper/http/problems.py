@@ -56,7 +56,7 @@ class KeyDeniedError(AccessDeniedError):
 
 
 class BearerDeniedError(AccessDeniedError):
-    """An access token came to authenticate its client at an OAuth endpoint, and does not count."""
+    """A bearer token came where it does not count: at an OAuth endpoint, or for the metrics."""
 
 
 class WrongAudienceError(errors.PriceKeeperError):

@@ -1,27 +1,65 @@
-"""uvicorn's protocol, with bounds on what comes before a request is whole.
+"""uvicorn's protocol, with bounds on what a peer may send, hold and leave unread.
 
 A body is bounded where it is read. What is not a body, the request line, headers, chunk lines and
-trailers, is gathered by the parser for as long as it comes, and a caller who sends half a request
-may take any time over the other half. Here both end, with a problem like any other.
+trailers, is gathered by the parser for as long as it comes; a caller who sends half a request may
+take any time over the other half; and who sends many requests need not read a single answer. Here
+all of that ends, with a problem like any other where one can still be told. What all connections
+may hold together is the business of `Connections`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
+from collections import deque
 from http import HTTPStatus
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from pricekeeper.http.problems import Problem
+from pricekeeper.errors import OverloadedError
+from pricekeeper.http.connections import connections_of
+from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 100
 """Headers, and trailers with them."""
+HEAD_PIECES_MAX: Final = 1_024
+"""Reads that bring nothing but a head: the parser copies half a header again with each of them."""
+CHUNK_LINE_BYTES: Final = 16
+"""What a chunk of a body may have around it, before it counts as more head."""
+PIPELINED_MAX: Final = 16
+"""Requests of one connection that wait while another one is being answered."""
 ARRIVAL_SECS_MAX: Final = 30
 """From the first byte of a request to the last."""
+UNREAD_SECS_MAX: Final = 30
+"""How long an answer may wait for its reader."""
+KERNEL_BUFFER_BYTES: Final = 128 * 1024
+"""What the kernel keeps for a slow reader; left to itself, it goes up to megabytes for each."""
 _LOOK_EVERY_SECS: Final = 5
+_NO_ROOM: Final = 503
+
+
+class _HeadRefusedError(Exception):
+    """Stops the parser in the middle of a head."""
+
+
+class _Accepted:
+    """A request that was handed over, and what it holds until it is answered."""
+
+    __slots__ = ("cycle", "held_bytes")
+
+    def __init__(self, cycle: RequestResponseCycle, held_bytes: int) -> None:
+        self.cycle = cycle
+        self.held_bytes = held_bytes
+
+    def give_up(self) -> None:
+        """Let its handler know that there is nobody to answer."""
+        if not self.cycle.response_complete:
+            self.cycle.disconnected = True
+        self.cycle.message_event.set()
 
 
 class ProblemProtocol(HttpToolsProtocol):
@@ -29,82 +67,296 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        self._all = connections_of(self.app_state)
         self._arriving_since: float | None = None
         """When the request that is not here yet began; nothing, between requests."""
+        self._whole = False
+        """Whether a request became whole in the piece that is being parsed."""
+        self._accepted: deque[_Accepted] = deque()
+        """Handed over and not answered yet; the first is the one that is being answered."""
+        self._waits = False
+        """Whether it is the peer's turn, as `Connections` has been told."""
+        self._fields = 0
+        self._head_bytes = 0
+        self._head_ended = False
         self._gathered_bytes = 0
-        """What the parser has taken since the last request, or the last part of a body."""
-        self._body_came = False
+        """What has come of a request, without its body."""
+        self._gathered_pieces = 0
+        self._held_head_bytes = 0
+        self._body_bytes = 0
+        """In the piece that is being parsed; likewise how many parts of a body."""
+        self._body_parts = 0
+        self._unread_since: float | None = None
+        self._deaf = False
+        """Whether nothing more is taken from this peer."""
         self._watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, and look now and then whether it gets anywhere."""
+        """Begin if there is room, and look now and then whether it gets anywhere."""
         super().connection_made(transport)
+        peer = transport.get_extra_info("socket")
+        if peer is not None:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER_BYTES)
         self._arriving_since = self.loop.time()
         self._watch = self.loop.call_later(_LOOK_EVERY_SECS, self._look)
+        if self._all.enter(self):
+            self._wait()
+        else:
+            self._refuse_for_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop looking."""
+        """Stop looking; whoever is still at work for this peer is told that it has left."""
         if self._watch is not None:
             self._watch.cancel()
+        self._all.leave(self)
+        self._all.held_bytes -= self._held_head_bytes
+        for accepted in self._accepted:
+            self._all.held_bytes -= accepted.held_bytes
+            accepted.give_up()
+        self._held_head_bytes = 0
+        self._accepted.clear()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse; refuse what gathers without ever being whole."""
+        if self._deaf:
+            return
         if self._arriving_since is None:
             self._arriving_since = self.loop.time()
-        self._body_came = False
-        super().data_received(data)
-        if self._arriving_since is None or self._body_came:
-            self._gathered_bytes = 0
-        else:
-            self._gathered_bytes += len(data)
-        if self._gathered_bytes > HEAD_BYTES_MAX or len(self.headers or ()) > FIELDS_MAX:
-            self._refuse(431, "HEADERS_TOO_LARGE", "the request line or its headers are too large")
+            self._head_ended = False
+            self._stop_waiting()
+        self._whole = False
+        self._body_bytes = self._body_parts = 0
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # We stay with HTTP/1.1. What follows would be in the other language.
+            self._deaf = True
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError as error:
+            self._refuse_unparsed(error)
+            return
+        if self._is_at_work():  # as nearly always
+            self._gathered_bytes = self._gathered_pieces = 0
+            self._stop_waiting()
+        elif not self._note_part(len(data)):
+            return
+        if self._all.held_bytes > self._all.held_bytes_max:
+            self._all.limit_bytes(self)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._arriving_since is None:  # it began in the same piece as another one ended
+            self._arriving_since = self.loop.time()
+        self._fields = self._head_bytes = 0
+        self._head_ended = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Refuse too many before they are listed; a trailer counts, and is nobody's header."""
+        self._fields += 1
+        self._head_bytes += len(name) + len(value)
+        if self._fields > FIELDS_MAX or self._head_bytes > HEAD_BYTES_MAX:
+            raise _HeadRefusedError
+        if not self._head_ended:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Hand the request over, if it is not too large and not too many are before it."""
+        self._head_bytes += len(self.url)
+        if self._head_bytes > HEAD_BYTES_MAX or len(self.pipeline) >= PIPELINED_MAX:
+            raise _HeadRefusedError
+        super().on_headers_complete()
+        self._head_ended = True
+        self._all.held_bytes += self._head_bytes - self._held_head_bytes
+        self._held_head_bytes = 0
+        self._accepted.append(_Accepted(self.cycle, self._head_bytes))
 
     def on_body(self, body: bytes) -> None:
-        self._body_came = True
+        self._body_bytes += len(body)
+        self._body_parts += 1
+        if not self.cycle.response_complete:
+            self._all.held_bytes += len(body)
+            self._accepted[-1].held_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._arriving_since = None
+        self._whole = True
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._all.held_bytes -= self._accepted.popleft().held_bytes
+        super().on_response_complete()
+        if not self._accepted:
+            self._wait()
+
+    def resume_writing(self) -> None:
+        """The peer reads."""
+        self._unread_since = None
+        super().resume_writing()
 
     def shutdown(self) -> None:
         """End between requests; one that is not whole yet was never accepted."""
-        if self._arriving_since is not None:
-            self.transport.close()
-        else:
+        if self._arriving_since is None:
             super().shutdown()
+        elif self._stop_taking():
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Answer to bytes that are no HTTP."""
         self._refuse(400, "INVALID_REQUEST", msg or "this is not HTTP")
 
-    def _look(self) -> None:
-        since = self._arriving_since
-        if since is not None and self.loop.time() - since >= ARRIVAL_SECS_MAX:
-            self._refuse(408, "REQUEST_TIMEOUT", "the request took too long to arrive")
+    def make_room(self) -> None:
+        """Close: the place is needed, or what is held."""
+        if self.transport.get_write_buffer_size():
+            self._unread()
+        elif self._accepted or self._gathered_bytes:
+            if self._arriving_since is None:  # whole, but its handler has not seen that yet
+                self._drop_last()
+            self._refuse_for_room()
+        elif self._stop_taking():
+            self.transport.close()  # between requests, where a peer expects it
+        self._all.held_bytes -= self._held_head_bytes
+        self._held_head_bytes = 0
+
+    def _is_at_work(self) -> bool:
+        """Whether all that has come was whole, and is not answered yet."""
+        return self._arriving_since is None and bool(self._accepted)
+
+    def _note_part(self, count: int) -> bool:
+        """Look at a piece of so many bytes that was no whole request; whether to go on."""
+        if self._whole or self._arriving_since is None:
+            self._gathered_bytes = self._gathered_pieces = 0
         else:
-            self._watch = self.loop.call_later(_LOOK_EVERY_SECS, self._look)
+            excused = self._body_bytes + self._body_parts * CHUNK_LINE_BYTES
+            self._gathered_bytes = max(0, self._gathered_bytes + count - excused)
+            self._gathered_pieces = 0 if self._body_parts else self._gathered_pieces + 1
+            if not self._head_ended:
+                self._all.held_bytes += self._gathered_bytes - self._held_head_bytes
+                self._held_head_bytes = self._gathered_bytes
+        if self._gathered_bytes > HEAD_BYTES_MAX or self._gathered_pieces > HEAD_PIECES_MAX:
+            self._refuse_head()
+            return False
+        self._wait()
+        if self._arriving_since is not None:
+            self._all.note_part(self)
+        elif not self._deaf:
+            # Its answer came before the last of its body, and with that the usual timer.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        return True
+
+    def _wait(self) -> None:
+        """It is the peer's turn."""
+        if not self._waits:
+            self._waits = True
+            self._all.wait(self)
+
+    def _stop_waiting(self) -> None:
+        """It is our turn, or the peer has begun anew."""
+        if self._waits:
+            self._waits = False
+            self._all.stop_waiting(self)
+
+    def _look(self) -> None:
+        """Cut off who does not read, or does not finish what it began to send."""
+        self._watch = self.loop.call_later(_LOOK_EVERY_SECS, self._look)
+        now = self.loop.time()
+        if not self.transport.get_write_buffer_size():
+            self._unread_since = None
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif now - self._unread_since >= UNREAD_SECS_MAX:
+            self._unread()
+            return
+        since = self._arriving_since
+        if since is not None and now - since >= ARRIVAL_SECS_MAX:
+            self._refuse(408, "REQUEST_TIMEOUT", "the request took too long to arrive")
+
+    def _unread(self) -> None:
+        """End at once: closing in order would wait for the reader."""
+        self._deaf = True
+        self._count("ANSWER_NOT_READ")
+        self.transport.abort()
+
+    def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
+        if not isinstance(error.__context__, _HeadRefusedError):
+            self.send_400_response("Invalid HTTP request received.")
+        elif len(self.pipeline) >= PIPELINED_MAX:
+            self._stop_taking()  # what was accepted is answered; then the peer may come again
+        else:
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, "HEADERS_TOO_LARGE", "the request line or its headers are too large")
+
+    def _refuse_for_room(self) -> None:
+        status, code = status_of(OverloadedError)
+        self._refuse(status, code or OverloadedError.code, "too much is waiting; try again")
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        if self.transport.is_closing():
+        """Take nothing more, and tell why if no answer of ours is on its way."""
+        if self._deaf or self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:  # else half an answer may be out
-            request_id = secrets.token_hex(16)
-            body = Problem(status, code, detail).body(request_id)
-            self.transport.write(
-                b"HTTP/1.1 %d %s\r\n"
-                b"content-type: application/problem+json\r\n"
-                b"content-length: %d\r\n"
-                b"x-request-id: %s\r\n"
-                b"connection: close\r\n\r\n%s"
-                % (
-                    status,
-                    HTTPStatus(status).phrase.encode(),
-                    len(body),
-                    request_id.encode(),
-                    body,
-                )
-            )
+        self._count(OverloadedError.code if status == _NO_ROOM else code)
+        answered = self._head_ended and self.cycle is not None and self.cycle.response_complete
+        if not self._stop_taking():
+            return
+        if not (answered and self._arriving_since is not None):  # else it was told all it is told
+            self.transport.write(_answer(status, code, detail))
         self.transport.close()
+
+    def _stop_taking(self) -> bool:
+        """Take nothing more from this peer; whether nothing is left to be answered either.
+
+        A request that is not whole was not accepted. Those before it are answered, and the last
+        answer closes the connection.
+        """
+        self._deaf = True
+        if self._accepted and self._arriving_since is not None and self._head_ended:
+            self._drop_last()
+        if not self._accepted:
+            return True
+        self._accepted[-1].cycle.keep_alive = False
+        return False
+
+    def _drop_last(self) -> None:
+        """Forget the request whose body has not come, unless its answer has begun."""
+        last = self._accepted[-1]
+        if last.cycle.response_started:
+            return
+        self._accepted.pop()
+        if self.pipeline and self.pipeline[0][0] is last.cycle:  # the newest is on the left
+            self.pipeline.popleft()
+        self._all.held_bytes -= last.held_bytes
+        last.give_up()
+
+    def _count(self, code: str) -> None:
+        metrics = self.app_state.get("metrics")
+        if metrics is not None:
+            metrics.problem(code)
+
+
+def _answer(status: int, code: str, detail: str) -> bytes:
+    """A whole answer: a problem, and the end of the connection."""
+    request_id = secrets.token_hex(16)
+    body = Problem(status, code, detail).body(request_id)
+    return (
+        b"HTTP/1.1 %d %s\r\n"
+        b"content-type: application/problem+json\r\n"
+        b"content-length: %d\r\n"
+        b"x-request-id: %s\r\n"
+        b"%s"
+        b"connection: close\r\n\r\n%s"
+        % (
+            status,
+            HTTPStatus(status).phrase.encode(),
+            len(body),
+            request_id.encode(),
+            b"retry-after: %d\r\n" % RETRY_SECS if status == _NO_ROOM else b"",
+            body,
+        )
+    )

@@ -20,12 +20,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pricekeeper.errors import NotFoundError, PriceKeeperError
 from pricekeeper.http.access_log import AccessLog
-from pricekeeper.http.edge import read_json, refuse_twofold
+from pricekeeper.http.edge import (
+    BODY_BYTES_MAX,
+    PUBLIC_BODY_BYTES_MAX,
+    BodyTooLargeError,
+    RequestRefusedError,
+    read_json,
+    refuse_twofold,
+)
 from pricekeeper.http.gate import admit, count_failure, is_guess
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.metrics_token import check_metrics_token
 from pricekeeper.http.oauth import told as oauth_error
-from pricekeeper.http.operation import Answer, Call, Operation
+from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
 from pricekeeper.http.routing import Paths
 
@@ -40,32 +48,46 @@ _NOBODY_LEFT: Final = 499
 class Endpoint:
     """The gate of one operation."""
 
-    __slots__ = ("operation",)
+    __slots__ = ("_body_bytes_max", "_counts_failures", "_unread", "operation")
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
+        public = operation.access is Access.PUBLIC
+        self._body_bytes_max = PUBLIC_BODY_BYTES_MAX if public else BODY_BYTES_MAX
+        self._unread: tuple[type[PriceKeeperError], ...] = ()
+        """What counts as a failure of its address, as a guess does."""
+        if public and operation.body is not None:
+            # Whoever has proved who they are is limited by that, and may misspell a body.
+            self._unread = (RequestRefusedError, BodyTooLargeError)
+        by_metrics_token = operation.access is Access.METRICS
+        self._counts_failures = operation.oauth or by_metrics_token or bool(self._unread)
 
     async def answer(self, call: Call) -> Answer:
         """Admit, parse, handle."""
-        if not self.operation.oauth:
+        if not self._counts_failures:
             return await self._answer(call)
         try:
             try:
                 return await self._answer(call)
             except PriceKeeperError as error:
-                if is_guess(error):
+                if is_guess(error) or isinstance(error, self._unread):
                     await count_failure(call)
                 raise
         except PriceKeeperError as error:
+            if not self.operation.oauth:
+                raise
             answer = oauth_error(error, call)
             _note(error, answer.status, call.metrics, call.request_id)
             return answer
 
     async def _answer(self, call: Call) -> Answer:
         operation = self.operation
-        await admit(call, operation)
+        if operation.access is Access.METRICS:
+            check_metrics_token(call)
+        else:
+            await admit(call, operation)
         if operation.body is not None and not operation.reads_body:
-            call.body = await read_json(call.request, operation.body)
+            call.body = await read_json(call.request, operation.body, self._body_bytes_max)
         return await operation.handler(call)
 
 

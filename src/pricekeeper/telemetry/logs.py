@@ -27,10 +27,13 @@ _LEVELS: Final = {
     "error": logging.ERROR,
 }
 _SECRET: Final = re.compile(
-    rb"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"  # a JWT
+    rb"eyJ[A-Za-z0-9_.-]{8,}"  # a JWT, or what begins like one
     rb"|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}"  # our secrets and one-time tokens
-    rb"|(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{8,}"  # what a header carries
+    rb"|(?i:\b(?:bearer|basic)\s++)[A-Za-z0-9+/=._~-]{8,}"  # what a header carries
 )
+"""Nothing that may fail follows a repetition without a bound, unless the repetition gives nothing
+back: so the text of a line, which a caller may have chosen, is looked at once and not again from
+each of its characters."""
 _SIGNS: Final = (b"eyj", b"pk", b"bearer", b"basic")
 """Every secret has one of these in it, in lower case: without any, there is no need to search."""
 _HIDDEN: Final = b"[redacted]"

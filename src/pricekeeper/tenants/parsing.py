@@ -34,6 +34,8 @@ _LIMIT_FIELDS: Final = {
     "refill_amount": bounds.LIMIT_AMOUNT_MAX,
     "refill_period_ms": bounds.LIMIT_PERIOD_MS_MAX,
 }
+ERRORS_MAX: Final = 100
+"""No more mistakes than this are told: an answer is not larger than what was sent."""
 _SHOWN_MAX: Final = 64
 """How much of a name that we do not know is repeated in a message."""
 _ORG_FIELDS: Final = frozenset(OrgSettings.__dataclass_fields__)
@@ -147,7 +149,7 @@ class _Fields:
     def required(self, field: str, value: _T | None, stand_in: _T) -> _T:
         """The value, or a stand-in after noting that it is missing."""
         if value is None:
-            self._errors.setdefault(field, "is required")
+            self._refuse(field, "is required")
             return stand_in
         return value
 
@@ -157,8 +159,7 @@ class _Fields:
             return  # there is no telling what they would have covered
         for label in ordering:
             if label not in quotas:
-                field = f"quotas.{label}"
-                self._errors.setdefault(field, "is missing, but the ordering has this label")
+                self._refuse(f"quotas.{label}", "is missing, but the ordering has this label")
 
     def name(self, field: str) -> str | None:
         """Text for people, without blanks around it."""
@@ -297,7 +298,8 @@ class _Fields:
         return None
 
     def _refuse(self, place: str, message: str) -> None:
-        self._errors.setdefault(place, message)
+        if len(self._errors) < ERRORS_MAX:
+            self._errors.setdefault(place, message)
 
 
 def _or(value: _T | None, default: _T) -> _T:

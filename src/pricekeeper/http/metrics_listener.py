@@ -1,0 +1,200 @@
+"""A listener of its own for those who watch the service: metrics, and health under overload.
+
+It answers from a thread of its own, so that neither a queue of requests nor a long turn of the
+service's event loop delays it by more than the interpreter needs to change threads. With several
+workers it runs in the process that started them, which has nothing else to do.
+
+- ``/healthz``: alive as long as the loop of every worker has turned within `ALIVE_MS_MAX`.
+- ``/readyz``: what the service itself answers there, on the port where clients ask it.
+- ``/metrics``: for whoever reaches this listener, or for the metrics token if one is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from secrets import token_hex
+from typing import Final, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+from starlette.types import Receive, Scope, Send
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import NotFoundError, PriceKeeperError
+from pricekeeper.http.heartbeat import ALIVE_MS_MAX, HeartbeatInMemory, read_heartbeat
+from pricekeeper.http.metrics import CONTENT_TYPE, Metrics
+from pricekeeper.http.metrics_token import require_metrics_token
+from pricekeeper.http.operation import JSON, SECURITY
+from pricekeeper.http.problems import MethodNotAllowedError, problem_of
+from pricekeeper.http.wire.common import Health
+
+PATIENCE_SECS: Final = 2
+"""How long the service has to answer, or to bring its counts up to date."""
+READY_BYTES_MAX: Final = 64 * 1024
+_PATHS: Final = ("/healthz", "/readyz", "/metrics")
+_METHODS: Final = ("GET", "HEAD")
+_PROBLEM: Final = b"application/problem+json"
+_ASK: Final = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+class Watched(Protocol):
+    """What is watched: one worker in this process, or several in their own."""
+
+    def heartbeats_ms(self) -> Sequence[int | None]:
+        """When the loop of each worker turned last; ``None`` for one that is only starting."""
+        ...
+
+    async def exposition(self) -> bytes | None:
+        """The metrics of all workers, as Prometheus reads them; ``None`` if none runs yet."""
+        ...
+
+
+class OneWorker:
+    """The worker of this process; its lifespan fills in what only exists while it runs."""
+
+    def __init__(self) -> None:
+        self.heartbeat = HeartbeatInMemory()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._metrics: Metrics | None = None
+
+    def show(self, loop: asyncio.AbstractEventLoop | None, metrics: Metrics | None) -> None:
+        """Let the worker's loop and metrics be seen, or not any more."""
+        self._loop, self._metrics = loop, metrics
+
+    def heartbeats_ms(self) -> Sequence[int | None]:
+        return (self.heartbeat.last_ms,)
+
+    async def exposition(self) -> bytes | None:
+        """The counts as the worker brings them up to date; if it is too busy, as they were."""
+        loop, metrics = self._loop, self._metrics
+        if loop is None or metrics is None:
+            return None
+        here = asyncio.get_running_loop()
+        refreshed: asyncio.Future[None] = here.create_future()
+
+        def refresh() -> None:
+            metrics.refresh()
+            here.call_soon_threadsafe(_finish, refreshed)
+
+        try:
+            loop.call_soon_threadsafe(refresh)
+        except RuntimeError:  # it has just ended
+            return None
+        await asyncio.wait([refreshed], timeout=PATIENCE_SECS)
+        return await asyncio.to_thread(generate_latest, metrics.registry)
+
+
+class SeveralWorkers:
+    """Workers in processes of their own, which share a folder with us."""
+
+    def __init__(self, folder: Path, pids: Callable[[], Sequence[int]]) -> None:
+        self._folder = folder
+        self._pids = pids
+
+    def heartbeats_ms(self) -> Sequence[int | None]:
+        return [read_heartbeat(self._folder, pid) for pid in self._pids()]
+
+    async def exposition(self) -> bytes:
+        """The sum of what each worker has written down within the last seconds."""
+        return await asyncio.to_thread(self._collected)
+
+    def _collected(self) -> bytes:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry, path=str(self._folder))  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+
+class MetricsListener:
+    """The ASGI application of the listener."""
+
+    def __init__(
+        self, watched: Watched, service: tuple[str, int], token: str | None, clock: Clock
+    ) -> None:
+        self._watched = watched
+        self._service = service
+        self._token = token
+        self._clock = clock
+        self._scraping = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        del receive
+        request_id = token_hex(16)
+        more: Sequence[tuple[bytes, bytes]] = ()
+        try:
+            status, media_type, body = await self._answer(scope)
+        except PriceKeeperError as error:
+            problem = problem_of(error, 0)
+            status, media_type, body = problem.status, _PROBLEM, problem.body(request_id)
+            more = problem.headers
+        headers = [
+            (b"content-type", media_type),
+            (b"content-length", b"%d" % len(body)),
+            (b"cache-control", b"no-store"),
+            (b"x-request-id", request_id.encode()),
+            *SECURITY,
+            *more,
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope) -> tuple[int, bytes, bytes]:
+        path = scope["path"]
+        if path not in _PATHS:
+            raise NotFoundError("path")
+        if scope["method"] not in _METHODS:
+            raise MethodNotAllowedError(_METHODS)
+        if path == "/healthz":
+            return _told(*self._health())
+        if path == "/readyz":
+            return _told(*await self._readiness())
+        authorization = dict(scope["headers"]).get(b"authorization")
+        given = None if authorization is None else authorization.decode("latin-1")
+        if self._token is not None:
+            require_metrics_token(given, self._token)
+        async with self._scraping:  # one at a time: each of them takes some work
+            text = await self._watched.exposition()
+        return _told(503, "starting") if text is None else (200, CONTENT_TYPE, text)
+
+    def _health(self) -> tuple[int, str]:
+        """Alive, unless a loop that has turned before does not turn any more."""
+        now_ms = self._clock.monotonic_ms()
+        begun = [beat for beat in self._watched.heartbeats_ms() if beat is not None]
+        if not begun:
+            return 503, "starting"
+        stuck = now_ms - min(begun) > ALIVE_MS_MAX
+        return (503, "stuck") if stuck else (200, "alive")
+
+    async def _readiness(self) -> tuple[int, str]:
+        """As the service itself says, which remembers it for a second."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECS):
+                head, _, body = (await _exchange(*self._service)).partition(b"\r\n\r\n")
+                told = msgspec.json.decode(body, type=Health).status
+        except (OSError, TimeoutError, msgspec.DecodeError):
+            return 503, "unavailable"
+        return (200 if head.startswith(b"HTTP/1.1 200 ") else 503), told
+
+
+async def _exchange(host: str, port: int) -> bytes:
+    """Ask the service on its own port, as a load balancer would; everything that it answers."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(_ASK)
+        received = bytearray()
+        while len(received) < READY_BYTES_MAX and (part := await reader.read(READY_BYTES_MAX)):
+            received += part
+        return bytes(received)
+    finally:
+        writer.close()
+
+
+def _told(status: int, text: str) -> tuple[int, bytes, bytes]:
+    return status, JSON.encode(), msgspec.json.encode(Health(text))
+
+
+def _finish(waited_for: asyncio.Future[None]) -> None:
+    if not waited_for.done():
+        waited_for.set_result(None)

@@ -1,0 +1,457 @@
+"""What connections may do together: how many, how much they hold, and what nobody reads."""
+
+import json
+import logging
+import resource
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from http_fixtures import KEY, METRICS_TOKEN, Api
+from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.clock import SystemClock
+from pricekeeper.http import connections, protocol
+from pricekeeper.http.connections import Connections
+from scraping import scrape, until
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+ALIVE = GET + b"\r\n"
+LARGE = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+"""About 90 KB to read."""
+ORG = "/api/v1/orgs/550e8400-e29b-41d4-a716-446655440000"
+NO_ORG = json.dumps({"org_name": "x" * 400_000}).encode()
+"""Refused once it is whole."""
+
+
+@contextmanager
+def serving(folder: Path, **changes: Any) -> Iterator[Api]:
+    settings = demo_settings(folder)
+    settings = replace(
+        settings, provisioning_key=KEY, metrics_token=METRICS_TOKEN, aggregator_interval_secs=0
+    )
+    with running_service(replace(settings, **changes), SystemClock()) as url:
+        yield Api(url)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with serving(tmp_path) as running:
+        yield running
+
+
+@contextmanager
+def connected(api: Api, *sent: bytes, receives: int | None = None) -> Iterator[socket.socket]:
+    """A connection over which this was sent; the peer's kernel receives so much unread."""
+    place = urlsplit(api.url)
+    with socket.socket() as raw:
+        if receives is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
+        raw.settimeout(20)
+        raw.connect((place.hostname or "", place.port or 0))
+        with suppress(ConnectionError):  # it may have had enough before the end
+            for data in sent:
+                raw.sendall(data)
+        yield raw
+
+
+def received(raw: socket.socket) -> bytes:
+    """Everything until it is closed; a reset is an end, too."""
+    data = bytearray()
+    try:
+        while part := raw.recv(65536):
+            data += part
+    except ConnectionError:
+        return bytes(data)
+    return bytes(data)
+
+
+def one_answer(raw: socket.socket) -> bytes:
+    """One answer, which is JSON to its end."""
+    data = bytearray()
+    while not data.endswith(b"}"):
+        part = raw.recv(65536)
+        assert part, data
+        data += part
+    return bytes(data)
+
+
+def one_after_another(opened: ExitStack, api: Api, data: bytes) -> socket.socket:
+    """A connection over which this was sent, and has begun to arrive: others come later."""
+    raw = opened.enter_context(connected(api, data))
+    with connected(api, GET + b"Connection: close\r\n\r\n") as another:
+        received(another)
+    return raw
+
+
+def readable(raw: socket.socket) -> bool:
+    """Whether something has come, or the end."""
+    return bool(select.select([raw], [], [], 0)[0])
+
+
+def half_body(length: int, *, sent: int) -> bytes:
+    """A request whose body stops half way, from somebody who may send it."""
+    return put(length) + NO_ORG[:sent]
+
+
+def put(length: int) -> bytes:
+    return (
+        f"PUT {ORG} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def problems(api: Api, code: str) -> float:
+    return scrape(api).get(f'pricekeeper_problems_total{{code="{code}"}}', 0)
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Whatever an operator would have to look at."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# The head
+
+
+def test_too_many_headers_are_refused_before_they_are_listed(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they arrive: the parser stops, and no handler ever hears of the request."""
+    listed: list[bytes] = []
+    handed_over: list[object] = []
+    list_one, hand_over = HttpToolsProtocol.on_header, HttpToolsProtocol.on_headers_complete
+
+    def on_header(self: HttpToolsProtocol, name: bytes, value: bytes) -> None:
+        listed.append(name)
+        list_one(self, name, value)
+
+    def on_headers_complete(self: HttpToolsProtocol) -> None:
+        handed_over.append(self)
+        hand_over(self)
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_header", on_header)
+    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", on_headers_complete)
+    fields = b"".join(b"X-%d: y\r\n" % number for number in range(20_000))
+    with connected(api, GET + fields + b"\r\n") as raw:
+        received(raw)
+    assert len(listed) == protocol.FIELDS_MAX
+    assert handed_over == []
+    monkeypatch.undo()
+    assert problems(api, "HEADERS_TOO_LARGE") == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        GET + b"X: " + b"y" * 80_000 + b"\r\n\r\n",
+        b"GET /healthz?" + b"y" * 80_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["a header", "a path"],
+)
+def test_a_head_that_is_too_large_is_refused_also_if_it_comes_at_once(
+    api: Api, head: bytes
+) -> None:
+    """Not only if it takes several reads."""
+    with connected(api, head) as raw:
+        assert not received(raw).startswith(b"HTTP/1.1 200 ")
+    assert problems(api, "HEADERS_TOO_LARGE") == 1
+
+
+def test_a_trailer_is_nobodys_header(api: Api) -> None:
+    """A proxy in front has not looked at it: it may not say who somebody is."""
+    chunked = b"POST /auth/token HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    with connected(
+        api,
+        chunked + b"Connection: close\r\n\r\n1\r\nx\r\n0\r\nX-Request-Id: smuggled\r\n\r\n",
+    ) as raw:
+        answer = received(raw)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"smuggled" not in answer
+
+
+def test_another_language_is_not_spoken(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """An upgrade is ignored: the request is answered, and nothing that follows is a request."""
+    upgrade = GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with connected(api, upgrade, ALIVE) as raw:
+        answer = received(raw)
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert b"\r\nconnection: close\r\n" in answer
+    assert errors(caplog) == []
+
+
+def test_a_head_may_not_come_in_any_number_of_pieces(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each of them, the parser copies what it has of a header so far."""
+    monkeypatch.setattr(protocol, "HEAD_PIECES_MAX", 8)
+    with connected(api, GET + b"X: ") as raw:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(ConnectionError):
+            for _ in range(60_000):  # less than a head may have
+                raw.sendall(b"y")
+    assert problems(api, "HEADERS_TOO_LARGE") == 1
+
+
+# Pipelining
+
+
+@pytest.mark.parametrize("count", [protocol.PIPELINED_MAX + 1, 200])
+def test_only_so_many_requests_wait_for_each_other(api: Api, count: int) -> None:
+    """Those that were taken are answered in order; then the connection is closed."""
+    with connected(api, ALIVE * count) as raw:
+        if count <= protocol.PIPELINED_MAX + 1:
+            raw.sendall(GET + b"Connection: close\r\n\r\n")
+        answers = received(raw).count(b"HTTP/1.1 200 OK")
+    assert answers <= protocol.PIPELINED_MAX + 2
+    assert answers >= min(count, protocol.PIPELINED_MAX + 1)
+
+
+def test_an_error_does_not_take_away_earlier_answers(api: Api) -> None:
+    """What was accepted is answered, whatever comes after it."""
+    with connected(api, ALIVE * 3 + b"\x00garbage\r\n\r\n") as raw:
+        assert received(raw).count(b"HTTP/1.1 200 OK") == 3
+
+
+# Who does not read, and who leaves
+
+
+def test_who_does_not_read_is_cut_off(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After half a minute; here, a moment. Nothing of it is an error in the log."""
+    monkeypatch.setattr(protocol, "UNREAD_SECS_MAX", 0.2)
+    monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.05)
+    with connected(api, LARGE * (protocol.PIPELINED_MAX + 1), receives=4096) as raw:
+        until(lambda: problems(api, "ANSWER_NOT_READ") == 1)
+        assert len(received(raw)) < 17 * 80_000
+    assert errors(caplog) == []
+
+
+def test_who_reads_slowly_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it reads at all, and gets on."""
+    monkeypatch.setattr(protocol, "UNREAD_SECS_MAX", 20)
+    monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.02)
+    last = LARGE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with connected(api, LARGE * 9 + last, receives=4096) as raw:
+        assert received(raw).count(b"HTTP/1.1 200 OK") == 10
+    assert problems(api, "ANSWER_NOT_READ") == 0
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_who_leaves_leaves_no_traceback(
+    api: Api, caplog: pytest.LogCaptureFixture, politely: bool
+) -> None:
+    """With answers that wait for it, and requests that wait behind those."""
+    for _ in range(10):
+        with connected(api, LARGE * (protocol.PIPELINED_MAX + 1), receives=4096) as raw:
+            assert raw.recv(1)
+            if not politely:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    with connected(api, half_body(400_000, sent=100_000)):
+        pass
+    assert api.call("GET", "/healthz").status == 200
+    assert errors(caplog) == []
+
+
+# Many connections
+
+
+def test_a_newcomer_takes_the_place_of_who_waits_longest(tmp_path: Path) -> None:
+    """So that nobody is kept out by connections over which nothing comes."""
+    with serving(tmp_path, connections_max=3) as api, ExitStack() as opened:
+        silent = opened.enter_context(connected(api))
+        half = opened.enter_context(connected(api, GET))
+        kept = opened.enter_context(connected(api, ALIVE))
+        assert one_answer(kept).startswith(b"HTTP/1.1 200 ")
+        for gone, told in ((silent, b""), (half, b"HTTP/1.1 503 "), (kept, b"")):
+            newcomer = opened.enter_context(connected(api, ALIVE))
+            assert one_answer(newcomer).startswith(b"HTTP/1.1 200 ")
+            assert received(gone)[: len(told) or 1] == told
+        for _ in range(100):  # each time, one of the three makes room
+            assert api.call("GET", "/healthz").status == 200
+
+
+class Fake:
+    """A connection that notes whether it had to go."""
+
+    def __init__(self, all_of_them: Connections) -> None:
+        self.all = all_of_them
+        self.held = 0
+        self.gone = False
+
+    def make_room(self) -> None:
+        self.gone = True
+        self.all.held_bytes -= self.held
+
+    def hold(self, count: int, *, whole: bool) -> "Fake":
+        self.held += count
+        self.all.held_bytes += count
+        if not whole:
+            self.all.note_part(self)
+        self.all.limit_bytes(self)
+        return self
+
+
+def test_while_all_are_at_work_nobody_else_comes_in() -> None:
+    """What was accepted is not given up for what might come."""
+    found = Connections(2, 1_000)
+    first, second, third = (Fake(found) for _ in range(3))
+    assert found.enter(first)
+    assert found.enter(second)
+    assert not found.enter(third)
+    found.wait(second)
+    assert found.enter(third)
+    assert (first.gone, second.gone, third.gone) == (False, True, False)
+    assert len(found) == 2
+
+
+def test_a_request_that_is_not_whole_makes_room_for_others() -> None:
+    """The one that began first; if all are whole, the last one has come too late."""
+    found = Connections(10, 1_000)
+    peers = [Fake(found) for _ in range(5)]
+    for peer in peers:
+        found.enter(peer)
+    peers[0].hold(400, whole=True)
+    peers[1].hold(300, whole=False)
+    peers[2].hold(200, whole=False)
+    peers[3].hold(300, whole=False)
+    assert [peer.gone for peer in peers] == [False, True, False, False, False]
+    peers[4].hold(600, whole=True)
+    assert [peer.gone for peer in peers] == [False, True, True, True, False]
+    assert found.held_bytes == 1_000
+    peers[0].hold(1, whole=True)
+    assert peers[0].gone
+
+
+def test_fewer_open_files_are_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There have to be some left for the store."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    assert connections.affordable_connections(500) == 500
+    assert connections.affordable_connections(4_096) == 1024 - connections.FILES_RESERVED
+
+
+# Many bodies
+
+
+def test_bodies_that_wait_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has kept half of one longest makes room, and is told; whole ones are answered."""
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 1_000_000)
+    with serving(tmp_path) as api, ExitStack() as opened:
+        halves = [one_after_another(opened, api, half_body(400_000, sent=390_000)) for _ in "123"]
+        told = received(halves[0])
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 1\r\n" in told
+        halves[2].sendall(NO_ORG[390_000:400_000])
+        assert one_answer(halves[2]).startswith(b"HTTP/1.1 400 ")
+        assert json.loads(told.partition(b"\r\n\r\n")[2])["code"] == "STORE_UNAVAILABLE"
+        assert problems(api, "OVERLOADED") == 1  # finer than what is told: the store is fine
+        for _ in range(20):  # what was answered, or given up, is held no longer
+            reply = api.call("PUT", ORG, data=NO_ORG, key=KEY)
+            assert (reply.status, reply.code) == (400, "INVALID_CONFIG")
+
+
+def test_where_nothing_can_make_room_the_newcomer_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It came whole, and is refused before anything was done for it."""
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 10)
+    with serving(tmp_path) as api, connected(api, ALIVE) as raw:
+        assert received(raw).startswith(b"HTTP/1.1 503 ")
+    assert errors(caplog) == []
+
+
+def test_heads_count_with_the_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a head holds memory as well."""
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 200_000)
+    with serving(tmp_path) as api, ExitStack() as opened:
+        halves = [one_after_another(opened, api, GET + b"X: " + b"y" * 60_000) for _ in "1234"]
+        assert received(halves[0]).startswith(b"HTTP/1.1 503 ")
+        for _ in range(10):  # what becomes whole is not counted twice
+            raw = one_after_another(opened, api, GET + b"X: " + b"y" * 60_000)
+            raw.sendall(b"\r\nConnection: close\r\n\r\n")
+            assert received(raw).startswith(b"HTTP/1.1 200 ")
+        assert [raw for raw in halves[2:] if readable(raw)] == []
+
+
+def test_who_was_answered_early_may_not_stay_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of a body that came after its answer leaves the connection idle, and it ends."""
+    made = HttpToolsProtocol.connection_made
+
+    def hurried(self: HttpToolsProtocol, transport: Any) -> None:
+        made(self, transport)
+        self.timeout_keep_alive = 0.1  # type: ignore[assignment]
+
+    monkeypatch.setattr(HttpToolsProtocol, "connection_made", hurried)
+    with serving(tmp_path) as api:
+        refused = put(100).replace(KEY.encode(), b"wrong")
+        with connected(api, refused + b"x" * 50) as raw:
+            assert one_answer(raw).startswith(b"HTTP/1.1 401 ")
+            with suppress(OSError):  # or it has ended before, which is as good
+                raw.sendall(b"x" * 50)
+            assert received(raw) == b""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_the_end_nothing_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int
+) -> None:
+    """Whatever peers send, leave half way and do not read: nothing stays counted for them."""
+    made: list[Connections] = []
+
+    class Noted(Connections):
+        def __init__(self, *bounds: int) -> None:
+            super().__init__(*bounds)
+            made.append(self)
+
+    monkeypatch.setattr(connections, "Connections", Noted)
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 600_000)
+    random = Random(seed)
+    whole = (
+        ALIVE,
+        LARGE,
+        put(2) + b"{}",
+        put(100_000) + b" " * 100_000,
+        b"GET /x HTTP/1.0\r\n\r\n",
+    )
+    half = (
+        GET,
+        half_body(300_000, sent=200_000),
+        b"\x00",
+        b"\r\n",
+        LARGE[:9],
+        GET + b"X: y\r\n" * 200,
+    )
+    with serving(tmp_path, connections_max=12) as api, ExitStack() as opened:
+        peers: list[ExitStack] = []
+        for _ in range(150):
+            data = b"".join(random.choices(whole, k=random.randrange(4)))
+            peer = opened.enter_context(ExitStack())
+            raw = peer.enter_context(
+                connected(api, data + random.choice((*half, b"")), receives=4096)
+            )
+            raw.settimeout(0.01)
+            if random.random() < 0.5:
+                with suppress(OSError):
+                    raw.recv(random.choice((1, 65536)))
+            peers.append(peer)
+            if random.random() < 0.7:
+                peers.pop(random.randrange(len(peers))).close()
+        (held,) = made
+        assert 0 <= len(held) <= 12
+        for peer in peers:
+            peer.close()
+        until(lambda: (len(held), held.held_bytes) == (0, 0), lambda: (len(held), held.held_bytes))
+        assert api.call("GET", "/healthz").status == 200
+    assert errors(caplog) == []
