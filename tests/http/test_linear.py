@@ -297,9 +297,9 @@ def test_what_is_taken_out_of_a_log_line(line: bytes, left: bytes) -> None:
 OURS = {
     "pricekeeper.credentials.hashing._STORED": "reads what we have stored",
     "pricekeeper.http.openapi._NAME": "reads our own routes",
-    "pricekeeper.settings._SENDABLE": "reads our own environment",
-    "pricekeeper.settings._REGION": "reads our own environment",
-    "pricekeeper.settings._OF_KUBERNETES": "reads our own environment",
+    "pricekeeper.settings.reading._SENDABLE": "reads our own environment",
+    "pricekeeper.settings.locations._REGION": "reads our own environment",
+    "pricekeeper.settings.table._OF_KUBERNETES": "reads our own environment",
 }
 """Patterns that may look twice at a character, and why that is no harm."""
 LONG_AGO_BOUNDED = {

@@ -1,0 +1,147 @@
+"""Where things are: the store, the prices, and where to listen, parsed from a setting's text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from pricekeeper.errors import SettingsError
+from pricekeeper.settings.table import METRICS_PORT, PRICE_SOURCE, STORE
+
+MEMORY: Final = ":memory:"
+PREFIX_DEFAULT: Final = "pricekeeper-"
+LOOPBACK: Final = "127.0.0.1"
+
+_PORT_MAX: Final = 65_535
+_STORE_EXAMPLES: Final = (
+    "use sqlite:///path/to/file.db, sqlite://:memory: "
+    "or dynamodb://REGION?prefix=NAME-&endpoint=http://127.0.0.1:8000"
+)
+_SOURCE_EXAMPLES: Final = "use genai-prices, aws:REGION or aws:REGION:FILE_OR_URL[,FILE_OR_URL...]"
+_SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
+_REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{0,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteLocation:
+    """An embedded store: a file, or `MEMORY`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class DynamoDbLocation:
+    """Tables in one region, their names starting with the prefix."""
+
+    region: str
+    prefix: str = PREFIX_DEFAULT
+    endpoint: str | None = None
+
+
+StoreLocation: TypeAlias = SqliteLocation | DynamoDbLocation
+
+
+@dataclass(frozen=True, slots=True)
+class GenaiPackage:
+    """Prices from the package ``genai-prices``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwsOffers:
+    """Prices from AWS's offers of a region: those files or URLs, or what AWS publishes."""
+
+    region: str
+    places: tuple[str, ...] = ()
+
+
+PriceLocation: TypeAlias = GenaiPackage | AwsOffers
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+def parse_store_location(url: str) -> StoreLocation:
+    """``sqlite:///relative``, ``sqlite:////absolute``, ``sqlite://:memory:`` or ``dynamodb://...``."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "sqlite":
+        return _sqlite_location(rest)
+    if separator and scheme == "dynamodb":
+        return _dynamodb_location(url)
+    raise SettingsError(STORE, f"{url!r} is not a store; {_STORE_EXAMPLES}")
+
+
+def _sqlite_location(rest: str) -> SqliteLocation:
+    if rest == MEMORY:
+        return SqliteLocation(MEMORY)
+    path = unquote(rest.removeprefix("/"))
+    if not rest.startswith("/") or path in ("", MEMORY) or "?" in rest or "\0" in path:
+        raise SettingsError(STORE, f"'sqlite://{rest}' names no file; {_STORE_EXAMPLES}")
+    return SqliteLocation(path)
+
+
+def _dynamodb_location(url: str) -> DynamoDbLocation:
+    parts = _split(url)
+    region = parts.netloc
+    if not _REGION.fullmatch(region) or parts.path not in ("", "/"):
+        raise SettingsError(STORE, f"{region!r} is not an AWS region; {_STORE_EXAMPLES}")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(options.keys() - {"prefix", "endpoint"}):
+        raise SettingsError(STORE, f"unknown option {unknown[0]!r}; {_STORE_EXAMPLES}")
+    prefix = options.get("prefix", PREFIX_DEFAULT)
+    if not _PREFIX.fullmatch(prefix):
+        raise SettingsError(STORE, "prefix may have up to 100 of A-Z a-z 0-9 _ . -")
+    endpoint = options.get("endpoint")
+    if endpoint is not None:
+        target = _split(endpoint)
+        if target.scheme not in ("http", "https") or not target.hostname:
+            raise SettingsError(STORE, f"endpoint {endpoint!r} is not an http(s) URL")
+        endpoint = endpoint.rstrip("/")
+    return DynamoDbLocation(region, prefix, endpoint)
+
+
+def parse_price_location(text: str) -> PriceLocation:
+    """``genai-prices``, ``aws:REGION`` or ``aws:REGION:FILE_OR_URL[,FILE_OR_URL...]``."""
+    if text == "genai-prices":
+        return GenaiPackage()
+    scheme, _, rest = text.partition(":")
+    region, named, places = rest.partition(":")
+    if scheme != "aws" or not rest:
+        raise SettingsError(PRICE_SOURCE, f"{text!r} is no source of prices; {_SOURCE_EXAMPLES}")
+    if not _REGION.fullmatch(region):
+        raise SettingsError(PRICE_SOURCE, f"{region!r} is not an AWS region; {_SOURCE_EXAMPLES}")
+    listed = tuple(places.split(",")) if named else ()
+    for place in listed:
+        if not place or ("://" in place and not place.startswith("https://")):
+            told = f"{place!r} is no file and no https URL; {_SOURCE_EXAMPLES}"
+            raise SettingsError(PRICE_SOURCE, told)
+    return AwsOffers(region, listed)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read to have it checked
+    except ValueError as error:
+        raise SettingsError(STORE, f"{url!r} is not a URL ({error}); {_STORE_EXAMPLES}") from error
+    return parts
+
+
+def parse_listen_address(text: str | None) -> ListenAddress | None:
+    """``PORT``, ``ADDRESS:PORT`` or ``[ADDRESS]:PORT``; a port alone is one of the loopback."""
+    if not text:
+        return None
+    host, named, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= _PORT_MAX:
+        raise SettingsError(METRICS_PORT, f"{text!r}: want PORT or ADDRESS:PORT, such as 9464")
+    if named and (not bare or (":" in bare and bare == host)):
+        raise SettingsError(METRICS_PORT, f"{text!r}: want ADDRESS:PORT, such as [::1]:9464")
+    return ListenAddress(bare or LOOPBACK, int(port))

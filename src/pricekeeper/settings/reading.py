@@ -1,0 +1,212 @@
+"""The environment and a settings file, read once into a frozen value.
+
+What a setting's text means is told at start, so that a typo does not show when it is first needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from pricekeeper.errors import SettingsError
+from pricekeeper.settings.locations import (
+    ListenAddress,
+    PriceLocation,
+    StoreLocation,
+    parse_listen_address,
+    parse_price_location,
+    parse_store_location,
+)
+from pricekeeper.settings.table import (
+    AGGREGATOR_INTERVAL,
+    API_RATE_LIMITS,
+    AUDIENCE,
+    CONFIG,
+    CONNECTIONS_DEFAULT,
+    CONNECTIONS_MAX,
+    DATA_DIR,
+    DRAIN,
+    IN_A_FILE,
+    ISSUER,
+    LOG_LEVEL,
+    METRICS_PORT,
+    METRICS_TOKEN,
+    NO_PROXIES,
+    PRICE_SOURCE,
+    PROVISIONING_KEY,
+    REFRESH_AUTH,
+    SETTINGS_FILE,
+    STORE,
+    STORE_DEFAULT,
+    TOKEN_LENGTH_MIN,
+    TRUSTED_PROXIES,
+    suggest_setting,
+)
+
+_SECONDS_MAX: Final = 86_400
+_CONNECTIONS_RANGE: Final = range(16, 1_000_001)
+_SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
+
+API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
+    "token": 300,
+    "refresh": 300,
+    "revoke": 300,
+    "claim": 60,
+    "provisioning": 300,
+    "aggregates": 300,
+    "selection": 6_000,
+    "failures": 60,
+}
+"""Requests a minute for each client or key; ``failures`` counts wrong credentials by address. A
+client may have a hundred sessions, so many processes may log in, refresh or end at one moment.
+Usage is not limited unless it is configured: a refused record is lost money."""
+_LIMITABLE: Final = frozenset({*API_LIMITS_PER_MINUTE, "usage", "limits"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be configured from outside."""
+
+    store: StoreLocation
+    config_path: Path | None = None
+    data_dir: Path = Path("data")
+    provisioning_key: str | None = None
+    api_limits_per_minute: Mapping[str, int] = field(default_factory=dict)
+    """Empty if the API's own limits are off."""
+    aggregator_interval_secs: int = 60
+    issuer: str = "pricekeeper"
+    audience: str = "pricekeeper"
+    price_source: PriceLocation | None = None
+    log_level: str = "info"
+    drain_secs: int = 1
+    trusted_proxies: str | None = None
+    """Empty if it is said that there are none, ``None`` if nothing is said."""
+    refresh_needs_secret: bool = False
+    metrics_address: ListenAddress | None = None
+    """Where metrics and health have a listener of their own, if anywhere."""
+    metrics_token: str | None = None
+    connections_max: int = CONNECTIONS_DEFAULT
+
+    def __repr__(self) -> str:
+        """Without the key: settings end up in logs."""
+        key = None if self.provisioning_key is None else "..."
+        return f"Settings(store={self.store!r}, data_dir={self.data_dir!r}, key={key!r})"
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """The settings that this environment asks for; a settings file fills what it leaves open."""
+    given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
+    config, key, prices = (given.get(name) for name in (CONFIG, PROVISIONING_KEY, PRICE_SOURCE))
+    if key is not None and not _SENDABLE.fullmatch(key):
+        raise SettingsError(
+            PROVISIONING_KEY,
+            "must be what a header can carry: ASCII, no line breaks, no blanks at the ends",
+        )
+    level = given.get(LOG_LEVEL, "info").lower()
+    if level not in ("debug", "info", "warning", "error"):
+        raise SettingsError(LOG_LEVEL, "must be debug, info, warning or error")
+    return Settings(
+        store=parse_store_location(given.get(STORE, STORE_DEFAULT)),
+        config_path=Path(config) if config else None,
+        data_dir=Path(given.get(DATA_DIR) or "data"),
+        provisioning_key=key,
+        api_limits_per_minute=_api_limits(given.get(API_RATE_LIMITS, "on")),
+        aggregator_interval_secs=_seconds(
+            AGGREGATOR_INTERVAL, given.get(AGGREGATOR_INTERVAL, "60")
+        ),
+        issuer=given.get(ISSUER) or "pricekeeper",
+        audience=given.get(AUDIENCE) or "pricekeeper",
+        price_source=parse_price_location(prices) if prices else None,
+        log_level=level,
+        trusted_proxies=_proxies(given.get(TRUSTED_PROXIES) or None),
+        refresh_needs_secret=_refresh_needs_secret(given.get(REFRESH_AUTH) or "optional"),
+        drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
+        metrics_address=parse_listen_address(given.get(METRICS_PORT)),
+        metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
+        connections_max=_connections(given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT))),
+    )
+
+
+def _metrics_token(text: str | None) -> str | None:
+    if text and (len(text) < TOKEN_LENGTH_MIN or not _SENDABLE.fullmatch(text)):
+        raise SettingsError(
+            METRICS_TOKEN,
+            f"needs at least {TOKEN_LENGTH_MIN} characters that a header can carry: ASCII, no line "
+            "breaks, no blanks at the ends; openssl rand -hex 32 makes one",
+        )
+    return text or None
+
+
+def _settings_file(path: str | None) -> dict[str, str]:
+    """``NAME=value`` lines; blank lines and ``#`` comments do not count."""
+    if not path:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(SETTINGS_FILE, f"can't read {path}: {error}") from error
+    made: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or name not in IN_A_FILE:
+            told = f"; {name} is no setting{suggest_setting(name)}" if separator else ""
+            raise SettingsError(SETTINGS_FILE, f"{path}, line {number}: want NAME=value{told}")
+        made[name] = value
+    return made
+
+
+def _api_limits(text: str) -> Mapping[str, int]:
+    if text.lower() == "off":
+        return {}
+    limits = dict(API_LIMITS_PER_MINUTE)
+    for change in filter(None, (part.strip() for part in text.split(","))):
+        if change.lower() == "on":
+            continue
+        name, _, number = change.partition("=")
+        if name not in _LIMITABLE or not number.isascii() or not number.isdigit():
+            known = ", ".join(sorted(_LIMITABLE))
+            raise SettingsError(API_RATE_LIMITS, f"{change!r}: want NAME=NUMBER, NAME of {known}")
+        limits[name] = int(number)
+    return {name: number for name, number in limits.items() if number}
+
+
+def _proxies(text: str | None) -> str | None:
+    """What uvicorn takes: addresses and networks with commas, or ``*`` for everybody."""
+    if text is None or text == "*":
+        return text
+    if text.lower() == NO_PROXIES:
+        return ""
+    named = [part.strip() for part in text.split(",")]
+    for one in named:
+        try:
+            ip_network(one)
+        except ValueError as error:
+            told = f"{one!r} is no address and no network such as 10.0.0.0/16 ({error})"
+            raise SettingsError(TRUSTED_PROXIES, told) from None
+    return ",".join(named)
+
+
+def _refresh_needs_secret(text: str) -> bool:
+    if text not in ("optional", "required"):
+        raise SettingsError(REFRESH_AUTH, "must be optional or required")
+    return text == "required"
+
+
+def _seconds(setting: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
+        raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
+    return int(text)
+
+
+def _connections(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) not in _CONNECTIONS_RANGE:
+        least, most = _CONNECTIONS_RANGE[0], _CONNECTIONS_RANGE[-1]
+        raise SettingsError(CONNECTIONS_MAX, f"{text!r} is not a number from {least} to {most}")
+    return int(text)

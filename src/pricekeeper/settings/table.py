@@ -1,0 +1,115 @@
+"""The table of settings: names, defaults and meanings; and names that are like one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+STORE: Final = "PRICEKEEPER_STORE"
+CONFIG: Final = "PRICEKEEPER_CONFIG"
+DATA_DIR: Final = "PRICEKEEPER_DATA_DIR"
+PROVISIONING_KEY: Final = "PRICEKEEPER_PROVISIONING_KEY"
+API_RATE_LIMITS: Final = "PRICEKEEPER_API_RATE_LIMITS"
+AGGREGATOR_INTERVAL: Final = "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS"
+ISSUER: Final = "PRICEKEEPER_ISSUER"
+AUDIENCE: Final = "PRICEKEEPER_AUDIENCE"
+PRICE_SOURCE: Final = "PRICEKEEPER_PRICE_SOURCE"
+LOG_LEVEL: Final = "PRICEKEEPER_LOG_LEVEL"
+DRAIN: Final = "PRICEKEEPER_DRAIN_SECS"
+TRUSTED_PROXIES: Final = "PRICEKEEPER_TRUSTED_PROXIES"
+REFRESH_AUTH: Final = "PRICEKEEPER_REFRESH_AUTH"
+METRICS_PORT: Final = "PRICEKEEPER_METRICS_PORT"
+METRICS_TOKEN: Final = "PRICEKEEPER_METRICS_TOKEN"  # noqa: S105 - its name
+CONNECTIONS_MAX: Final = "PRICEKEEPER_CONNECTIONS_MAX"
+SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
+URL: Final = "PRICEKEEPER_URL"
+CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
+CLIENT_SECRET: Final = "PRICEKEEPER_CLIENT_SECRET"  # noqa: S105 - its name
+RETRIEVAL_TOKEN: Final = "PRICEKEEPER_RETRIEVAL_TOKEN"  # noqa: S105 - its name
+
+NO_PROXIES: Final = "none"
+STORE_DEFAULT: Final = "sqlite:///data/pricekeeper.db"
+TOKEN_LENGTH_MIN: Final = 16
+CONNECTIONS_DEFAULT: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table of settings: what the documentation and ``doctor`` show."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+SETTINGS: Final = (
+    Setting(STORE, STORE_DEFAULT, "where the data lives"),
+    Setting(CONFIG, "built in", "the deployment file with model labels and prices"),
+    Setting(DATA_DIR, "data", "signing keys and pepper; keep it private, and keep it"),
+    Setting(PROVISIONING_KEY, "", "the key for provisioning; 128 bits: openssl rand -hex 32"),
+    Setting(API_RATE_LIMITS, "on", "off, or changes such as token=120,usage=600 (a minute)"),
+    Setting(AGGREGATOR_INTERVAL, "60", "seconds between aggregator runs; 0 turns it off here"),
+    Setting(ISSUER, "pricekeeper", "the iss of the tokens: your service's public URL"),
+    Setting(AUDIENCE, "pricekeeper", "the aud of the tokens"),
+    Setting(PRICE_SOURCE, "", "genai-prices, aws:REGION or aws:REGION:FILE_OR_URL; asked daily"),
+    Setting(LOG_LEVEL, "info", "debug, info, warning or error"),
+    Setting(DRAIN, "1", "seconds between /readyz saying no and the end of serving"),
+    Setting(
+        TRUSTED_PROXIES,
+        "",
+        "addresses or networks whose X-Forwarded-For is believed, with commas; or none",
+    ),
+    Setting(REFRESH_AUTH, "optional", "required: /auth/refresh asks for the client's secret too"),
+    Setting(METRICS_PORT, "", "PORT (of 127.0.0.1) or ADDRESS:PORT for metrics and health alone"),
+    Setting(METRICS_TOKEN, "", "the bearer token that opens /metrics; at least 16 characters"),
+    Setting(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT), "connections that one worker may have open"),
+    Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
+)
+IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}
+"""What a settings file may set."""
+CLIENT_SETTINGS: Final = (
+    Setting(URL, "", "where the service is, such as https://keeper.example.com"),
+    Setting(CLIENT_ID, "", "who is calling: org-ORG-app-APP, or org-ORG"),
+    Setting(CLIENT_SECRET, "", "its secret, as it was claimed"),
+    Setting(RETRIEVAL_TOKEN, "", "for pricekeeper credentials claim: what to claim a secret with"),
+)
+"""What is set where a client or the command line runs. The service does not look at them."""
+
+PREFIX: Final = "PRICEKEEPER_"
+_OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE"})
+_OF_KUBERNETES: Final = re.compile(
+    rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
+"""What Kubernetes sets in every pod beside a service that is called pricekeeper."""
+
+
+def unknown_settings(environment: Mapping[str, str]) -> list[str]:
+    """A sentence about each variable that looks like a setting and is none, without its value."""
+    known = {one.name for one in (*SETTINGS, *CLIENT_SETTINGS)} | _OF_DEVELOPMENT
+    return [
+        f"{name} is no setting, and nobody reads it{suggest_setting(name)}"
+        for name, value in sorted(environment.items())
+        if name not in known and _looks_like_a_setting(name, value)
+    ]
+
+
+def _looks_like_a_setting(name: str, value: str) -> bool:
+    if _OF_KUBERNETES.fullmatch(name):
+        return name == f"{PREFIX}PORT" and "://" not in value  # Kubernetes' own is a URL
+    upper = name.upper()
+    return upper.startswith(PREFIX) or (upper.startswith("PRICE") and bool(suggest_setting(name)))
+
+
+def suggest_setting(name: str) -> str:
+    """The end of a sentence that asks for the setting which may be meant, if one is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for the few who need it
+
+    known, upper = [one.name for one in (*SETTINGS, *CLIENT_SETTINGS)], name.upper()
+    if not upper.startswith(PREFIX):
+        found = get_close_matches(upper, known, n=1, cutoff=0.9)
+    else:  # what is the same in all of them makes none of them like another
+        ends = [one.removeprefix(PREFIX) for one in known]
+        found = [PREFIX + end for end in get_close_matches(upper.removeprefix(PREFIX), ends, n=1)]
+    return f"; do you mean {found[0]}?" if found else ""
