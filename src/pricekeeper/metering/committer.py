@@ -17,17 +17,21 @@ After a transaction:
   halved until the bad record is alone with its error.
 - Anything else is told to everybody in it.
 
-Bounds: `PENDING_MAX` records accepted and unanswered, `LANES_MAX` commits in flight, and
-`SENDINGS_MAX` sendings of one that is contended or unknown, with up to `PAUSE_MS_MAX` between
-them, on top of the store's own attempts. A cancelled transaction does not count: it gets
-smaller every time.
+Each organisation has its share of the places in the queue, which shrinks as more organisations
+use it, and commits take from their queues in turns (`metering.fairness`). An organisation that
+floods fills its own share and is refused with `OverloadedError`; a neighbour's record goes into
+one of the next commits.
+
+Bounds: `PENDING_MAX` records accepted and unanswered, of which one organisation alone can have
+half, `LANES_MAX` commits in flight, and `SENDINGS_MAX` sendings of one that is contended or
+unknown, with up to `PAUSE_MS_MAX` between them, on top of the store's own attempts. A cancelled
+transaction does not count: it gets smaller every time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
@@ -39,11 +43,12 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreClosedError,
     StoreError,
-    ThrottledError,
     TransactionCancelledError,
 )
+from pricekeeper.metering.admission import BatchPlaces, full
 from pricekeeper.metering.combining import Counted, Plan, Settled, Submission, summed, take
 from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.fairness import Shares, TurnQueue
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.meter import MeteringMeter
 from pricekeeper.storage import Store
@@ -52,6 +57,8 @@ PENDING_MAX: Final = 10_000
 LANES_MAX: Final = 4
 LANE_BACKLOG: Final = 99
 """One transaction's worth of records of one account."""
+TURN_RECORDS: Final = 25
+"""Records of one organisation in a row: they share counters, so that a commit holds more."""
 SENDINGS_MAX: Final = 6
 PAUSE_MS_FIRST: Final = 20
 PAUSE_MS_MAX: Final = 500
@@ -96,7 +103,8 @@ class Committer:
         self._tell_counted = counted
         self._retention_days = retention_days
         self._lanes_max = lanes_max
-        self._queue: deque[Submission] = deque()
+        self._queue: TurnQueue[Submission] = TurnQueue(TURN_RECORDS)
+        self.shares = Shares(PENDING_MAX)
         self._unanswered: dict[str, Submission] = {}
         self._pending = 0
         self._lanes: set[asyncio.Task[None]] = set()
@@ -108,19 +116,27 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, submission: Submission) -> asyncio.Future[Settled]:
-        """Have the record committed. Cancelling the future withdraws the caller, not the record."""
+    def submit(
+        self, submission: Submission, places: BatchPlaces | None = None
+    ) -> asyncio.Future[Settled]:
+        """Have the record committed. Cancelling the future withdraws the caller, not the record.
+
+        A record of a batch uses one of the batch's places. Without any, it takes one of its
+        organisation's share; raises `OverloadedError` if that is used up.
+        """
         if self._closed:
             raise StoreClosedError("metering is closed")
-        if self._pending >= PENDING_MAX:
-            raise ThrottledError(f"{PENDING_MAX} records are waiting; the store can't keep up")
+        if places is not None:
+            places.use()
+        elif not self.shares.take(submission.org_id):
+            raise full(submission.org_id)
         self._pending += 1
         self._idle.clear()
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         first = self._unanswered.setdefault(submission.receipt_pk, submission)
         first.waiting.append(future)
         if first is submission:
-            self._queue.append(submission)
+            self._queue.append(submission.org_id, submission)
             self._start_soon()
         return future
 
@@ -278,6 +294,8 @@ class Committer:
         if self._unanswered.get(submission.receipt_pk) is submission:
             del self._unanswered[submission.receipt_pk]
         waiting, submission.waiting = submission.waiting, []
+        if waiting:
+            self.shares.give_back(submission.org_id, len(waiting))
         self._pending -= len(waiting)
         if not self._pending:
             self._idle.set()
