@@ -15,6 +15,7 @@ from pricekeeper.bootstrap import Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.http import aggregates, health, identity, provisioning, runtime
 from pricekeeper.http.access_log import AccessLog
+from pricekeeper.http.collecting import calm_collector
 from pricekeeper.http.draining import readiness_ends_first
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
@@ -61,6 +62,7 @@ def make_app(settings: Settings, *, clock: Clock | None = None) -> Shell:
 
 def app_from_environment() -> Shell:
     """The application as the environment configures it: what each worker process starts from."""
+    calm_collector()
     settings = read_settings(os.environ)
     configure_logging(settings.log_level)
     if settings.provisioning_key is not None:

@@ -56,6 +56,12 @@ async def admit(call: Call, operation: Operation) -> None:
     await _limit(call, operation.limit, caller)
 
 
+async def limit_client(call: Call, kind: str) -> None:
+    """Count the request of a client that was let in against a further limit."""
+    if call.principal is not None:
+        await _limit(call, kind, f"client/{call.principal.client_id}")
+
+
 async def limit_claimant(call: Call, kind: str, client_id: str | None) -> None:
     """Count a request by the client that it claims to be from, if that could be one."""
     try:

@@ -2,7 +2,8 @@
 
 Each client, key or address has a bucket per kind of request. Tokens are fetched ahead in blocks,
 so that most requests are decided in memory. If the store does not answer, requests are let
-through here: whatever they want from the store will say so itself.
+through here: whatever they want from the store will say so itself. What apps send all day
+(`IN_MEMORY`) is limited by each process for itself, see `pricekeeper.http.memory_limits`.
 
 Who has yet to prove to be a client counts as the client it claims to be, at the address it comes
 from: nobody is kept out by what others send in its name from elsewhere. But an address that
@@ -16,11 +17,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from pricekeeper.errors import RateLimitExceededError
+from pricekeeper.http.memory_limits import MemoryLimits
 from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, Standing
 
 LIMIT: Final = "requests"
 FAILURES: Final = "failures"
 MINUTE_MS: Final = 60_000
+IN_MEMORY: Final = frozenset({"usage", "batch", "limits", "force_check"})
+"""Kinds that are limited without the store."""
 BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so that a crash loses no more than that."""
 
@@ -51,9 +55,9 @@ class ApiLimits:
         self.decisions: Counter[tuple[str, str]] = Counter()
         """Requests by kind and outcome: ``granted``, ``denied``, or ``unlimited`` because the store
         did not answer."""
-        self._limits = {
-            kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()
-        }
+        limits = {kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()}
+        self._limits = {kind: limits[kind] for kind in limits if kind not in IN_MEMORY}
+        self._memory = MemoryLimits({kind: limits[kind] for kind in limits if kind in IN_MEMORY})
         self._callers: dict[tuple[str, str], _Caller] = {}
         self._strained_until_ms: dict[str, int] = {}
 
@@ -75,6 +79,12 @@ class ApiLimits:
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
         """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
+        if kind is not None and kind in self._memory:
+            taken = self._memory.take(kind, caller, now_ms)
+            if isinstance(taken, Denial):
+                return None
+            self.decisions[kind, "granted"] += 1
+            return _headers(taken, now_ms)
         if kind is None or kind not in self._limits:
             return _UNLIMITED
         known = self._callers.get((kind, caller))
@@ -89,6 +99,13 @@ class ApiLimits:
 
     async def admit(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """Take one request; raises `RateLimitExceededError` if there is none left."""
+        if kind is not None and kind in self._memory:
+            taken = self._memory.take(kind, caller, now_ms)
+            if isinstance(taken, Denial):
+                self.decisions[kind, "denied"] += 1
+                raise RateLimitExceededError(taken.violations)
+            self.decisions[kind, "granted"] += 1
+            return _headers(taken, now_ms)
         limit = self._limits.get(kind) if kind is not None else None
         if limit is None or kind is None:
             return _UNLIMITED
@@ -103,6 +120,8 @@ class ApiLimits:
 
     def told(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """How a limit stands, for who has just been refused."""
+        if kind is not None and kind in self._memory:
+            return _headers(self._memory.status(kind, caller, now_ms), now_ms)
         known = self._callers.get((kind or "", caller))
         return () if known is None else _headers(known.standing.limits()[LIMIT], now_ms)
 
