@@ -20,7 +20,9 @@ import yarl
 from pricekeeper import __version__
 from pricekeeper.client.errors import (
     ForbiddenError,
+    RateLimitedError,
     ReplyLostError,
+    ServiceError,
     UnavailableError,
     UnreachableError,
     error_of,
@@ -47,6 +49,8 @@ class Request(msgspec.Struct, frozen=True):
     body: Any = None
     repeatable: bool = False
     """Whether having it done twice is the same as once."""
+    waits_for_limit: bool = False
+    """Whether to send it again after a 429, as after a 503: what reports usage must not be lost."""
 
 
 class Transport(Protocol):
@@ -143,7 +147,7 @@ class HttpTransport:
     async def send(self, request: Request) -> Any:
         """The answer's JSON; raises for a problem."""
         attempts, renewed = 1, False
-        while True:  # ends: one renewal, and at most ATTEMPTS_MAX times unavailable
+        while True:  # ends: one renewal, and at most ATTEMPTS_MAX times unavailable or limited
             headers: Mapping[str, str] | None = None
             try:
                 headers = await self._authorisation.headers()
@@ -153,9 +157,12 @@ class HttpTransport:
                 if renewed or not expired or not await self._authorisation.renew(headers or {}):
                     raise
                 renewed = True
-            except UnavailableError as error:
+            except (UnavailableError, RateLimitedError) as error:
                 not_sent = headers is None or isinstance(error, UnreachableError)
-                if attempts == ATTEMPTS_MAX or not (request.repeatable or not_sent):
+                may_repeat = request.repeatable or not_sent
+                if isinstance(error, RateLimitedError):
+                    may_repeat = request.waits_for_limit and headers is not None
+                if attempts == ATTEMPTS_MAX or not may_repeat:
                     raise
                 await self._clock.sleep_ms(_pause_ms(error, attempts))
                 attempts += 1
@@ -186,7 +193,7 @@ class ApiKey:
         """A key has no session."""
 
 
-def _pause_ms(error: UnavailableError, attempts: int) -> int:
+def _pause_ms(error: ServiceError, attempts: int) -> int:
     """As long as the service says, or longer each time; and a bit more, each client another."""
     pause_ms = PAUSE_FIRST_MS << attempts
     if error.retry_after_secs is not None:
