@@ -149,7 +149,7 @@ async def test_a_slot_is_never_lost_to_a_caller_that_is_cancelled() -> None:
     await asyncio.sleep(0)
     slots.release()  # lets the second one in, which is cancelled before it runs
     waiting[1].cancel()
-    await asyncio.wait(waiting)
+    await asyncio.wait(waiting, timeout=10)
     assert [task.cancelled() for task in waiting] == [True, True, False]
     slots.release()
     await asyncio.wait_for(slots.acquire("c"), 1)

@@ -129,7 +129,7 @@ class ApiLimits:
         known = self._callers.get((kind, caller))
         if known is None:
             if len(self._callers) >= CALLERS_MAX:
-                self._callers.clear()
+                del self._callers[next(iter(self._callers))]  # one, not everybody's
             known = self._callers[kind, caller] = _Caller(
                 self.limiter.standing(
                     f"api/{caller}",
