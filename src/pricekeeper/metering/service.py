@@ -175,13 +175,13 @@ class Metering:
             prepared.append(await self._prepare(policy, usage))
         futures = [self._submit(one, places) for one in prepared if isinstance(one, Submission)]
         places.end_work()
+        await asyncio.gather(*futures, return_exceptions=True)
         refused = [
             (usage, one)
             for usage, one in zip(usages, prepared, strict=True)
             if not isinstance(one, Submission)
         ]
         looked_up = iter(await self._look_up(policy, refused))
-        await asyncio.gather(*futures, return_exceptions=True)
         done = iter(futures)
         return [
             await self._answer(one, next(done)) if isinstance(one, Submission) else next(looked_up)
