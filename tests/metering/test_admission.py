@@ -1,4 +1,4 @@
-"""Batches under load: refused whole and early, worked on a few at a time, in small groups."""
+"""Admission under load: what has no room waits, is refused whole, and never takes a neighbour's."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ from metering.conftest import CATALOGUE, MeteringMaker, a_policy, a_usage
 from metering.scripted_store import Held, ScriptedStore, fails
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreUnavailableError
-from pricekeeper.metering import GROUP_RECORDS, Metering, Recorded, Refused
-from pricekeeper.metering.admission import AT_WORK_MAX
+from pricekeeper.metering import GROUP_RECORDS, Metering, Recorded, Refused, admission
+from pricekeeper.metering.admission import AT_WORK_MAX, WAIT_MS_MAX, Admission
 from pricekeeper.metering.committer import LANES_MAX, PENDING_MAX
 from pricekeeper.pricing import Model, PriceBook, Prices
 from pricekeeper.settings import MEMORY, SqliteLocation
@@ -23,24 +23,121 @@ SHARE = PENDING_MAX // 2
 
 
 @pytest.fixture
-async def wire() -> AsyncIterator[ScriptedStore]:
-    store = await open_store(SqliteLocation(MEMORY), clock=ManualClock())
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def wire(clock: ManualClock) -> AsyncIterator[ScriptedStore]:
+    store = await open_store(SqliteLocation(MEMORY), clock=clock)
     await store.create_tables()
     yield ScriptedStore(store)
     await store.close()
 
 
 @pytest.fixture
-def metering(new_metering: MeteringMaker, wire: ScriptedStore) -> Metering:
-    return new_metering(wire, ManualClock())
+def metering(new_metering: MeteringMaker, wire: ScriptedStore, clock: ManualClock) -> Metering:
+    return new_metering(wire, clock)
 
 
-def room(metering: Metering, policy: Policy) -> int:
-    return metering._committer.shares.room(policy.org_id)
+async def turns(count: int = 5) -> None:
+    """Let everybody go on who can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_who_has_no_room_waits_and_gets_it(clock: ManualClock) -> None:
+    """In the order in which they came: a small request does not overtake a large one."""
+    places = Admission(clock, 100)
+    await places.take("a", 50)
+    order: list[int] = []
+
+    async def take(count: int) -> None:
+        await places.take("a", count)
+        order.append(count)
+
+    tasks = [asyncio.create_task(take(count)) for count in (30, 1, 10)]
+    await turns()
+    assert order == []
+    places.give_back("a", 5)
+    await turns()
+    assert order == []  # there is room for ten, and the first wants thirty
+    places.give_back("a", 45)
+    await turns()
+    assert order == [30, 1, 10]
+    await asyncio.gather(*tasks)
+    places.give_back("a", 41)
+    assert places.shares.room("a") == 100
+    await places.close()
+
+
+async def test_who_waits_too_long_is_refused(clock: ManualClock) -> None:
+    """After a stated time, not before; and nothing is left behind."""
+    places = Admission(clock, 100)
+    await places.take("a", 50)
+    first = asyncio.create_task(places.take("a"))
+    await turns()
+    clock.advance_ms(WAIT_MS_MAX // 2)
+    second = asyncio.create_task(places.take("a"))
+    await turns()
+    clock.advance_ms(WAIT_MS_MAX // 2 - 1)
+    await turns()
+    assert not first.done()
+    clock.advance_ms(1)
+    await turns()
+    assert isinstance(first.exception(), OverloadedError)
+    assert not second.done()
+    places.give_back("a", 50)
+    await asyncio.wait([second])
+    assert second.exception() is None
+    places.give_back("a")
+    await places.take("a", 50)  # at once: nobody waits any more
+    assert places._queues == {}
+    await places.close()
+
+
+async def test_so_many_wait_and_each_organisation_has_its_share_of_that(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond it they are refused at once; a neighbour may still wait."""
+    monkeypatch.setattr(admission, "WAITING_MAX", 6)
+    places = Admission(clock, 90)
+    await places.take("a", 45)
+    await places.take("b", 22)
+    waiting = [asyncio.create_task(places.take("a", 30)) for _ in range(5)]
+    await turns()
+    assert [task.done() for task in waiting] == [False] * 3 + [True] * 2
+    waiting.append(asyncio.create_task(places.take("b", 30)))
+    await turns()
+    assert not waiting[-1].done()
+    clock.advance_ms(WAIT_MS_MAX)
+    await asyncio.wait(waiting)
+    assert {type(task.exception()) for task in waiting} == {OverloadedError}
+    assert places._waiting_shares.room("c") == 6
+    await places.close()
+
+
+async def test_a_place_is_never_lost_to_a_caller_that_is_cancelled(clock: ManualClock) -> None:
+    """Neither while it waits nor in the turn in which it is admitted."""
+    places = Admission(clock, 100)
+    await places.take("a", 50)
+    waiting = [asyncio.create_task(places.take("a", 10)) for _ in range(3)]
+    await turns()
+    waiting[0].cancel()
+    places.give_back("a", 10)
+    await asyncio.sleep(0)  # admits the second one, which is cancelled before it runs
+    waiting[1].cancel()
+    await asyncio.wait(waiting[:2])
+    await asyncio.wait(waiting, timeout=10)
+    assert [task.cancelled() for task in waiting] == [True, True, False]
+    places.give_back("a", 50)
+    assert places.shares.room("a") == 100
+    assert places._queues == {}
+    await places.close()
 
 
 async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
-    metering: Metering, wire: ScriptedStore, policy: Policy
+    metering: Metering, wire: ScriptedStore, policy: Policy, clock: ManualClock
 ) -> None:
     """Not one of its records is written, and none is told to have failed by itself."""
     held = Held()
@@ -50,20 +147,23 @@ async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
         for _ in range(SHARE // 100)
     ]
     await held.reached.wait()
-    for _ in range(1_000):  # until every batch is read and only the store is waited for
-        await asyncio.sleep(0)
-    assert room(metering, policy) == 0
+    await turns(1_000)  # until every batch is read and only the store is waited for
+    assert metering._admission.shares.room(policy.org_id) == 0
     assert wire.in_flight == LANES_MAX
     sent = len(wire.sent)
-    with pytest.raises(OverloadedError):
-        metering.require_room(policy.org_id)
-    with pytest.raises(OverloadedError):
-        await metering.record_many(policy, [a_usage()])
+    more = [
+        asyncio.create_task(metering.record_many(policy, [a_usage()])),
+        asyncio.create_task(metering.record(policy, a_usage())),
+    ]
+    await turns()
+    clock.advance_ms(WAIT_MS_MAX)
+    await asyncio.wait(more)
+    assert [type(task.exception()) for task in more] == [OverloadedError] * 2
     assert len(wire.sent) == sent
     held.let_go.set()
     answers = await asyncio.gather(*batches)
     assert all(isinstance(one, Recorded) for answer in answers for one in answer)
-    assert room(metering, policy) == PENDING_MAX
+    assert metering._admission.shares.room(policy.org_id) == PENDING_MAX
 
 
 async def test_places_come_back_however_a_batch_ends(
@@ -89,8 +189,10 @@ async def test_places_come_back_however_a_batch_ends(
     await asyncio.wait(batches)
     assert [batch.cancelled() for batch in batches].count(True) == 3
     await metering.close()
-    assert room(metering, policy) == PENDING_MAX
-    assert metering._admission._slots._free == AT_WORK_MAX
+    for late in (metering.record_many(policy, [a_usage()]), metering.record(policy, a_usage())):
+        await asyncio.gather(late, return_exceptions=True)
+    assert metering._admission.shares.room(policy.org_id) == PENDING_MAX
+    assert metering._admission.slots._free == AT_WORK_MAX
 
 
 class CountingBook(PriceBook):
@@ -107,9 +209,10 @@ class CountingBook(PriceBook):
         return await super().prices_for(model, day)
 
 
-async def test_a_batch_takes_many_turns_of_the_loop(wire: ScriptedStore, policy: Policy) -> None:
+async def test_a_batch_takes_many_turns_of_the_loop(
+    wire: ScriptedStore, policy: Policy, clock: ManualClock
+) -> None:
     """So that whoever else asks is answered in between: ten records in a turn, not a hundred."""
-    clock = ManualClock()
     book = CountingBook(wire, clock)
     metering = Metering(wire, clock, book)
     await metering.record(policy, a_usage())
@@ -130,16 +233,17 @@ async def test_a_batch_takes_many_turns_of_the_loop(wire: ScriptedStore, policy:
 async def test_a_neighbours_batch_does_not_wait_behind_a_flood(
     metering: Metering, policy: Policy
 ) -> None:
-    """It is worked on next, though fifty of the flood's came first."""
+    """It is worked on next, though a hundred of the flood's came first, and half of them wait."""
     neighbour, order = a_policy(), []
     await metering.record(policy, a_usage())
 
     async def send(one: Policy, name: str) -> None:
         async with metering.admit_batch(one.org_id) as places:
+            await places.begin_work()
             order.append(name)
             await metering.record_many(one, [a_usage() for _ in range(100)], places)
 
-    flood = [asyncio.create_task(send(policy, "flood")) for _ in range(SHARE // 100)]
+    flood = [asyncio.create_task(send(policy, "flood")) for _ in range(2 * SHARE // 100)]
     await asyncio.sleep(0)
     theirs = asyncio.create_task(send(neighbour, "neighbour"))
     await asyncio.gather(*flood, theirs)

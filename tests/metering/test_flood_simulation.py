@@ -19,7 +19,7 @@ from metering.conftest import LABELS, a_policy
 from metering.variants import SOUND
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreError
-from pricekeeper.metering import Aggregator, Recorded, Refused, Usage, committer
+from pricekeeper.metering import Aggregator, Recorded, Refused, Usage, admission, service
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Policy
@@ -95,7 +95,7 @@ class Flood:
 
     def look(self) -> None:
         """Nobody holds more than what was free when it took the last of it."""
-        shares = self.metering._committer.shares
+        shares = self.metering._admission.shares
         assert shares._total == sum(shares._held.values()) <= PLACES
         assert all(count <= PLACES // 2 + 100 for count in shares._held.values())
 
@@ -103,7 +103,7 @@ class Flood:
         """Let everything arrive; report again what was not answered; sum up."""
         await self.wire.deliver()
         await self.metering.close()
-        assert self.metering._committer.shares._held == {}
+        assert self.metering._admission.shares._held == {}
         survivor = SOUND.metering(store, self.clock)
         for record in self.audit.unanswered:
             self.audit.answer(record, await survivor.record(record.policy, record.usage))
@@ -116,7 +116,8 @@ async def test_a_flood_meets_its_share_and_its_neighbours_never_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And nothing is lost or counted twice."""
-    monkeypatch.setattr(committer, "PENDING_MAX", PLACES)
+    monkeypatch.setattr(service, "PENDING_MAX", PLACES)
+    monkeypatch.setattr(admission, "WAITING_MAX", 8)
     befell = refused = 0
     for seed in SEEDS:
         clock = ManualClock(1_768_000_000_000)

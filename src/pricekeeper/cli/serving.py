@@ -18,6 +18,7 @@ from uvicorn.supervisors import Multiprocess
 from pricekeeper.bootstrap import open_services
 from pricekeeper.cli.demo_org import DEMO_KEY, prepare_demo
 from pricekeeper.errors import SettingsError
+from pricekeeper.http.accepting import accepting_sockets
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.settings import (
     CONFIG,
@@ -142,9 +143,9 @@ def _run(listening: socket.socket, workers: int, trusted_proxies: str) -> None:
     )
     try:
         if workers > 1:
-            Multiprocess(config, sockets=[listening]).run()
+            Multiprocess(config, sockets=accepting_sockets(listening)).run()
         else:
-            uvicorn.Server(config).run(sockets=[listening])
+            uvicorn.Server(config).run(sockets=accepting_sockets(listening))
     except KeyboardInterrupt:
         return  # the server has shut down properly; this is how it says so
     finally:

@@ -1,9 +1,9 @@
 """A batch of usage records: refused early and as a whole, or judged record by record.
 
-A batch is refused before its body is read if its organisation's share of the commit queue has no
-room for it: with 503 and ``Retry-After``, as the client has to send all of it again. The same is
-answered if the store could not take a single record. What is taken is parsed in small groups, with
-a turn of the event loop between them, so that other requests go on.
+A batch gets places in its organisation's share of the commit queue before its body is read. If none
+come free, it is refused with 503 and ``Retry-After``, as the client has to send all of it again.
+The same is answered if the store could not take a single record. What is admitted is parsed in
+small groups, with a turn of the event loop between them, so that other requests go on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ UsageOf: TypeAlias = Callable[[wire.UsageBody], Usage]
 async def answer_batch(call: Call, usage_of: UsageOf) -> Answer:
     """Count the records of the body; ``usage_of`` makes a usage of one."""
     metering = call.services.metering
-    metering.require_room(call.org_id)
-    body = await read_body(call.request)
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
     async with metering.admit_batch(call.org_id) as places:
+        body = await read_body(call.request)
+        policy = await call.services.tenants.policy(call.org_id, call.app_id)
+        await places.begin_work()
         parsed = await _parse_each(_records(body), usage_of)
         usages = [one for one in parsed if isinstance(one, Usage)]
         outcomes = await metering.record_many(policy, usages, places) if usages else []

@@ -17,13 +17,12 @@ After a transaction:
   halved until the bad record is alone with its error.
 - Anything else is told to everybody in it.
 
-Each organisation has its share of the places in the queue, which shrinks as more organisations
-use it, and commits take from their queues in turns (`metering.fairness`). An organisation that
-floods fills its own share and is refused with `OverloadedError`; a neighbour's record goes into
-one of the next commits.
+A record holds a place in the queue until it is answered. Each organisation has its share of these,
+which shrinks as more organisations use it (`metering.admission`), and commits take from their
+queues in turns (`metering.fairness`): a neighbour of one that floods goes into one of the next.
 
-Bounds: `PENDING_MAX` records accepted and unanswered, of which one organisation alone can have
-half, `LANES_MAX` commits in flight, and `SENDINGS_MAX` sendings of one that is contended or
+Bounds: `PENDING_MAX` places, of which one organisation alone can have half,
+`LANES_MAX` commits in flight, and `SENDINGS_MAX` sendings of one that is contended or
 unknown, with up to `PAUSE_MS_MAX` between them, on top of the store's own attempts. A cancelled
 transaction does not count: it gets smaller every time.
 """
@@ -45,10 +44,9 @@ from pricekeeper.errors import (
     StoreError,
     TransactionCancelledError,
 )
-from pricekeeper.metering.admission import BatchPlaces, full
 from pricekeeper.metering.combining import Counted, Plan, Settled, Submission, summed, take
 from pricekeeper.metering.counters import Counters
-from pricekeeper.metering.fairness import Shares, TurnQueue
+from pricekeeper.metering.fairness import TurnQueue
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.meter import MeteringMeter
 from pricekeeper.storage import Store
@@ -93,6 +91,7 @@ class Committer:
         clock: Clock,
         randomness: Random,
         counted: Callable[[Counted, Counters], None],
+        give_back: Callable[[str, int], None],
         *,
         retention_days: int = RETENTION_DAYS,
         lanes_max: int = LANES_MAX,
@@ -101,10 +100,10 @@ class Committer:
         self._clock = clock
         self._random = randomness
         self._tell_counted = counted
+        self._give_back = give_back
         self._retention_days = retention_days
         self._lanes_max = lanes_max
         self._queue: TurnQueue[Submission] = TurnQueue(TURN_RECORDS)
-        self.shares = Shares(PENDING_MAX)
         self._unanswered: dict[str, Submission] = {}
         self._pending = 0
         self._lanes: set[asyncio.Task[None]] = set()
@@ -116,20 +115,13 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(
-        self, submission: Submission, places: BatchPlaces | None = None
-    ) -> asyncio.Future[Settled]:
+    def submit(self, submission: Submission) -> asyncio.Future[Settled]:
         """Have the record committed. Cancelling the future withdraws the caller, not the record.
 
-        A record of a batch uses one of the batch's places. Without any, it takes one of its
-        organisation's share; raises `OverloadedError` if that is used up.
+        The record has a place in the queue, which is given back with its answer.
         """
         if self._closed:
             raise StoreClosedError("metering is closed")
-        if places is not None:
-            places.use()
-        elif not self.shares.take(submission.org_id):
-            raise full(submission.org_id)
         self._pending += 1
         self._idle.clear()
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
@@ -295,7 +287,7 @@ class Committer:
             del self._unanswered[submission.receipt_pk]
         waiting, submission.waiting = submission.waiting, []
         if waiting:
-            self.shares.give_back(submission.org_id, len(waiting))
+            self._give_back(submission.org_id, len(waiting))
         self._pending -= len(waiting)
         if not self._pending:
             self._idle.set()

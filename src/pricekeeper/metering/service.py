@@ -28,14 +28,13 @@ import msgspec
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     InvalidValueError,
-    OverloadedError,
     PriceKeeperError,
     RequestIdReusedError,
     StoreError,
 )
-from pricekeeper.metering.admission import GROUP_RECORDS, BatchAdmission, BatchPlaces
+from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.combining import Counted, Settled, Submission
-from pricekeeper.metering.committer import Committer
+from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import date_of, org_day
 from pricekeeper.metering.items import RETENTION_DAYS, receipt_place
@@ -119,14 +118,15 @@ class Metering:
         self._reader = TotalsReader(store, clock)
         self._shared_sums = SharedSums(self._reader, clock)
         self._running = RunningTotals()
+        self._admission = Admission(clock, PENDING_MAX)
         self._committer = Committer(
             store,
             clock,
             randomness or random.Random(),  # noqa: S311  # spreads writes, no secret
             self._counted,
+            self._admission.give_back,
             retention_days=retention_days,
         )
-        self._admission = BatchAdmission(self._committer.shares)
         self.meter = self._committer.meter
         self._stale: set[Account] = set()
         self._being_read: set[Account] = set()
@@ -141,19 +141,19 @@ class Metering:
         """
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
+            await self._admission.take(policy.org_id)
             return await self._recorded(prepared, await self._submit(prepared))
         (answer,) = await self._look_up(policy, [(usage, prepared)])
         if isinstance(answer, Refused):
             raise answer.error
         return answer
 
-    def require_room(self, org_id: OrgId) -> None:
-        """Raise `OverloadedError` if a batch of the organisation would be refused now."""
-        self._admission.require_room(org_id)
-
     def admit_batch(self, org_id: OrgId) -> AbstractAsyncContextManager[BatchPlaces]:
-        """Places for a batch, to be parsed inside the block; raises `OverloadedError` for none."""
-        return self._admission.admit(org_id)
+        """Places for a batch, to be read and parsed inside the block, after `begin_work`.
+
+        Waits for places, and raises `OverloadedError` if none come free.
+        """
+        return self._admission.admit_batch(org_id)
 
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
@@ -161,12 +161,13 @@ class Metering:
         """Count up to 100 records, each for itself; the answers are in the order of the records.
 
         ``places`` are those of `admit_batch`. Without them they are taken here, and the batch is
-        refused as a whole with `OverloadedError` if there are none.
+        refused as a whole with `OverloadedError` if none come free.
         """
         if not 1 <= len(usages) <= BATCH_MAX:
             raise InvalidValueError("requests", f"must be 1 to {BATCH_MAX} records")
         if places is None:
             async with self.admit_batch(policy.org_id) as taken:
+                await taken.begin_work()
                 return await self.record_many(policy, usages, taken)
         prepared: list[Submission | PriceKeeperError] = []
         for number, usage in enumerate(usages):
@@ -222,6 +223,7 @@ class Metering:
     async def close(self) -> None:
         """Commit what was accepted, then stop."""
         await self._committer.close()
+        await self._admission.close()
         while self._refreshing is not None:  # one more at most: nothing new is wanted now
             await asyncio.wait([self._refreshing])
 
@@ -268,13 +270,17 @@ class Metering:
     def _submit(
         self, submission: Submission, places: BatchPlaces | None = None
     ) -> asyncio.Future[Settled]:
-        """What will become of the record."""
+        """What will become of the record, which has one of these places or one of its own."""
         try:
-            future = self._committer.submit(submission, places)
-        except (StoreError, OverloadedError) as error:
+            future = self._committer.submit(submission)
+        except StoreError as error:
+            if places is None:
+                self._admission.give_back(submission.org_id)
             future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
         else:
+            if places is not None:
+                places.use()
             self._want_total(submission.counted.account)
         return future
 
