@@ -2,8 +2,8 @@
 
 Run it with ``make bench-overload``. One organisation sends batches of a hundred records, in two
 ways. *Connections* send a batch, wait for the answer, and send the next one at once, whatever the
-answer was: 8 of them (1x), 24 and 80. *A rate* is kept whatever is answered: as many batches a
-second as the 8 connections got through (1x), 3 and 10 times that.
+answer was: 24 of them (1x), 72 and 240. *A rate* is kept whatever is answered: as many batches a
+second as the 24 connections got through (1x), 3 and 10 times that.
 
 Meanwhile another process asks ``/healthz`` on a fresh connection twenty times a second, and another
 organisation records one call as often. The loads are measured in turns, and medians are reported.
@@ -47,7 +47,7 @@ ROUNDS = 3
 SECONDS = 5.0
 WARM_SECS = 1.0
 """How long a load lasts before it is measured."""
-CONNECTIONS_FEW = 8
+CONNECTIONS_FEW = 24
 CONNECTIONS_MAX = 4_000
 PROBES_A_SECOND = 20
 PATIENCE_SECS = 60
