@@ -1,5 +1,6 @@
 """Usage over a real socket where time passes or the store fails: served in this process."""
 
+import asyncio
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,10 @@ from metering.scripted_store import ScriptedStore, fails
 from pricekeeper.bootstrap import services
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
+from pricekeeper.http.batch import _parse_each
+from pricekeeper.http.runtime import _usage
+from pricekeeper.http.wire.runtime import UsageBody
+from pricekeeper.metering import GROUP_RECORDS, Usage
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
 
@@ -58,6 +63,21 @@ def tenant(
         patch.setattr(services, "open_store", open_wired)
         with running_service(settings, clock) as url:
             yield Tenant(Api(url)).register()
+
+
+async def test_a_batch_is_parsed_in_small_groups() -> None:
+    """Ten records in a turn of the loop: whoever else asks is answered in between."""
+    in_turn = [0]
+
+    def usage_of(body: UsageBody) -> Usage:
+        if not in_turn[-1]:
+            asyncio.get_running_loop().call_soon(in_turn.append, 0)
+        in_turn[-1] += 1
+        return _usage(body)
+
+    parsed = await _parse_each([usage() for _ in range(95)], usage_of)
+    assert [type(one) for one in parsed] == [Usage] * 95
+    assert [count for count in in_turn if count] == [GROUP_RECORDS] * 9 + [5]
 
 
 def timestamp(moment: datetime) -> str:

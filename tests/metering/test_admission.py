@@ -62,11 +62,14 @@ async def test_who_has_no_room_waits_and_gets_it(clock: ManualClock) -> None:
     places.give_back("a", 5)
     await turns()
     assert order == []  # there is room for ten, and the first wants thirty
+    tasks.append(asyncio.create_task(take(2)))
+    await turns()
+    assert order == []
     places.give_back("a", 45)
     await turns()
-    assert order == [30, 1, 10]
+    assert order == [30, 1, 10, 2]
     await asyncio.gather(*tasks)
-    places.give_back("a", 41)
+    places.give_back("a", 43)
     assert places.shares.room("a") == 100
     await places.close()
 
