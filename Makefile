@@ -21,7 +21,7 @@ OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test check audit sbom format lock clean \
-	bench bench-limiter bench-identity bench-spend bench-http
+	bench bench-limiter bench-identity bench-spend bench-http bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -75,6 +75,10 @@ bench-spend: $(BENCH) ## measure metering and selection beside the bare store
 bench-http: $(BENCH) ## measure the service beside a bare Starlette handler
 	@$(BIN)/python tools/engine.py fetch
 	@$(BIN)/python bench/rest.py $(ARGS)
+
+bench-overload: $(BENCH) ## measure goodput and health under 1, 3 and 10 times the load
+	@$(BIN)/python tools/engine.py fetch
+	@$(BIN)/python bench/overload.py $(ARGS)
 
 format: $(DEV) ## format, and fix what can be fixed
 	@$(BIN)/ruff format .

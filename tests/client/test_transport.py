@@ -25,6 +25,17 @@ from pricekeeper.errors import FieldError, InvalidValueError
 ORG = "11111111-1111-4111-8111-111111111111"
 TOKEN = Reply(body={"access_token": "at", "refresh_token": "pkf", "expires_in": 3600})
 BUSY = Reply(503, {"code": "STORE_UNAVAILABLE", "detail": "later"}, {"Retry-After": "1"})
+LIMITED = Reply(
+    429,
+    {
+        "code": "RATE_LIMIT_EXCEEDED",
+        "detail": "too fast",
+        "violations": [
+            {"limit": "requests", "requested": 1, "available": 0, "retry_after_ms": 900}
+        ],
+    },
+    {"Retry-After": "1"},
+)
 RECORDED = Reply(
     202,
     {"request_id": "r", "status": "accepted", "cost_usd_micros": 1, "org_day": "20260123"},
@@ -37,7 +48,7 @@ def keeper_of(service: ScriptedService, clock: HastyClock | None = None) -> Pric
     )
 
 
-@pytest.mark.parametrize("trouble", [LOST, BUSY], ids=["lost", "503"])
+@pytest.mark.parametrize("trouble", [LOST, BUSY, LIMITED], ids=["lost", "503", "429"])
 async def test_usage_is_sent_again_under_the_same_id(trouble: Reply | str) -> None:
     """The record has its id, so a second copy can't count twice."""
     async with (
@@ -60,11 +71,28 @@ async def test_it_gives_up_after_a_few_attempts_and_says_why() -> None:
         await keeper.close()
 
 
-async def test_it_waits_as_long_as_the_service_says() -> None:
+async def test_a_batch_that_meets_a_limit_is_sent_again_and_an_acquire_is_not() -> None:
+    """A record that is refused is lost money; who may not go faster has to be told so."""
+    answer = Reply(207, {"accepted": 1, "duplicates": 0, "failed": 0, "results": []})
+    async with ScriptedService(TOKEN, LIMITED, answer, *[LIMITED] * 4, Reply()) as service:
+        keeper = keeper_of(service)
+        assert (await keeper.record_many([{"request_id": "r"}]))["accepted"] == 1
+        with pytest.raises(RateLimitedError):
+            await keeper.acquire("premium", {"rpm": 1})
+        with pytest.raises(RateLimitedError):
+            await keeper.record("premium", 1, 1)
+        await keeper.close()
+
+    sent = [line.rpartition("/apps/chat/")[2] for line in service.lines[1:-1]]
+    assert sent == [*["usage/batch"] * 2, "limits/acquire", *["usage"] * ATTEMPTS_MAX]
+
+
+@pytest.mark.parametrize("trouble", [BUSY, LIMITED], ids=["503", "429"])
+async def test_it_waits_as_long_as_the_service_says(trouble: Reply) -> None:
     """Retry-After counts, with a little more so that not everybody comes back at once."""
     clock = HastyClock()
     async with (
-        ScriptedService(TOKEN, BUSY, RECORDED, Reply()) as service,
+        ScriptedService(TOKEN, trouble, RECORDED, Reply()) as service,
         keeper_of(service, clock) as keeper,
     ):
         await keeper.record("premium", 1, 1)

@@ -3,6 +3,7 @@
 Data that fits the document has to be accepted. Most rules are in the document; these are not:
 
 - what exists: labels, limits and time zones are the deployment's, and time moves on;
+- what can be true: how many tokens a call of a model can have used;
 - what must go together: an ordering and its quotas, the two ends of a range, a model and its id;
 - how a number is written: 5.0 is an integer to JSON Schema, but not to a service that counts money.
 
@@ -34,6 +35,8 @@ NOW: Final = datetime.now(UTC)
 LAST_DAY: Final = NOW.date() - timedelta(days=2)
 """Over in every time zone."""
 DAYS_MAX: Final = 92
+PLAUSIBLE_TOKENS: Final = 1_000_000
+"""A call of any model of the built-in file can have used so many of each kind."""
 
 
 def pattern_of(annotated: Any) -> str:
@@ -149,7 +152,7 @@ def org_settings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage(body: dict[str, Any]) -> dict[str, Any]:
-    """The id of the label's model, batch inference without a tier, and an id of its own."""
+    """The id of the label's model, batch inference without a tier, an id and tokens of its own."""
     label, model_id, tier = (
         body.get(field) for field in ("model_label", "bedrock_model_id", "service_tier")
     )
@@ -159,6 +162,9 @@ def usage(body: dict[str, Any]) -> dict[str, Any]:
         body["service_tier"] = "default"
     if fits(body.get("request_id"), common.Uuid):
         body["request_id"] = str(uuid.uuid4())
+    for field in (name for name in body if name.endswith("_tokens")):
+        if fits(body[field], common.Tokens):
+            body[field] = min(body[field], PLAUSIBLE_TOKENS)
     return body
 
 

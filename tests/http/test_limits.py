@@ -21,7 +21,7 @@ from serving import running_server
 
 SETTING = "PRICEKEEPER_API_RATE_LIMITS"
 CLAIM = "/api/v1/credentials/claim"
-NARROW = {"token": 4, "claim": 4, "usage": 3, "failures": 6}
+NARROW = {"token": 4, "claim": 4, "usage": 3, "batch": 2, "force_check": 2, "failures": 6}
 TOLD = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
 
 
@@ -77,7 +77,7 @@ def check_refusal(reply: Reply, available: int = 0) -> None:
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
-    """A minute, for each client or key; usage is not among them: a refused record is lost money."""
+    """A minute, for each client or key; what apps send all day is so wide that none meets it."""
     assert API_LIMITS_PER_MINUTE == {
         "token": 300,
         "refresh": 300,
@@ -87,6 +87,10 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "aggregates": 300,
         "selection": 6_000,
         "failures": 60,
+        "usage": 360_000,
+        "batch": 6_000,
+        "limits": 120_000,
+        "force_check": 600,
     }
     assert read_settings({}).api_limits_per_minute == API_LIMITS_PER_MINUTE
 
@@ -119,9 +123,15 @@ def test_limited_answers_say_how_much_is_left(default: Tenant) -> None:
         "provisioning": api.provision("GET", default.org),
         "aggregates": api.call("GET", f"{default.app}/aggregates/today", token=app_token),
         "selection": api.call("GET", f"{default.app}/model-selection", token=app_token),
+        "force_check": api.call("GET", forced(default), token=app_token),
+        "usage": api.call("POST", f"{default.app}/usage", usage(), token=app_token),
+        "batch": api.call(
+            "POST", f"{default.app}/usage/batch", {"requests": [usage()]}, token=app_token
+        ),
+        "limits": api.call("GET", f"{default.app}/limits", token=app_token),
     }
     for kind, reply in replies.items():
-        assert reply.status == 200, kind
+        assert reply.status in (200, 202, 207), kind
         limit, remaining, reset = (int(reply.headers[name]) for name in TOLD)
         assert limit == API_LIMITS_PER_MINUTE[kind]
         assert 0 <= remaining < limit
@@ -140,20 +150,47 @@ def test_what_is_left_goes_down(default: Tenant) -> None:
     assert left == [left[0], left[0] - 1, left[0] - 2]
 
 
-def test_usage_is_not_limited_unless_asked_for(default: Tenant, narrow: Tenant) -> None:
-    """By default not even counted; configured, it is refused like anything else."""
-    replies = [
-        default.api.call("POST", f"{default.app}/usage", usage(), token=default.app_token)
-        for _ in range(5)
-    ]
-    assert {reply.status for reply in replies} == {202}
-    assert not any(name in reply.headers for reply in replies for name in TOLD)
-    path = f"{narrow.app}/usage"
+def forced(tenant: Tenant) -> str:
+    return f"{tenant.app}/model-selection?force_check=true"
+
+
+@pytest.mark.parametrize("kind", ["usage", "batch", "force_check"])
+def test_a_flood_of_what_apps_send_all_day_is_refused(narrow: Tenant, kind: str) -> None:
+    """Each kind has a limit of its own, and a refused record is not lost: it is sent again."""
+    record = usage()
+    requests = {
+        "usage": ("POST", f"{narrow.app}/usage", record),
+        "batch": ("POST", f"{narrow.app}/usage/batch", {"requests": [record]}),
+        "force_check": ("GET", forced(narrow), None),
+    }
+    method, path, body = requests[kind]
     statuses, refused = until_refused(
-        "usage", lambda: narrow.api.call("POST", path, usage(), token=narrow.app_token)
+        kind, lambda: narrow.api.call(method, path, body, token=narrow.app_token)
     )
-    assert statuses[:3] == [202] * 3
+    assert len(statuses) >= NARROW[kind]
+    assert set(statuses) <= {200, 202, 207}
     check_refusal(refused)
+    plain = narrow.api.call("GET", f"{narrow.app}/model-selection", token=narrow.app_token)
+    assert plain.status == 200
+
+
+def test_limits_in_memory_ask_the_store_for_nothing(default: Tenant) -> None:
+    """A record is one transaction, with its limit as without."""
+    path, token = f"{default.app}/usage", default.app_token
+    assert default.api.call("POST", path, usage(), token=token).status == 202
+    before = scrape(default.api)
+    for _ in range(20):
+        assert default.api.call("POST", path, usage(), token=token).status == 202
+    after = scrape(default.api)
+    calls = {
+        name: value - before.get(name, 0)
+        for name, value in after.items()
+        if name.startswith("pricekeeper_store_calls_total") and value != before.get(name, 0)
+    }
+    assert calls.pop('pricekeeper_store_calls_total{call="transact"}') == 20
+    assert 'pricekeeper_store_calls_total{call="update"}' not in calls
+    granted = 'pricekeeper_api_limit_decisions_total{limit="usage",outcome="granted"}'
+    assert after[granted] - before[granted] == 20
 
 
 def test_claims_beyond_the_limit_are_refused(narrow: Tenant) -> None:

@@ -1,13 +1,15 @@
 """What goes into one transaction: never too much, one operation for each account."""
 
-from collections import deque
+from collections.abc import Iterable
 
 import pytest
 
 from metering.conftest import LABELS
 from pricekeeper.errors import CancellationReason, ReasonCode
 from pricekeeper.metering.combining import OPERATIONS_MAX, Counted, Plan, Submission, take
+from pricekeeper.metering.committer import TURN_RECORDS
 from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.fairness import TurnQueue
 from pricekeeper.storage import Put, Update
 from pricekeeper.storage.operations import check_transaction
 from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
@@ -20,7 +22,16 @@ def counted(label: str = "premium", scope: str = "ORG#1") -> Counted:
 
 
 def submission(number: int, place: Counted | None = None) -> Submission:
-    return Submission(str(number), place or counted(), ONE, {"PK": f"REQ#{number}"})
+    where = place or counted()
+    org_id = where.account.scope_key
+    return Submission(org_id, str(number), where, ONE, {"PK": f"REQ#{number}"})
+
+
+def queue_of(submissions: Iterable[Submission]) -> TurnQueue[Submission]:
+    queue: TurnQueue[Submission] = TurnQueue(TURN_RECORDS)
+    for one in submissions:
+        queue.append(one.org_id, one)
+    return queue
 
 
 def plan(submissions: list[Submission], marked: set[Counted] | None = None) -> Plan:
@@ -29,7 +40,7 @@ def plan(submissions: list[Submission], marked: set[Counted] | None = None) -> P
 
 def test_an_account_takes_one_operation_however_many_records_it_has() -> None:
     """99 receipts, and what they come to together."""
-    queue = deque(submission(n) for n in range(150))
+    queue = queue_of(submission(n) for n in range(150))
     taken = take(queue, {counted()})
     made = plan(taken, {counted()})
 
@@ -42,7 +53,7 @@ def test_an_account_takes_one_operation_however_many_records_it_has() -> None:
 
 def test_the_first_commit_of_an_account_also_marks_it() -> None:
     """So whoever counted has marked, and whoever looks for accounts finds it."""
-    taken = take(deque(submission(n) for n in range(150)), set())
+    taken = take(queue_of(submission(n) for n in range(150)), set())
     made = plan(taken)
 
     assert len(taken) == 98
@@ -57,13 +68,13 @@ def test_the_first_commit_of_an_account_also_marks_it() -> None:
 def test_records_of_any_scope_share_a_transaction(marked: bool) -> None:
     """As many as fit with all their accounts, and in the order they came."""
     places = [counted(label, f"ORG#{n}") for n in range(40) for label in LABELS]
-    queue = deque(submission(n, place) for n, place in enumerate(places))
+    queue = queue_of(submission(n, place) for n, place in enumerate(places))
     known = set(places) if marked else set()
     taken = take(queue, known)
 
     assert len(taken) == (50 if marked else 33)
     assert taken[0].request_id == "0"
-    assert queue[0].request_id == str(len(taken))
+    assert queue.first().request_id == str(len(taken))
     check_transaction(plan(taken, known).operations, None)
 
 

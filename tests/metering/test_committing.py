@@ -12,6 +12,7 @@ from pricekeeper.errors import (
     ContendedError,
     InvalidOperationError,
     OutcomeUnknownError,
+    OverloadedError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
@@ -309,25 +310,57 @@ async def test_a_backlog_gets_more_lanes_up_to_the_bound(
     assert wire.in_flight_max == LANES_MAX
 
 
-async def test_the_queue_is_bounded(
+async def test_an_organisation_gets_its_share_of_the_queue_and_no_more(
     metering: Metering, wire: ScriptedStore, policy: Policy
 ) -> None:
-    """Beyond it a record is refused at once, and nothing of it is written."""
+    """Alone it gets half; what it sends then is refused after a wait, and a neighbour's goes on."""
     held = Held()
     wire.script.extend([held] * LANES_MAX)
     tasks = [
         asyncio.create_task(metering.record(policy, a_usage(model_label=STANDARD)))
-        for _ in range(PENDING_MAX)
+        for _ in range(PENDING_MAX // 2)
     ]
     await held.reached.wait()
-    with pytest.raises(ThrottledError):
+    with pytest.raises(OverloadedError):
         await metering.record(policy, a_usage())
-    (refused,) = await metering.record_many(policy, [a_usage()])
-    assert isinstance(refused, Refused)
-    assert refused.code == "STORE_THROTTLED"
+    with pytest.raises(OverloadedError):
+        await metering.record_many(policy, [a_usage()])
+    neighbour = a_policy()
+    theirs = [asyncio.create_task(metering.record_many(neighbour, [a_usage(), a_usage()]))]
     held.let_go.set()
     await asyncio.gather(*tasks)
+    assert [type(one) for one in await theirs[0]] == [Recorded, Recorded]
     assert (await metering.record(policy, a_usage())).outcome is Outcome.ACCEPTED
+    assert metering._admission.shares.room(policy.org_id) == PENDING_MAX
+
+
+async def test_a_flood_does_not_delay_a_neighbour(
+    metering: Metering, wire: ScriptedStore, policy: Policy
+) -> None:
+    """Its record goes into the next commit, however many of the flood's came before it."""
+    neighbour = a_policy()
+    await metering.record(neighbour, a_usage())
+    await metering.record(policy, a_usage())
+    held = Held()
+    wire.script.extend([held] * LANES_MAX)
+    wire.sent.clear()
+    flood = [asyncio.create_task(metering.record(policy, a_usage())) for _ in range(4_000)]
+    await held.reached.wait()
+    record = a_usage()
+    theirs = asyncio.create_task(metering.record(neighbour, record))
+    await asyncio.sleep(0)
+    in_flight = len(wire.sent)
+    held.let_go.set()
+    await asyncio.gather(*flood, theirs)
+
+    (sending,) = [
+        number
+        for number in range(len(wire.sent))
+        if any(record.request_id in put.item["PK"] for put in receipts(wire, number))
+    ]
+    assert in_flight == LANES_MAX
+    assert sending <= in_flight
+    assert len(wire.sent) > 40
 
 
 async def test_closing_commits_what_was_accepted(

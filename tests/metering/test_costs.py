@@ -10,6 +10,7 @@ import pytest
 
 from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, MeteringMaker, a_policy, a_usage
+from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, open_store
@@ -109,6 +110,19 @@ async def test_a_duplicate_alone_costs_what_it_cost_before(
     assert meter.attempts == {"TransactWriteItems": 1}
     await asyncio.gather(*(metering.record(known, one) for one in (usage, a_usage(), a_usage())))
     assert meter.attempts == {"TransactWriteItems": 3}
+
+
+async def test_a_refused_record_costs_the_look_for_its_receipt(
+    metering: Metering, known: Policy, meter: StoreMeter
+) -> None:
+    """One read unit and no write; those of a batch are looked for together."""
+    with pytest.raises(InvalidValueError):
+        await metering.record(known, a_usage(timestamp_ms=0))
+    assert (read_units(meter), write_units(meter)) == (1, 0)
+    meter.clear()
+    await metering.record_many(known, [a_usage(timestamp_ms=0) for _ in range(100)])
+    assert meter.calls == {"batch_get": 1}
+    assert (read_units(meter), write_units(meter)) == (100, 0)
 
 
 async def test_totals_are_half_a_unit_or_one_each(

@@ -75,6 +75,7 @@ def test_the_smallest_file() -> None:
     assert model.default_pricing == RateCard(input=4_400_000, output=22_000_000)
     assert model.input_includes_cache_tokens is False
     assert model.burn_down_factor_permille == 1000
+    assert (model.context_window_tokens, model.max_output_tokens) == (1_000_000, 128_000)
     assert model.aliases == model.price_list_names == frozenset()
     table = model.table()
     assert (table.priority, table.flex, table.reserved, table.batch) == (None, None, None, None)
@@ -96,7 +97,9 @@ def test_everything_that_a_file_can_say() -> None:
     gpt = catalogue.model("gpt")
     assert gpt.input_includes_cache_tokens
     assert [step.over_input_tokens for step in gpt.default_pricing.long_context] == [272_000]
+    assert (gpt.context_window_tokens, gpt.max_output_tokens) == (1_000_000, 128_000)
     sonnet = catalogue.model("sonnet-3-5")
+    assert (sonnet.context_window_tokens, sonnet.max_output_tokens) == (200_000, 8_192)
     assert sonnet.ref == ModelRef("anthropic.claude-3-5-sonnet-20241022-v2:0")
     assert sonnet.default_pricing.input == 3_000_000
     assert sonnet.default_pricing.output == 15_000_000
@@ -180,6 +183,10 @@ STEP = {"over_input_tokens": 200_000, INPUT: 6_000_000, OUTPUT: 22_000_000}
         (f"{M}.input_includes_cache_tokens", "yes", "expected bool, got str"),
         (f"{M}.burn_down_factor_permille", 0, "must be from 1 to 100000"),
         (f"{M}.burn_down_factor_permille", 5.0, "expected int, got float"),
+        (f"{M}.context_window_tokens", 0, "must be from 1 to 100000000"),
+        (f"{M}.context_window_tokens", 100_000_001, "must be from 1 to 100000000"),
+        (f"{M}.max_output_tokens", 0, "must be from 1 to 100000000"),
+        (f"{M}.max_output_tokens", "8k", "expected int, got str"),
         (f"{M}.aliases", "x", "expected array, got str"),
     ],
 )

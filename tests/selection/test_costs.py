@@ -12,6 +12,7 @@ from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, QuotaScope
+from pricekeeper.values import AppId
 from selection.conftest import GatedStore, SettableClock, World
 from selection.policies import ECONOMY, PREMIUM, QUOTAS, STANDARD, policy
 
@@ -98,6 +99,26 @@ async def test_force_check_reads_everything_again(
     await instance.select(mine, force_check=True)
 
     assert meter.calls == {"query": 1, "batch_get": 1}
+
+
+async def test_forced_checks_of_one_scope_share_a_sum_for_a_second(
+    world: World, meter: StoreMeter, clock: SettableClock, org: Client
+) -> None:
+    """Of whatever apps; each still looks for a fallback and an override by itself."""
+    apps = [policy(client=Client(org.org_id, AppId(name)), scope=QuotaScope.ORG) for name in "abc"]
+    instance = world.instance()
+    await asyncio.gather(*(instance.select(one) for one in apps))
+    meter.clear()
+
+    await asyncio.gather(*(instance.select(one, force_check=True) for one in apps * 10))
+    assert meter.calls == {"query": 1, "batch_get": 30}
+
+    clock.advance_ms(999)
+    await instance.select(apps[0], force_check=True)
+    assert meter.calls["query"] == 1
+    clock.advance_ms(1)
+    await instance.select(apps[0], force_check=True)
+    assert meter.calls["query"] == 2
 
 
 @pytest.mark.parametrize(("spent", "staleness_ms"), [(0, 5_000), (950, 1_000)])

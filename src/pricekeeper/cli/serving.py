@@ -28,6 +28,7 @@ from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
 from pricekeeper.clock import SystemClock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import SettingsError
+from pricekeeper.http.accepting import accepting_sockets
 from pricekeeper.http.app import app_from_environment, demo_app_from_environment
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
@@ -230,7 +231,7 @@ def _run(
                 trusted_proxies=settings.trusted_proxies or "",
             )
             with _watched(settings, worker, listening, watching):
-                uvicorn.Server(config).run(sockets=[listening])
+                uvicorn.Server(config).run(sockets=accepting_sockets(listening))
     except KeyboardInterrupt:
         return  # the server has shut down properly; this is how it says so
 
@@ -253,7 +254,7 @@ def _run_several(
         workers=workers,
         trusted_proxies=settings.trusted_proxies or "",
     )
-    supervisor = Multiprocess(config, sockets=[listening])
+    supervisor = Multiprocess(config, sockets=accepting_sockets(listening))
 
     def pids() -> list[int]:
         return [one.pid for one in list(supervisor.processes) if one.pid is not None]

@@ -137,11 +137,11 @@ class PriceKeeper:
             "output_tokens": output_tokens,
             **more,
         }
-        return Recorded.of(await self._post("usage", body))
+        return Recorded.of(await self._report("usage", body))
 
     async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Count up to 100 records, each with its ``request_id``; each is judged by itself."""
-        return await self._post("usage/batch", {"requests": list(records)})
+        return await self._report("usage/batch", {"requests": list(records)})
 
     async def acquire(
         self, resource: str, consume: Mapping[str, int], *, lease_id: str | None = None
@@ -204,14 +204,27 @@ class PriceKeeper:
     async def _post(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         return await self._send("POST", f"{self._base}/{path}", body=body)
 
+    async def _report(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Post what was used: also if the service limits us, it is to arrive."""
+        return await self._send("POST", f"{self._base}/{path}", body=body, waits_for_limit=True)
+
     async def _send(
         self,
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
+        *,
+        waits_for_limit: bool = False,
     ) -> dict[str, Any]:
-        request = Request(method, path, query or {}, body, repeatable=method != "DELETE")
+        request = Request(
+            method,
+            path,
+            query or {},
+            body,
+            repeatable=method != "DELETE",
+            waits_for_limit=waits_for_limit,
+        )
         answer: dict[str, Any] | None = await self._transport.send(request)
         return answer or {}
 

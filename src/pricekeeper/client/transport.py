@@ -55,6 +55,8 @@ class Request(msgspec.Struct, frozen=True):
     body: Any = None
     repeatable: bool = False
     """Whether having it done twice is the same as once."""
+    waits_for_limit: bool = False
+    """Whether to send it again after a 429, as after a 503: what reports usage must not be lost."""
 
 
 class Transport(Protocol):
@@ -159,16 +161,21 @@ class HttpTransport:
     async def send(self, request: Request) -> Any:
         """The answer's JSON; raises for a problem."""
         attempts, renewals = 1, 0
-        while True:  # ends: at most RENEWALS_MAX renewals and ATTEMPTS_MAX times unavailable
+        while True:  # ends: at most RENEWALS_MAX renewals and ATTEMPTS_MAX attempts
             headers = await self._authorisation.headers()
             try:
                 answer = await self._wire.exchange(request, headers)
             except (ForbiddenError, RateLimitedError) as error:
-                if renewals == RENEWALS_MAX or not await self._is_renewed(error, headers):
+                if renewals < RENEWALS_MAX and await self._is_renewed(error, headers):
+                    if renewals:  # the siblings had better not all come back at once
+                        await self._clock.sleep_ms(secrets.randbelow(PAUSE_FIRST_MS))
+                    renewals += 1
+                    continue
+                waits = request.waits_for_limit and isinstance(error, RateLimitedError)
+                if attempts == ATTEMPTS_MAX or not waits:
                     raise
-                if renewals:  # the siblings had better not all come back at once
-                    await self._clock.sleep_ms(secrets.randbelow(PAUSE_FIRST_MS))
-                renewals += 1
+                await self._clock.sleep_ms(pause_ms(error, attempts))
+                attempts += 1
             except UnavailableError as error:
                 not_sent = isinstance(error, UnreachableError)
                 if attempts == ATTEMPTS_MAX or not (request.repeatable or not_sent):

@@ -17,6 +17,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.http import aggregates, connections, health, identity, provisioning, runtime
 from pricekeeper.http.access_log import AccessLog
+from pricekeeper.http.collecting import calm_collector
 from pricekeeper.http.draining import readiness_ends_first
 from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever
 from pricekeeper.http.limits import ApiLimits
@@ -92,6 +93,7 @@ def demo_app_from_environment(worker: OneWorker | None = None) -> Shell:
 
 
 def _app_from_environment(worker: OneWorker | None, *, public_allowed: bool) -> Shell:
+    calm_collector()
     settings = read_settings(os.environ)
     require_strong_key(settings.provisioning_key, public_allowed=public_allowed)
     refuse_public_token(settings.metrics_token, public_allowed=public_allowed)

@@ -2,7 +2,8 @@
 
 Each client, key or address has a bucket per kind of request. Tokens are fetched ahead in blocks,
 so that most requests are decided in memory. If the store does not answer, requests are let
-through here: whatever they want from the store will say so itself.
+through here: whatever they want from the store will say so itself. What apps send all day
+(`IN_MEMORY`) is limited by each process for itself, see `pricekeeper.http.memory_limits`.
 
 A client's bucket is charged with requests that have proved to be the client's, so nobody uses up
 what is another's. What proved wrong is charged to the address that it came from, as a failure. An
@@ -22,11 +23,14 @@ from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from pricekeeper.errors import RateLimitExceededError
+from pricekeeper.http.memory_limits import MemoryLimits
 from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, Standing
 
 LIMIT: Final = "requests"
 FAILURES: Final = "failures"
 MINUTE_MS: Final = 60_000
+IN_MEMORY: Final = frozenset({"usage", "batch", "limits", "force_check"})
+"""Kinds that are limited without the store."""
 BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so that a crash loses no more than that."""
 
@@ -106,9 +110,9 @@ class ApiLimits:
         self.decisions: Counter[tuple[str, str]] = Counter()
         """Requests by kind and outcome: ``granted``, ``denied``, or ``unlimited`` because the store
         did not answer."""
-        self._limits = {
-            kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()
-        }
+        limits = {kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()}
+        self._limits = {kind: limits[kind] for kind in limits if kind not in IN_MEMORY}
+        self._memory = MemoryLimits({kind: limits[kind] for kind in limits if kind in IN_MEMORY})
         self._callers: dict[tuple[str, str], _Caller] = {}
         self._bars: dict[str, _Bar] = {}
 
@@ -145,6 +149,12 @@ class ApiLimits:
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
         """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
+        if kind is not None and kind in self._memory:
+            taken = self._memory.take(kind, caller, now_ms)
+            if isinstance(taken, Denial):
+                return None
+            self.decisions[kind, "granted"] += 1
+            return _headers(taken, now_ms)
         if kind is None or kind not in self._limits:
             return _UNLIMITED
         known = self._callers.get((kind, caller))
@@ -159,6 +169,13 @@ class ApiLimits:
 
     async def admit(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """Take one request; raises `RateLimitExceededError` if there is none left."""
+        if kind is not None and kind in self._memory:
+            taken = self._memory.take(kind, caller, now_ms)
+            if isinstance(taken, Denial):
+                self.decisions[kind, "denied"] += 1
+                raise RateLimitExceededError(taken.violations)
+            self.decisions[kind, "granted"] += 1
+            return _headers(taken, now_ms)
         limit = self._limits.get(kind) if kind is not None else None
         if limit is None or kind is None:
             return _UNLIMITED
@@ -173,6 +190,8 @@ class ApiLimits:
 
     def told(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """How a limit stands, for who has just been refused."""
+        if kind is not None and kind in self._memory:
+            return _headers(self._memory.status(kind, caller, now_ms), now_ms)
         known = self._callers.get((kind or "", caller))
         return () if known is None else _headers(known.standing.limits()[LIMIT], now_ms)
 
@@ -180,7 +199,7 @@ class ApiLimits:
         known = self._callers.get((kind, caller))
         if known is None:
             if len(self._callers) >= CALLERS_MAX:
-                self._callers.clear()
+                del self._callers[next(iter(self._callers))]  # one, not everybody's
             known = self._callers[kind, caller] = _Caller(
                 self.limiter.standing(
                     f"api/{caller}",

@@ -17,14 +17,15 @@ from pricekeeper.errors import (
     UnknownModelLabelError,
     Violation,
 )
+from pricekeeper.http.batch import answer_batch
 from pricekeeper.http.caching import cached_answer, etag_of
-from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
+from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.problems import problem_of, rfc3339
+from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.wire import runtime as wire
 from pricekeeper.http.wire.common import TIMESTAMP
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
-from pricekeeper.metering import Recorded, Refused, Usage, UsageStatus
+from pricekeeper.metering import Recorded, Usage, UsageStatus
 from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import ANY_LABEL, Client, Policy, RateLimits
@@ -47,14 +48,19 @@ class _Encoded(NamedTuple):
 
 _ENCODED: Final[dict[Client, _Encoded]] = {}
 _FORCE: Final = Parameter(
-    "force_check", "Sum the counters now instead of reading totals.", {"type": "boolean"}
+    "force_check",
+    "Sum the counters instead of reading totals; callers within a second share one sum.",
+    {"type": "boolean"},
 )
 
 
 async def model_selection(call: Call) -> Answer:
     """The model to call now, and why."""
+    forced = _forced(call)
+    if forced and call.principal is not None:
+        await limit_client(call, "force_check", call.principal.client_id)
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    decision = await call.services.selection.select(policy, force_check=_forced(call))
+    decision = await call.services.selection.select(policy, force_check=forced)
     encoded = _encoded(decision)
     left_secs = max(0, decision.resets_at_ms - call.services.clock.now_ms()) // 1000
     return cached_answer(call, encoded.data, encoded.etag, min(encoded.interval_secs, left_secs))
@@ -69,25 +75,7 @@ async def record_usage(call: Call) -> Answer:
 
 async def record_batch(call: Call) -> Answer:
     """Count up to a hundred calls; one bad record never spoils the rest."""
-    plain = strict_json(await read_body(call.request))
-    records = plain.get("requests") if isinstance(plain, dict) else None
-    if not isinstance(records, list) or not 1 <= len(records) <= 100 or len(plain) > 1:  # noqa: PLR2004
-        convert(plain, wire.BatchBody)  # names what is wrong with the whole
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    results: list[wire.BatchResult | None] = []
-    usages: list[Usage] = []
-    for record in records or []:
-        try:
-            usages.append(_usage(convert(record, wire.UsageBody)))
-            results.append(None)
-        except (RequestRefusedError, InvalidValueError) as error:
-            results.append(_failed(_claimed_id(record), "INVALID_REQUEST", str(error)))
-    outcomes = iter(await call.services.metering.record_many(policy, usages) if usages else ())
-    done = [_result(next(outcomes)) if result is None else result for result in results]
-    accepted, duplicates, failed = (
-        sum(result.status == status for result in done) for status in _OUTCOMES
-    )
-    return Answer(207, wire.BatchAnswer(accepted, duplicates, failed, done))
+    return await answer_batch(call, _usage)
 
 
 async def acquire(call: Call) -> Answer:
@@ -220,36 +208,14 @@ def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
     )
 
 
-_OUTCOMES: Final = ("accepted", "duplicate", "failed")
-
-
-def _result(outcome: Recorded | Refused) -> wire.BatchResult:
-    if isinstance(outcome, Refused):
-        problem = problem_of(outcome.error, 0)
-        return _failed(outcome.request_id, problem.code, problem.detail)
-    return wire.BatchResult(
-        outcome.request_id, outcome.outcome, cost_usd_micros=outcome.cost_usd_micros
-    )
-
-
-def _failed(request_id: str | None, code: str, detail: str) -> wire.BatchResult:
-    return wire.BatchResult(request_id, "failed", code=code, detail=detail)
-
-
-def _claimed_id(record: Any) -> str | None:
-    """The id in a record that could not be read, if there is something like one."""
-    found = record.get("request_id") if isinstance(record, dict) else None
-    return found[:64] if isinstance(found, str) else None
-
-
 def _encoded(decision: Decision) -> _Encoded:
     """The answer's bytes; a decision that is given again is not encoded again."""
     client = decision.policy.client
     known = _ENCODED.get(client)
     if known is not None and known.decision is decision:
         return known
-    if len(_ENCODED) >= ENCODED_MAX:
-        _ENCODED.clear()
+    if known is None and len(_ENCODED) >= ENCODED_MAX:
+        del _ENCODED[next(iter(_ENCODED))]  # the oldest alone: nobody empties it for the others
     data = msgspec.json.encode(_selected(decision))
     guidance = decision.guidance(decision.checked_at_ms)
     made = _Encoded(decision, data, etag_of(data), guidance.check_interval_secs)
@@ -379,7 +345,7 @@ OPERATIONS: Final = (
         answers={207: wire.BatchAnswer},
         body=wire.BatchBody,
         reads_body=True,
-        limit="usage",
+        limit="batch",
     ),
     _runtime(
         "POST",

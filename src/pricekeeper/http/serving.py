@@ -18,7 +18,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pricekeeper.errors import NotFoundError, PriceKeeperError
+from pricekeeper.errors import NotFoundError, OverloadedError, PriceKeeperError
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.edge import (
     BODY_BYTES_MAX,
@@ -208,9 +208,13 @@ async def _reply(send: Send, answer: Answer, call: Call) -> None:
 
 
 def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: str) -> None:
-    """Count an error that is about to be told; what is no fault of the caller's is logged too."""
+    """Count an error that is about to be told; what is no fault of the caller's is logged too.
+
+    A refusal because of overload is counted and has its access line; a traceback for each would
+    cost more than the request that it refuses.
+    """
     metrics.problem(error.code)
-    if status >= 500:  # noqa: PLR2004
+    if status >= 500 and not isinstance(error, OverloadedError):  # noqa: PLR2004
         log.warning("problem", request_id=request_id, code=error.code, exc_info=error)
 
 

@@ -4,18 +4,22 @@
 date; `days` knows when an organisation's day begins.
 """
 
+from pricekeeper.metering.admission import GROUP_RECORDS, BatchPlaces
 from pricekeeper.metering.aggregator import AggregationReport, Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key
 from pricekeeper.metering.totals import OrgTotals
-from pricekeeper.metering.usage import Usage, UsageStatus
+from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus
 
 __all__ = [
+    "BATCH_MAX",
+    "GROUP_RECORDS",
     "Account",
     "AggregationReport",
     "Aggregator",
+    "BatchPlaces",
     "Counters",
     "Metering",
     "OrgTotals",

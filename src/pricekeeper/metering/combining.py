@@ -9,12 +9,12 @@ commit: none of them can see another, and each fails or succeeds by its own rece
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from pricekeeper.errors import CancellationReason, ReasonCode
 from pricekeeper.metering.counters import Account, Counters
+from pricekeeper.metering.fairness import TurnQueue
 from pricekeeper.metering.items import (
     RETENTION_DAYS,
     counter_update,
@@ -46,11 +46,12 @@ class Settled(NamedTuple):
 class Submission:
     """A record that is ready to be committed, and those who wait for that."""
 
-    __slots__ = ("counted", "counters", "receipt", "request_id", "waiting")
+    __slots__ = ("counted", "counters", "org_id", "receipt", "request_id", "waiting")
 
     def __init__(
-        self, request_id: str, counted: Counted, counters: Counters, receipt: Item
+        self, org_id: str, request_id: str, counted: Counted, counters: Counters, receipt: Item
     ) -> None:
+        self.org_id = org_id
         self.request_id = request_id
         self.counted = counted
         self.counters = counters
@@ -65,13 +66,13 @@ class Submission:
         return pk
 
 
-def take(queue: deque[Submission], marked: Collection[Counted]) -> list[Submission]:
-    """Take from the front of the queue what one transaction can hold."""
+def take(queue: TurnQueue[Submission], marked: Collection[Counted]) -> list[Submission]:
+    """Take from the queue, in its turns, what one transaction can hold."""
     taken: list[Submission] = []
     counted: set[Counted] = set()
     operations = 0
     while queue:
-        place = queue[0].counted
+        place = queue.first().counted
         needed = 1
         if place not in counted:
             needed += 1 if place in marked else 2
@@ -79,7 +80,7 @@ def take(queue: deque[Submission], marked: Collection[Counted]) -> list[Submissi
             break
         operations += needed
         counted.add(place)
-        taken.append(queue.popleft())
+        taken.append(queue.pop())
     return taken
 
 

@@ -17,17 +17,20 @@ After a transaction:
   halved until the bad record is alone with its error.
 - Anything else is told to everybody in it.
 
-Bounds: `PENDING_MAX` records accepted and unanswered, `LANES_MAX` commits in flight, and
-`SENDINGS_MAX` sendings of one that is contended or unknown, with up to `PAUSE_MS_MAX` between
-them, on top of the store's own attempts. A cancelled transaction does not count: it gets
-smaller every time.
+A record holds a place in the queue until it is answered. Each organisation has its share of these,
+which shrinks as more organisations use it (`metering.admission`), and commits take from their
+queues in turns (`metering.fairness`): a neighbour of one that floods goes into one of the next.
+
+Bounds: `PENDING_MAX` places, of which one organisation alone can have half,
+`LANES_MAX` commits in flight, and `SENDINGS_MAX` sendings of one that is contended or
+unknown, with up to `PAUSE_MS_MAX` between them, on top of the store's own attempts. A cancelled
+transaction does not count: it gets smaller every time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
@@ -39,11 +42,11 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreClosedError,
     StoreError,
-    ThrottledError,
     TransactionCancelledError,
 )
 from pricekeeper.metering.combining import Counted, Plan, Settled, Submission, summed, take
 from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.fairness import TurnQueue
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.meter import MeteringMeter
 from pricekeeper.storage import Store
@@ -52,6 +55,8 @@ PENDING_MAX: Final = 10_000
 LANES_MAX: Final = 4
 LANE_BACKLOG: Final = 99
 """One transaction's worth of records of one account."""
+TURN_RECORDS: Final = 25
+"""Records of one organisation in a row: they share counters, so that a commit holds more."""
 SENDINGS_MAX: Final = 6
 PAUSE_MS_FIRST: Final = 20
 PAUSE_MS_MAX: Final = 500
@@ -86,6 +91,7 @@ class Committer:
         clock: Clock,
         randomness: Random,
         counted: Callable[[Counted, Counters], None],
+        give_back: Callable[[str, int], None],
         *,
         retention_days: int = RETENTION_DAYS,
         lanes_max: int = LANES_MAX,
@@ -94,9 +100,10 @@ class Committer:
         self._clock = clock
         self._random = randomness
         self._tell_counted = counted
+        self._give_back = give_back
         self._retention_days = retention_days
         self._lanes_max = lanes_max
-        self._queue: deque[Submission] = deque()
+        self._queue: TurnQueue[Submission] = TurnQueue(TURN_RECORDS)
         self._unanswered: dict[str, Submission] = {}
         self._pending = 0
         self._lanes: set[asyncio.Task[None]] = set()
@@ -109,18 +116,19 @@ class Committer:
         self._idle.set()
 
     def submit(self, submission: Submission) -> asyncio.Future[Settled]:
-        """Have the record committed. Cancelling the future withdraws the caller, not the record."""
+        """Have the record committed. Cancelling the future withdraws the caller, not the record.
+
+        The record has a place in the queue, which is given back with its answer.
+        """
         if self._closed:
             raise StoreClosedError("metering is closed")
-        if self._pending >= PENDING_MAX:
-            raise ThrottledError(f"{PENDING_MAX} records are waiting; the store can't keep up")
         self._pending += 1
         self._idle.clear()
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         first = self._unanswered.setdefault(submission.receipt_pk, submission)
         first.waiting.append(future)
         if first is submission:
-            self._queue.append(submission)
+            self._queue.append(submission.org_id, submission)
             self._start_soon()
         return future
 
@@ -278,6 +286,8 @@ class Committer:
         if self._unanswered.get(submission.receipt_pk) is submission:
             del self._unanswered[submission.receipt_pk]
         waiting, submission.waiting = submission.waiting, []
+        if waiting:
+            self._give_back(submission.org_id, len(waiting))
         self._pending -= len(waiting)
         if not self._pending:
             self._idle.set()

@@ -47,6 +47,11 @@ def receipt_pk(org_id: str, request_id: str) -> str:
     return f"ORG#{org_id}#REQ#{request_id}"
 
 
+def receipt_place(org_id: str, request_id: str) -> tuple[Table, Key]:
+    """Where the receipt of a request id is, if there is one."""
+    return REQUEST_DEDUP, Key(receipt_pk(org_id, request_id))
+
+
 def receipt_put(item: Item) -> Put:
     """Write a receipt where there is none."""
     return Put(REQUEST_DEDUP, item, ITEM_ABSENT)

@@ -4,6 +4,10 @@
 its counters in one transaction with whatever else is waiting. In steady state that is a share
 of one write, and no read.
 
+What would be refused is looked up first: a record that was counted is answered out of its receipt
+for as long as that lives, also when it has become too old to be new, or when the deployment file
+no longer knows its label. That is one read, for refused records alone.
+
 If a reply is lost for good, the caller gets `OutcomeUnknownError` and may send the same record
 again, here or anywhere: it counts once. A caller that is cancelled may or may not have been
 counted; the same holds for it.
@@ -14,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,13 +32,15 @@ from pricekeeper.errors import (
     RequestIdReusedError,
     StoreError,
 )
+from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.combining import Counted, Settled, Submission
-from pricekeeper.metering.committer import Committer
+from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import date_of, org_day
-from pricekeeper.metering.items import RETENTION_DAYS
+from pricekeeper.metering.items import RETENTION_DAYS, receipt_place
 from pricekeeper.metering.receipt import Receipt, receipt_from, unsigned_receipt
 from pricekeeper.metering.running import RunningTotals
+from pricekeeper.metering.shared_sums import SharedSums
 from pricekeeper.metering.totals import OrgTotals, TotalsReader
 from pricekeeper.metering.usage import (
     BATCH_MAX,
@@ -43,7 +50,7 @@ from pricekeeper.metering.usage import (
     fingerprint,
     happened_at_ms,
 )
-from pricekeeper.pricing import PriceBook, charge, split_micros
+from pricekeeper.pricing import PriceBook, charge, check_plausible, split_micros
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel, OrgId
@@ -105,15 +112,19 @@ class Metering:
         retention_days: int = RETENTION_DAYS,
         randomness: random.Random | None = None,
     ) -> None:
+        self._store = store
         self._clock = clock
         self._prices = prices
         self._reader = TotalsReader(store, clock)
+        self._shared_sums = SharedSums(self._reader, clock)
         self._running = RunningTotals()
+        self._admission = Admission(clock, PENDING_MAX)
         self._committer = Committer(
             store,
             clock,
             randomness or random.Random(),  # noqa: S311  # spreads writes, no secret
             self._counted,
+            self._admission.give_back,
             retention_days=retention_days,
         )
         self.meter = self._committer.meter
@@ -125,27 +136,57 @@ class Metering:
         """Count the record; a duplicate gets the original answer.
 
         Raises `RequestIdReusedError` if its id was used for another body, `InvalidValueError`
-        for a field that breaks its rule, and what pricing raises for what has no price.
+        for a field that breaks its rule, `OverloadedError` if its organisation's share of the
+        queue is used up, and what pricing raises for what has no price.
         """
-        submission = await self._prepared(policy, usage)
-        settled = await self._submitted(submission)
-        return await self._recorded(submission, settled)
+        prepared = await self._prepare(policy, usage)
+        if isinstance(prepared, Submission):
+            await self._admission.take(policy.org_id)
+            return await self._recorded(prepared, await self._submit(prepared))
+        (answer,) = await self._look_up(policy, [(usage, prepared)])
+        if isinstance(answer, Refused):
+            raise answer.error
+        return answer
+
+    def admit_batch(self, org_id: OrgId) -> AbstractAsyncContextManager[BatchPlaces]:
+        """Places for a batch, to be read and parsed inside the block, after `begin_work`.
+
+        Waits for places, and raises `OverloadedError` if none come free.
+        """
+        return self._admission.admit_batch(org_id)
 
     async def record_many(
-        self, policy: Policy, usages: Sequence[Usage]
+        self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
-        """Count up to 100 records, each for itself; the answers are in the order of the records."""
+        """Count up to 100 records, each for itself; the answers are in the order of the records.
+
+        ``places`` are those of `admit_batch`. Without them they are taken here, and the batch is
+        refused as a whole with `OverloadedError` if none come free.
+        """
         if not 1 <= len(usages) <= BATCH_MAX:
             raise InvalidValueError("requests", f"must be 1 to {BATCH_MAX} records")
-        prepared = [await self._attempted(policy, usage) for usage in usages]
-        futures = [self._submitted(one) for one in prepared if isinstance(one, Submission)]
+        if places is None:
+            async with self.admit_batch(policy.org_id) as taken:
+                await taken.begin_work()
+                return await self.record_many(policy, usages, taken)
+        prepared: list[Submission | PriceKeeperError] = []
+        for number, usage in enumerate(usages):
+            if number and number % GROUP_RECORDS == 0:
+                await asyncio.sleep(0)  # let other requests have their turn of the loop
+            prepared.append(await self._prepare(policy, usage))
+        futures = [self._submit(one, places) for one in prepared if isinstance(one, Submission)]
+        places.end_work()
         await asyncio.gather(*futures, return_exceptions=True)
+        refused = [
+            (usage, one)
+            for usage, one in zip(usages, prepared, strict=True)
+            if not isinstance(one, Submission)
+        ]
+        looked_up = iter(await self._look_up(policy, refused))
         done = iter(futures)
         return [
-            await self._answer(one, next(done))
-            if isinstance(one, Submission)
-            else Refused(usage.request_id, one)
-            for usage, one in zip(usages, prepared, strict=True)
+            await self._answer(one, next(done)) if isinstance(one, Submission) else next(looked_up)
+            for one in prepared
         ]
 
     async def totals(
@@ -156,6 +197,17 @@ class Metering:
         ``live`` sums the shards now instead, with a query to learn how many there are.
         """
         return await self._reader.scope(scope_key, labels, day, live=live)
+
+    async def shared_totals(
+        self, scope_key: str, labels: Iterable[str], day: str
+    ) -> dict[ModelLabel, Total]:
+        """As `totals` with ``live``, from a sum that callers share, at most a second old.
+
+        What this process has counted is in it, see `pricekeeper.metering.shared_sums`.
+        """
+        nothing = Total(as_of_ms=self._clock.now_ms())
+        sums = await self._shared_sums.totals(scope_key, day)
+        return {label: sums.get(label, nothing) for label in map(ModelLabel, labels)}
 
     async def org_totals(
         self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool = False
@@ -171,18 +223,25 @@ class Metering:
     async def close(self) -> None:
         """Commit what was accepted, then stop."""
         await self._committer.close()
+        await self._admission.close()
         while self._refreshing is not None:  # one more at most: nothing new is wanted now
             await asyncio.wait([self._refreshing])
 
-    async def _prepared(self, policy: Policy, usage: Usage) -> Submission:
-        """The record, checked and priced."""
-        usage = checked(usage)
+    async def _prepare(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
+        """The record, checked and priced; or why it is refused, unless it was counted before."""
+        try:
+            return await self._price(policy, checked(usage))
+        except PriceKeeperError as error:
+            return error
+
+    async def _price(self, policy: Policy, usage: Usage) -> Submission:
         now_ms = self._clock.now_ms()
         day = org_day(policy.timezone, happened_at_ms(usage, now_ms))
         tokens = usage.tokens
         model = self._prices.catalogue.model(usage.model_label)
         if usage.bedrock_model_id is not None:
             model.require(usage.bedrock_model_id)
+        check_plausible(model, tokens)
         prices = await self._prices.prices_for(model, date_of(day))
         charged = charge(model, prices, tokens)
         account = Account(scope_key(policy), usage.model_label, day)
@@ -206,22 +265,22 @@ class Metering:
             now_ms,
         )
         counted = Counted(account, policy.agg_shard_count)
-        return Submission(usage.request_id, counted, counters, receipt)
+        return Submission(policy.org_id, usage.request_id, counted, counters, receipt)
 
-    async def _attempted(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
-        try:
-            return await self._prepared(policy, usage)
-        except PriceKeeperError as error:
-            return error
-
-    def _submitted(self, submission: Submission) -> asyncio.Future[Settled]:
-        """What will become of the record."""
+    def _submit(
+        self, submission: Submission, places: BatchPlaces | None = None
+    ) -> asyncio.Future[Settled]:
+        """What will become of the record, which has one of these places or one of its own."""
         try:
             future = self._committer.submit(submission)
         except StoreError as error:
+            if places is None:
+                self._admission.give_back(submission.org_id)
             future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
         else:
+            if places is not None:
+                places.use()
             self._want_total(submission.counted.account)
         return future
 
@@ -238,10 +297,51 @@ class Metering:
         if receipt.fingerprint != submission.receipt["fingerprint"]:
             raise RequestIdReusedError(submission.request_id)
         outcome = Outcome.ACCEPTED if settled.accepted else Outcome.DUPLICATE
+        return await self._answered_from(receipt, submission.request_id, outcome)
+
+    async def _answered_from(self, receipt: Receipt, request_id: str, outcome: Outcome) -> Recorded:
         account = Account(receipt.scope_key, receipt.model_label, receipt.org_day)
-        return Recorded(submission.request_id, outcome, receipt, await self._total(account))
+        return Recorded(request_id, outcome, receipt, await self._total(account))
+
+    async def _look_up(
+        self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
+    ) -> list[Recorded | Refused]:
+        """Answer what is refused as new: out of its receipt, if it has been counted before.
+
+        If the receipts can't be read, nobody knows whether it was, and the store's error is told.
+        """
+        answers: list[Recorded | Refused] = [
+            Refused(usage.request_id, error) for usage, error in refused
+        ]
+        bodies = {place: _body(policy, *one) for place, one in enumerate(refused)}
+        wanted = {place: body for place, body in bodies.items() if body is not None}
+        keys = {
+            body.request_id: receipt_place(policy.org_id, body.request_id)
+            for body in wanted.values()
+        }
+        try:
+            found = await self._store.batch_get(list(keys.values())) if keys else []
+        except StoreError as error:
+            for place, body in wanted.items():
+                answers[place] = Refused(body.request_id, error)
+            return answers
+        items = dict(zip(keys, found, strict=True))
+        for place, body in wanted.items():
+            item = items[body.request_id]
+            if item is None:
+                continue
+            self.meter.duplicates += 1
+            receipt = receipt_from(item)
+            if receipt.fingerprint == body.fingerprint:
+                answers[place] = await self._answered_from(
+                    receipt, body.request_id, Outcome.DUPLICATE
+                )
+            else:
+                answers[place] = Refused(body.request_id, RequestIdReusedError(body.request_id))
+        return answers
 
     def _counted(self, counted: Counted, counters: Counters) -> None:
+        self._shared_sums.note_counted(counted.account.scope_key)
         self._running.count(counted.account, counters, self._clock.now_ms())
 
     async def _total(self, account: Account) -> Total | None:
@@ -284,6 +384,24 @@ class Metering:
             return  # answers go without, or with an older one; the next record asks again
         for account, total in totals.items():
             self._running.rebase(account, total, asked_at_ms)
+
+
+class _Body(NamedTuple):
+    """What a receipt is compared with."""
+
+    request_id: str
+    fingerprint: bytes
+
+
+def _body(policy: Policy, usage: Usage, error: PriceKeeperError) -> _Body | None:
+    """The body of a refused record; ``None`` if no such body can ever have been counted."""
+    if isinstance(error, StoreError):
+        return None
+    try:
+        canonical = checked(usage)
+        return _Body(canonical.request_id, fingerprint(policy.client_id, canonical))
+    except InvalidValueError:
+        return None
 
 
 def scope_key(policy: Policy) -> str:

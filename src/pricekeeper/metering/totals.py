@@ -99,6 +99,11 @@ class TotalsReader:
         )
         return {label: totals.get(account, nothing) for label, account in wanted.items()}
 
+    async def active(self, scope_key: str, day: str) -> dict[ModelLabel, Total]:
+        """The sums of one scope, now, for every label that it has used."""
+        totals = await self.live(await self.accounts(day, f"{scope_key}#LABEL#"))
+        return {ModelLabel(account.label): total for account, total in totals.items()}
+
     async def org(self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool) -> OrgTotals:
         """Everything the organisation spent on that day, in whatever scope it was counted.
 

@@ -15,6 +15,7 @@ from pricekeeper.pricing.cost import (
 )
 from pricekeeper.pricing.deployment import load_catalogue, parse_catalogue
 from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, RateScope, normalise_model_id
+from pricekeeper.pricing.plausibility import check_plausible
 from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, Rates, Step, Variant
 from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, Unmatched
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
@@ -45,6 +46,7 @@ __all__ = [
     "Unmatched",
     "Variant",
     "charge",
+    "check_plausible",
     "load_catalogue",
     "normalise_model_id",
     "parse_catalogue",

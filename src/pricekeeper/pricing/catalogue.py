@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -23,6 +24,11 @@ from pricekeeper.pricing.prices import (
     scaled,
 )
 from pricekeeper.values import ModelLabel
+
+CONTEXT_WINDOW_TOKENS: Final = 1_000_000
+"""Taken for the window of a model that the deployment file states none for."""
+MAX_OUTPUT_TOKENS: Final = 128_000
+"""Taken for the longest answer of a model that the deployment file states none for."""
 
 
 class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +60,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     batch: VariantPricing | None = None
     input_includes_cache_tokens: bool = False
     burn_down_factor_permille: int = PERMILLE
+    context_window_tokens: int = CONTEXT_WINDOW_TOKENS
+    max_output_tokens: int = MAX_OUTPUT_TOKENS
     aliases: frozenset[str] = frozenset()
     price_list_names: frozenset[str] = frozenset()
 

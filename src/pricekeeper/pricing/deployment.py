@@ -15,7 +15,13 @@ from typing import Final, Literal, cast
 import msgspec
 
 from pricekeeper.errors import DeploymentFileError, FieldError, InvalidValueError
-from pricekeeper.pricing.catalogue import Catalogue, Model, VariantPricing
+from pricekeeper.pricing.catalogue import (
+    CONTEXT_WINDOW_TOKENS,
+    MAX_OUTPUT_TOKENS,
+    Catalogue,
+    Model,
+    VariantPricing,
+)
 from pricekeeper.pricing.model_ids import ModelRef, normalise_model_id
 from pricekeeper.pricing.prices import COMPONENTS, PERMILLE, Component, RateCard, Rates
 from pricekeeper.pricing.shapes import shape_errors
@@ -31,6 +37,8 @@ TEXT_LENGTH_MAX: Final = 1024
 _CENTS_OF_A_CENT: Final = 1_000
 """Nothing on Bedrock costs less per million tokens; a smaller number was meant in dollars."""
 _STEP_TOKENS_MAX: Final = 1_000_000_000
+_MODEL_TOKENS_MAX: Final = 100_000_000
+"""Ten times the largest window there is; a larger number has a digit too many."""
 
 
 class _Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +58,8 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch: VariantPricing | None = None
     input_includes_cache_tokens: bool = False
     burn_down_factor_permille: int = PERMILLE
+    context_window_tokens: int = CONTEXT_WINDOW_TOKENS
+    max_output_tokens: int = MAX_OUTPUT_TOKENS
     aliases: tuple[str, ...] = ()
     price_list_names: tuple[str, ...] = ()
 
@@ -103,6 +113,8 @@ def _model(label: ModelLabel, entry: _Entry) -> Model:
         batch=entry.batch,
         input_includes_cache_tokens=entry.input_includes_cache_tokens,
         burn_down_factor_permille=entry.burn_down_factor_permille,
+        context_window_tokens=entry.context_window_tokens,
+        max_output_tokens=entry.max_output_tokens,
         aliases=frozenset(entry.aliases),
         price_list_names=frozenset(entry.price_list_names),
     )
@@ -131,6 +143,9 @@ def _meaning_errors(entries: dict[str, _Entry]) -> Iterator[FieldError]:
         yield from _range_errors(
             f"{path}.burn_down_factor_permille", entry.burn_down_factor_permille, 1, PERMILLE_MAX
         )
+        for field in ("context_window_tokens", "max_output_tokens"):
+            tokens = getattr(entry, field)
+            yield from _range_errors(f"{path}.{field}", tokens, 1, _MODEL_TOKENS_MAX)
 
 
 def _identity_errors(entry: _Entry, path: str) -> Iterator[FieldError]:

@@ -3,7 +3,8 @@
 A cold answer is one `batch_get`: the override and fallback items of the organisation and the
 app, and the totals of the ordering's labels, read together and consistently. (The day's prices
 are the price book's: one `get` a minute and model.) A warm answer costs nothing, see
-`pricekeeper.selection.cache`. ``force_check`` sums the counters now instead of reading totals.
+`pricekeeper.selection.cache`. ``force_check`` sums the counters instead of reading totals. Callers
+who ask for that within a second share one sum.
 
 **A flip that is lost is harmless.** Totals never shrink within a day, so whoever finds a label
 exceeded recommends another one whether or not the fallback can be recorded; the record keeps
@@ -102,7 +103,8 @@ class Selection:
     async def assess(self, policy: Policy, *, force_check: bool = False) -> Decision:
         """As `select`, but a decision that there is no model is returned like any other.
 
-        ``force_check`` sums the counters now and looks at nothing remembered.
+        ``force_check`` looks at the counters, and at no decision that is remembered. The sum is
+        at most a second old, and has in it all that this process has counted.
         """
         if force_check:
             return await self._decide(policy, live=True)
@@ -233,8 +235,8 @@ class Selection:
     async def _sum(self, policy: Policy, moment: _Moment) -> _Findings:
         """As `_read`, with what the counters say now."""
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
-        totals = await self._metering.totals(
-            policy.scope_key, policy.model_ordering, moment.day, live=True
+        totals = await self._metering.shared_totals(
+            policy.scope_key, policy.model_ordering, moment.day
         )
         found = await self._store.batch_get([(STICKY_STATE, key) for key in keys])
         spends = {label: totals[label].cost_usd_micros for label in policy.model_ordering}

@@ -1,0 +1,122 @@
+"""Shares and turns: one organisation's flood fills its own part of a queue and delays itself.
+
+**Shares** bound what waits. An organisation may hold as many places as are free: it gets more
+only while it holds fewer than are left over. So one organisation alone gets half of the places,
+two that flood get a third each, and n get ``1 / (n + 1)`` each, and the last such part stays free
+for whoever comes next. The share shrinks by itself as more organisations become active, and an
+organisation that holds nothing is refused only when no place at all is left.
+
+**Turns** order what waits. Each organisation has a queue of its own. They are served in rotation,
+a few entries at a time, so an entry waits for a few of each other organisation, however many
+those have queued.
+
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import Final, Generic, TypeVar
+
+_Entry = TypeVar("_Entry")
+
+
+class Shares:
+    """How many of ``places_max`` places each organisation holds."""
+
+    def __init__(self, places_max: int) -> None:
+        self._places_max: Final = places_max
+        self._held: dict[str, int] = {}
+        self._total = 0
+
+    def room(self, org_id: str) -> int:
+        """How many more places the organisation may take now."""
+        return max(0, self._places_max - self._total - self._held.get(org_id, 0))
+
+    def take(self, org_id: str, count: int = 1) -> bool:
+        """Take so many places, all or none."""
+        if count > self.room(org_id):
+            return False
+        self._held[org_id] = self._held.get(org_id, 0) + count
+        self._total += count
+        return True
+
+    def give_back(self, org_id: str, count: int = 1) -> None:
+        """Give places back; an organisation that holds none is forgotten."""
+        left = self._held[org_id] - count
+        if left:
+            self._held[org_id] = left
+        else:
+            del self._held[org_id]
+        self._total -= count
+
+
+class TurnQueue(Generic[_Entry]):
+    """Queues of organisations, served in rotation: ``turn_entries`` of one, then of the next."""
+
+    def __init__(self, turn_entries: int = 1) -> None:
+        self._turn_entries = turn_entries
+        self._queues: OrderedDict[str, deque[_Entry]] = OrderedDict()
+        self._left_in_turn = turn_entries
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, org_id: str, entry: _Entry) -> None:
+        """Add to the end of the organisation's queue; a new queue gets the last turn."""
+        self._queues.setdefault(org_id, deque()).append(entry)
+        self._length += 1
+
+    def first(self) -> _Entry:
+        """The entry that `pop` would take."""
+        return next(iter(self._queues.values()))[0]
+
+    def pop(self) -> _Entry:
+        """Take the next entry of the organisation whose turn it is."""
+        org_id, queue = next(iter(self._queues.items()))
+        entry = queue.popleft()
+        self._length -= 1
+        self._left_in_turn -= 1
+        if not queue:
+            del self._queues[org_id]
+            self._left_in_turn = self._turn_entries
+        elif not self._left_in_turn:
+            self._queues.move_to_end(org_id)
+            self._left_in_turn = self._turn_entries
+        return entry
+
+
+class FairSlots:
+    """At most ``slots_max`` at work at once; those that wait are let in by organisation, in turns.
+
+    It does not bound how many wait: each of them has to hold a place of a `Shares`.
+    """
+
+    def __init__(self, slots_max: int) -> None:
+        self._free = slots_max
+        self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
+
+    async def acquire(self, org_id: str) -> None:
+        """Wait for a slot, and hold it until `release`."""
+        if self._free:
+            self._free -= 1
+            return
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(org_id, admitted)
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if admitted.done() and not admitted.cancelled():  # let in and cancelled in one turn
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Let the next one in, or keep the slot free if nobody waits."""
+        while self._waiting:
+            admitted = self._waiting.pop()
+            if not admitted.done():  # else it was cancelled while it waited
+                admitted.set_result(None)
+                return
+        self._free += 1

@@ -1,0 +1,98 @@
+"""Sums of the shards that callers share, so that asking often costs what asking once does.
+
+To sum a scope reads every shard of every label that it has used today. Callers who ask while a
+sum is being made get its result, and it is used again for `REUSE_MS` from the moment it began.
+
+But a caller never gets a sum that lacks what this process counted before it asked: an app that
+records a call and asks then finds it. A sum that is under way and lacks it is waited for, and the
+next one serves everybody who has come meanwhile. So at most one sum of a scope is under way. What
+other processes counted is seen within `REUSE_MS`.
+
+Bound: `SCOPES_MAX` scopes; beyond that the one that was summed longest ago is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.metering.counters import Total
+from pricekeeper.metering.totals import TotalsReader
+from pricekeeper.values import ModelLabel
+
+REUSE_MS: Final = 1_000
+SCOPES_MAX: Final = 10_000
+
+
+class _Sum:
+    """One sum of a scope, made or being made."""
+
+    __slots__ = ("began_at_ms", "day", "number", "outdated", "task")
+
+    def __init__(
+        self, number: int, day: str, began_at_ms: int, task: asyncio.Task[dict[ModelLabel, Total]]
+    ) -> None:
+        self.number = number
+        self.day = day
+        self.began_at_ms = began_at_ms
+        """On the monotonic clock."""
+        self.task = task
+        self.outdated = False
+        """Whether this process has counted something for the scope since it began."""
+
+
+class SharedSums:
+    """The sums that were made a moment ago or are being made, by scope."""
+
+    def __init__(self, reader: TotalsReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._sums: OrderedDict[str, _Sum] = OrderedDict()
+        self._begun = 0
+
+    async def totals(self, scope_key: str, day: str) -> Mapping[ModelLabel, Total]:
+        """What a scope has spent on every label that it has used that day."""
+        begun_before = self._begun
+        while True:  # ends: a sum that begins after we came serves us
+            known = self._sums.get(scope_key)
+            if known is None or known.day != day:
+                return await asyncio.shield(self._begin(scope_key, day).task)
+            if known.number > begun_before or self._is_fresh(known):
+                return await asyncio.shield(known.task)
+            if known.task.done():
+                return await asyncio.shield(self._begin(scope_key, day).task)
+            await asyncio.wait([known.task])
+
+    def note_counted(self, scope_key: str) -> None:
+        """This process has counted something for the scope: older sums lack it."""
+        known = self._sums.get(scope_key)
+        if known is not None:
+            known.outdated = True
+
+    def _is_fresh(self, known: _Sum) -> bool:
+        age_ms = self._clock.monotonic_ms() - known.began_at_ms
+        return not known.outdated and (not known.task.done() or age_ms < REUSE_MS)
+
+    def _begin(self, scope_key: str, day: str) -> _Sum:
+        # A task of its own, so that the caller who happened to be first can be cancelled
+        # without taking the others along.
+        self._begun += 1
+        task = asyncio.create_task(self._reader.active(scope_key, day), name="pricekeeper-sum")
+        made = _Sum(self._begun, day, self._clock.monotonic_ms(), task)
+        self._sums[scope_key] = made
+        self._sums.move_to_end(scope_key)
+        if len(self._sums) > SCOPES_MAX:
+            self._sums.popitem(last=False)
+        task.add_done_callback(lambda done: self._ended(scope_key, made, done))
+        return made
+
+    def _ended(
+        self, scope_key: str, made: _Sum, task: asyncio.Task[dict[ModelLabel, Total]]
+    ) -> None:
+        """Forget a sum that failed. Everybody who waited may be gone: asyncio wants it seen."""
+        failed = task.cancelled() or task.exception() is not None
+        if failed and self._sums.get(scope_key) is made:
+            del self._sums[scope_key]

@@ -1,0 +1,53 @@
+"""Connections are accepted as quickly as they come, however long a turn of the loop is."""
+
+import asyncio
+import socket
+
+import pytest
+import uvloop
+
+from pricekeeper.http.accepting import ACCEPTS_PER_TURN, accepting_sockets
+
+CONNECTIONS = 96
+
+
+async def turns_until_accepted(sockets: list[socket.socket], port: int) -> int:
+    """How many turns of the loop it takes to accept connections that are all there already."""
+    loop = asyncio.get_running_loop()
+    accepted: list[asyncio.BaseTransport] = []
+
+    class Noting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(transport)
+
+    servers = [await loop.create_server(Noting, sock=one, backlog=256) for one in sockets]
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
+    turns = 0
+    while len(accepted) < CONNECTIONS:
+        await asyncio.sleep(0)
+        turns += 1
+    for client in clients:
+        client.close()
+    for server in servers:
+        server.close()
+    for transport in accepted:
+        transport.close()
+    return turns
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_turn_accepts_many_connections(many: bool) -> None:
+    """One socket accepts one in a turn, which made fresh connections wait for seconds.
+
+    Should that half fail one day, uvloop accepts more by itself, and the copies can go.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
+        port: int = listening.getsockname()[1]
+        sockets = accepting_sockets(listening) if many else [listening]
+        turns = uvloop.run(turns_until_accepted(sockets, port))
+        for one in sockets:
+            one.close()
+    if many:
+        assert turns <= 2 * CONNECTIONS // ACCEPTS_PER_TURN
+    else:
+        assert turns >= CONNECTIONS

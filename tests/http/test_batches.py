@@ -1,0 +1,180 @@
+"""Usage over a real socket where time passes or the store fails: served in this process."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.conftest import ShiftedClock
+from http_fixtures import KEY, Api, Tenant, usage
+from metering.scripted_store import ScriptedStore, fails
+from pricekeeper.bootstrap import services
+from pricekeeper.cli.demo.service import running_service
+from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
+from pricekeeper.http.batch import _parse_each
+from pricekeeper.http.runtime import _usage
+from pricekeeper.http.wire.runtime import UsageBody
+from pricekeeper.metering import GROUP_RECORDS, Usage
+from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
+from pricekeeper.storage import Store, open_store
+
+
+@pytest.fixture(scope="module")
+def clock() -> ShiftedClock:
+    return ShiftedClock()
+
+
+@pytest.fixture(scope="module")
+def wires() -> list[ScriptedStore]:
+    """The stores that were opened: a test writes down what befalls their transactions."""
+    return []
+
+
+@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+def tenant(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    clock: ShiftedClock,
+    wires: list[ScriptedStore],
+) -> Iterator[Tenant]:
+    folder: Path = tmp_path_factory.mktemp("served")
+    location: StoreLocation = SqliteLocation(str(folder / "store.db"))
+    if request.param == "dynamodb-local":
+        endpoint = request.getfixturevalue("dynamodb_local")
+        location = DynamoDbLocation("us-east-1", f"batches-{uuid.uuid4().hex[:8]}-", endpoint)
+
+    async def open_wired(where: StoreLocation, **more: Any) -> Store:
+        wires.append(ScriptedStore(await open_store(where, **more)))
+        return wires[-1]
+
+    settings = Settings(
+        store=location,
+        data_dir=folder / "data",
+        provisioning_key=KEY,
+        aggregator_interval_secs=0,
+        log_level="error",
+        drain_secs=0,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "open_store", open_wired)
+        with running_service(settings, clock) as url:
+            yield Tenant(Api(url)).register()
+
+
+async def test_a_batch_is_parsed_in_small_groups() -> None:
+    """Ten records in a turn of the loop: whoever else asks is answered in between."""
+    in_turn = [0]
+
+    def usage_of(body: UsageBody) -> Usage:
+        if not in_turn[-1]:
+            asyncio.get_running_loop().call_soon(in_turn.append, 0)
+        in_turn[-1] += 1
+        return _usage(body)
+
+    parsed = await _parse_each([usage() for _ in range(95)], usage_of)
+    assert [type(one) for one in parsed] == [Usage] * 95
+    assert [count for count in in_turn if count] == [GROUP_RECORDS] * 9 + [5]
+
+
+def timestamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_a_record_that_has_become_too_old_is_answered_as_a_duplicate(
+    tenant: Tenant, clock: ShiftedClock
+) -> None:
+    """Two seconds short of 24 h it counts; a minute later it is the same record, not a bad one."""
+    now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+    record = usage(timestamp=timestamp(now - timedelta(hours=24) + timedelta(seconds=30)))
+    path, token = f"{tenant.app}/usage", tenant.app_token
+    first = tenant.api.call("POST", path, record, token=token)
+    clock.shift_ms += 60_000
+    again = tenant.api.call("POST", path, record, token=token)
+    assert (first.status, again.status) == (202, 202)
+    assert (first.json["status"], again.json["status"]) == ("accepted", "duplicate")
+    for name in ("cost_usd_micros", "pricing_version", "shard_id", "org_day"):
+        assert first.json[name] == again.json[name]
+
+    changed = {**record, "output_tokens": 501}
+    new = {**record, "request_id": str(uuid.uuid4())}
+    refused = tenant.api.call("POST", path, changed, token=token)
+    assert (refused.status, refused.code) == (409, "REQUEST_ID_REUSED")
+    refused = tenant.api.call("POST", path, new, token=token)
+    assert (refused.status, refused.json["errors"][0]["field"]) == (400, "timestamp")
+
+    batch = {"requests": [record, changed, new]}
+    reply = tenant.api.call("POST", f"{path}/batch", batch, token=token)
+    assert reply.status == 207
+    assert [result.get("code") for result in reply.json["results"]] == [
+        None,
+        "REQUEST_ID_REUSED",
+        "INVALID_REQUEST",
+    ]
+    assert (reply.json["duplicates"], reply.json["failed"]) == (1, 2)
+    assert "retry-after" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("scripted"), OutcomeUnknownError("scripted")], ids=repr
+)
+def test_a_batch_of_which_the_store_took_nothing_is_to_be_sent_again(
+    tenant: Tenant, wires: list[ScriptedStore], error: StoreUnavailableError | OutcomeUnknownError
+) -> None:
+    """As a whole, and the answer says when: 503, not a hundred failures inside a 207."""
+    batch = {"requests": [usage() for _ in range(100)]}
+    path, token = f"{tenant.app}/usage/batch", tenant.app_token
+    wires[-1].script.extend([fails(error)] * 12)  # more sendings than two commits are given
+    reply = tenant.api.call("POST", path, batch, token=token)
+    wires[-1].script.clear()
+    assert (reply.status, reply.code) == (503, "STORE_UNAVAILABLE")
+    assert int(reply.headers["retry-after"]) >= 1
+    again = tenant.api.call("POST", path, batch, token=token)
+    assert (again.status, again.json["accepted"]) == (207, 100)
+
+
+def test_a_batch_of_which_the_store_took_a_part_says_when_to_send_the_rest(
+    tenant: Tenant, wires: list[ScriptedStore]
+) -> None:
+    """A hundred records are two transactions; one of them fails."""
+    path, token = f"{tenant.app}/usage/batch", tenant.app_token
+    tenant.api.call("POST", f"{tenant.app}/usage", usage(), token=token)
+    batch = {"requests": [usage() for _ in range(100)]}
+    wires[-1].script.append(fails(StoreUnavailableError("scripted")))
+    reply = tenant.api.call("POST", path, batch, token=token)
+    assert (reply.status, reply.json["accepted"], reply.json["failed"]) == (207, 1, 99)
+    codes = [result["code"] for result in reply.json["results"] if result["status"] == "failed"]
+    assert codes == ["STORE_UNAVAILABLE"] * 99
+    assert int(reply.headers["retry-after"]) >= 1
+    again = tenant.api.call("POST", path, batch, token=token)
+    assert (again.json["accepted"], again.json["duplicates"]) == (99, 1)
+    assert "retry-after" not in again.headers
+
+
+def test_a_record_beyond_belief_is_refused(tenant: Tenant) -> None:
+    """400 names the field, in a batch record by record; nothing of it is counted."""
+    path, token = f"{tenant.app}/usage", tenant.app_token
+    counts = dict.fromkeys(
+        ("input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"),
+        10**9,
+    )
+    bad = [
+        (usage(**counts, output_tokens=10**9), "input_tokens"),
+        (usage(output_tokens=2_000_000), "output_tokens"),
+        (usage(cache_read_tokens=20_000_000), "cache_read_tokens"),
+        (usage(input_tokens=5_000_000, cache_write_1h_tokens=6_000_000), "cache_write_1h_tokens"),
+    ]
+    for record, field in bad:
+        reply = tenant.api.call("POST", path, record, token=token)
+        assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+        assert [error["field"] for error in reply.json["errors"]] == [field]
+    good = usage(input_tokens=200_000, cache_read_tokens=800_000, output_tokens=128_000)
+    batch = {"requests": [*(record for record, _ in bad), good]}
+    reply = tenant.api.call("POST", f"{path}/batch", batch, token=token)
+    assert (reply.json["accepted"], reply.json["failed"]) == (1, 4)
+    for result, (_, field) in zip(reply.json["results"], bad, strict=False):
+        assert result["code"] == "INVALID_REQUEST"
+        assert result["detail"].startswith(f"{field}: ")

@@ -1,0 +1,203 @@
+"""One app floods the service with batches: it is the one who waits, never its neighbour.
+
+Over real sockets, all at once, on both stores.
+"""
+
+import asyncio
+import json
+import sqlite3
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from fault_proxy import FaultProxy
+from http_fixtures import ENVIRONMENT, Api, Reply, Tenant, usage
+from pricekeeper.metering.committer import PENDING_MAX
+from serving import Server, running_server
+
+BATCHES = 250
+RECORDS = 100
+NEIGHBOURS = 3
+SHARE = PENDING_MAX // 2 // RECORDS
+"""Batches of an organisation that is alone."""
+
+
+def record() -> dict[str, Any]:
+    """Something that costs a whole number of micro-dollars."""
+    return usage(model_label="economy", input_tokens=1_000, output_tokens=0)
+
+
+@dataclass
+class Sender:
+    """Requests of one tenant, each on a connection of its own, as many at once as one likes."""
+
+    tenant: Tenant
+
+    async def post(self, path: str, body: Any) -> Reply:
+        return await self.ask("POST", f"{self.tenant.app}/{path}", json.dumps(body).encode())
+
+    async def announce(self, path: str) -> Reply:
+        """Send no more than the head of a request that has a body."""
+        return await self.ask("POST", f"{self.tenant.app}/{path}", declared_bytes=10_000)
+
+    async def ask(
+        self, method: str, path: str, data: bytes = b"", declared_bytes: int | None = None
+    ) -> Reply:
+        place = urlsplit(self.tenant.api.url)
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n"
+            f"Authorization: Bearer {self.tenant.app_token}\r\n"
+            "Content-Type: application/json\r\n"
+            f"Content-Length: {declared_bytes or len(data)}\r\n\r\n"
+        )
+        try:
+            writer.write(head.encode() + data)
+            answer = await reader.read()
+        finally:
+            writer.close()
+        lines, _, body = answer.partition(b"\r\n\r\n")
+        status, *fields = lines.decode().split("\r\n")
+        headers = dict(field.lower().split(": ", 1) for field in fields)
+        return Reply(int(status.split()[1]), headers, body)
+
+
+def spent_usd_micros(tenant: Tenant) -> int:
+    """What the counters say now."""
+    path = f"{tenant.app}/model-selection?force_check=true"
+    reply = tenant.api.call("GET", path, token=tenant.app_token)
+    assert reply.status == 200, reply.data
+    spent: int = reply.json["quota_status"]["models_status"]["economy"]["spend_usd_micros"]
+    return spent
+
+
+async def test_a_flood_is_refused_and_its_neighbours_are_not(api: Api) -> None:
+    """25,000 records at once: what does not fit is refused whole, with a time to come back."""
+    tenants = [Tenant(api).register() for _ in range(NEIGHBOURS + 1)]
+    flood, *neighbours = (Sender(tenant) for tenant in tenants)
+    bodies = [{"requests": [record() for _ in range(RECORDS)]} for _ in range(BATCHES)]
+    sending = asyncio.gather(*(flood.post("usage/batch", body) for body in bodies))
+
+    async def work(sender: Sender) -> list[Reply]:
+        """Record one call after the other, and ask for health, for as long as the flood lasts."""
+        replies = [await sender.post("usage", record())]
+        while not sending.done():
+            replies.append(await sender.post("usage", record()))
+            health = await sender.ask("GET", "/healthz")
+            assert health.status == 200
+        return replies
+
+    worked = await asyncio.gather(*(work(sender) for sender in neighbours))
+    replies = await sending
+
+    assert all(reply.status == 202 for answers in worked for reply in answers)
+    assert all(len(answers) > 2 for answers in worked)
+    assert {reply.status for reply in replies} <= {207, 503}
+    for reply in replies:
+        if reply.status == 503:
+            assert reply.code == "STORE_UNAVAILABLE"
+            assert int(reply.headers["retry-after"]) >= 1
+        else:
+            assert (reply.json["accepted"], reply.json["failed"]) == (RECORDS, 0)
+    taken = [body for body, reply in zip(bodies, replies, strict=True) if reply.status == 207]
+    refused = [body for body, reply in zip(bodies, replies, strict=True) if reply.status == 503]
+    cost_usd_micros = worked[0][0].json["cost_usd_micros"]
+    assert spent_usd_micros(flood.tenant) == len(taken) * RECORDS * cost_usd_micros
+
+    for body in (*refused[:3], *taken[:3]):  # kept, and sent again when there is room
+        again = await flood.post("usage/batch", body)
+        assert again.status == 207
+        outcomes = [again.json[name] for name in ("accepted", "duplicates", "failed")]
+        assert outcomes == ([RECORDS, 0, 0] if body in refused else [0, RECORDS, 0])
+    counted = (len(taken) + len(refused[:3])) * RECORDS
+    assert spent_usd_micros(flood.tenant) == counted * cost_usd_micros
+
+
+@asynccontextmanager
+async def stuck_sqlite(folder: Path) -> AsyncIterator[tuple[Server, Callable[[], None]]]:
+    """A server, and what locks its file for writing, as another process could, or unlocks it."""
+    with running_server(folder, environment=ENVIRONMENT) as server:
+        file = sqlite3.connect(folder / "store.db", isolation_level=None)
+
+        def toggle() -> None:
+            file.execute("ROLLBACK" if file.in_transaction else "BEGIN IMMEDIATE")
+
+        try:
+            yield server, toggle
+        finally:
+            file.close()
+
+
+@asynccontextmanager
+async def stuck_dynamodb(
+    folder: Path, engine: str
+) -> AsyncIterator[tuple[Server, Callable[[], None]]]:
+    """A server, and what holds its transactions on the wire, or lets them go."""
+    open_ = asyncio.Event()
+    open_.set()
+
+    def toggle() -> None:
+        if open_.is_set():
+            open_.clear()
+        else:
+            open_.set()
+
+    async with FaultProxy(engine) as proxy:
+        proxy.next("TransactWriteItems", *[open_.wait] * 1_000)
+        prefix = f"flood-{uuid.uuid4().hex[:8]}-"
+        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
+        running = running_server(folder, environment=ENVIRONMENT, store=store)
+        server = await asyncio.to_thread(running.__enter__)
+        try:
+            yield server, toggle
+        finally:
+            open_.set()
+            await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+@pytest.mark.parametrize("kind", ["sqlite-file", "dynamodb-local"])
+async def test_a_share_that_is_full_refuses_at_once_and_the_rest_waits(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """With a store that stands still: exactly what fits waits, and is counted when it goes on."""
+    stuck = stuck_sqlite(tmp_path)
+    if kind == "dynamodb-local":
+        stuck = stuck_dynamodb(tmp_path, request.getfixturevalue("dynamodb_local"))
+    async with stuck as (server, toggle):
+        api = Api(server.url)
+        tenants = [await asyncio.to_thread(Tenant(api).register) for _ in range(2)]
+        flood, neighbour = (Sender(tenant) for tenant in tenants)
+        for sender in (flood, neighbour):
+            assert (await sender.post("usage", record())).status == 202
+        toggle()
+        bodies = [{"requests": [record() for _ in range(RECORDS)]} for _ in range(SHARE + 10)]
+        waiting = {asyncio.create_task(flood.post("usage/batch", body)) for body in bodies}
+        refused: list[Reply] = []
+        while len(refused) < 10:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            refused += [task.result() for task in done]
+        refused += [await flood.post("usage", record()), await flood.post("usage/batch", bodies[0])]
+        refused.append(await flood.announce("usage/batch"))  # before the body is even there
+        for reply in refused:
+            assert (reply.status, reply.code) == (503, "STORE_UNAVAILABLE")
+            assert int(reply.headers["retry-after"]) >= 1
+        assert len(waiting) == SHARE
+
+        theirs = [
+            asyncio.create_task(neighbour.post("usage", record())),
+            asyncio.create_task(neighbour.post("usage/batch", {"requests": [record()] * 2})),
+        ]
+        assert (await neighbour.ask("GET", "/healthz")).status == 200
+        toggle()
+        counted = await asyncio.gather(*waiting)
+        assert [reply.json["accepted"] for reply in counted] == [RECORDS] * SHARE
+        assert [(await task).status for task in theirs] == [202, 207]
+        metrics = (await neighbour.ask("GET", "/metrics")).data.decode()
+        assert 'pricekeeper_problems_total{code="OVERLOADED"} 13.0' in metrics
+        assert "Traceback" not in server.output()
