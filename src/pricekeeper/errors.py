@@ -183,6 +183,8 @@ class Violation:
     requested: int
     available: int
     retry_after_ms: int | None
+    scope: str | None = None
+    """Whose bucket it is, in the words of whoever asked: ``APP`` or ``ORG`` in the service."""
 
     @property
     def never(self) -> bool:

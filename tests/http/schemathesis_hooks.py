@@ -170,9 +170,14 @@ def lease(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def adjustment(body: dict[str, Any]) -> dict[str, Any]:
-    """Nobody gives back more than the lease holds."""
+    """An id is for one adjustment; nobody gives back more than the lease holds.
+
+    Nor does anybody use more than a lease can hold, which depends on the limit's capacity.
+    """
+    if fits(body.get("adjustment_id"), common.Uuid):
+        body["adjustment_id"] = str(uuid.uuid4())
     if fits(body.get("delta"), dict[common.LimitName, common.Delta]):
-        body["delta"] = {name: abs(delta) for name, delta in body["delta"].items()}
+        body["delta"] = {name: abs(delta) % 100 for name, delta in body["delta"].items()}
     return body
 
 

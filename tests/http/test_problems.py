@@ -35,7 +35,7 @@ from pricekeeper.http.problems import (
 from pricekeeper.http.wire.common import ProblemBody
 
 NOW_MS = 1_768_000_000_500
-RAN_OUT = Violation("org-1", "premium", "rpm", 5, 1, 1_001)
+RAN_OUT = Violation("org-1", "premium", "rpm", 5, 1, 1_001, "ORG")
 TOO_MUCH = Violation("org-1", "premium", "tpm", 500, 100, None)
 LOST = CancellationReason(ReasonCode.CONDITION_FAILED)
 
@@ -226,8 +226,20 @@ def test_what_the_caller_may_not_know_is_not_told(error: PriceKeeperError) -> No
             errors.RateLimitExceededError([RAN_OUT, TOO_MUCH]),
             {
                 "violations": [
-                    {"limit": "rpm", "requested": 5, "available": 1, "retry_after_ms": 1_001},
-                    {"limit": "tpm", "requested": 500, "available": 100, "never": True},
+                    {
+                        "scope": "ORG",
+                        "limit": "rpm",
+                        "requested": 5,
+                        "available": 1,
+                        "retry_after_ms": 1_001,
+                    },
+                    {
+                        "scope": "API",
+                        "limit": "tpm",
+                        "requested": 500,
+                        "available": 100,
+                        "never": True,
+                    },
                 ]
             },
         ),

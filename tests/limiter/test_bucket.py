@@ -20,16 +20,18 @@ from pricekeeper.limiter.bucket import (
     Holding,
     Normal,
     Retry,
+    bearable,
     effective,
     full_since,
     guess,
     plan,
     rescaled,
+    settle,
     status,
 )
-from pricekeeper.limiter.items import bucket_of
+from pricekeeper.limiter.items import bucket_item, bucket_of
 from pricekeeper.limiter.writes import adjust, create, normal, retry
-from pricekeeper.storage import Item
+from pricekeeper.storage import Item, Key
 
 NOW = 1_768_000_000_000
 
@@ -63,8 +65,12 @@ class Reference:
     def take(self, tokens: int, now_ms: int) -> bool:
         if self.left(now_ms) < tokens:
             return False
-        self.owed = max(self.owed, self.refilled(now_ms)) + tokens
+        self.settle(now_ms)
+        self.owed += tokens
         return True
+
+    def settle(self, now_ms: int) -> None:
+        self.owed = max(self.owed, self.refilled(now_ms))
 
 
 def draw_of(limit: Limit, tokens: int) -> Draw:
@@ -112,15 +118,31 @@ def test_a_bucket_does_what_one_would_explain(
             assert granted == reference.take(tokens, now_ms)
         elif item is not None and tokens:
             delta = tokens if kind == "use more" else -tokens
-            change = adjust(draw_of(limit, delta))
-            assert change.condition is not None
-            assert change.condition.holds(item)
-            item = change.apply(item)
-            reference.owed += delta
+            item = adjusted(item, reference, delta, now_ms)
         bucket = bucket_of(item)
         if bucket is not None:
             units = effective(bucket, bucket.holdings["n"], now_ms)
             assert Fraction(units, limit.units_per_token) == reference.left(now_ms)
+            assert units >= -limit.debt_units_max
+
+
+def adjusted(item: Item, reference: Reference, delta: int, now_ms: int) -> Item:
+    """Adjust as the limiter does: as much as the bucket bears, its refill settled if need be."""
+    limit = reference.limit
+    change, bucket = adjust(draw_of(limit, delta)), bucket_of(item)
+    assert change.condition is not None
+    assert bucket is not None
+    if not change.condition.holds(item):
+        borne = bearable(bucket, draw_of(limit, delta), now_ms)["n"]
+        assert borne == (reference.left(now_ms) + 4 * limit.capacity) // 1
+        item = normal(draw_of(limit, 0), settle(bucket, now_ms)).apply(item)
+        reference.settle(now_ms)
+        delta = min(delta, borne)
+        change = adjust(draw_of(limit, delta))
+        assert change.condition is not None
+        assert change.condition.holds(item)
+    reference.owed += delta
+    return change.apply(item)
 
 
 @given(limits, st.integers(0, 60), st.integers(0, 100_000), st.integers(-50, 0))
@@ -136,6 +158,10 @@ def test_a_denial_says_exactly_how_long_to_wait(
         return
     wait_ms = outcome.retry_after_ms
     assert (wait_ms is None) == (tokens > limit.capacity)
+    if outcome.settle is not None:  # a debt beyond its bound, which the denial cuts
+        assert effective(bucket, bucket.holdings["n"], now_ms) < -limit.debt_units_max
+        bucket = outcome.settle.after
+        assert bucket.holdings["n"].units == -limit.debt_units_max
     if wait_ms is not None:
         assert not isinstance(plan(bucket, draw_of(limit, tokens), now_ms + wait_ms), Denial)
         assert isinstance(plan(bucket, draw_of(limit, tokens), now_ms + wait_ms - 1), Denial)
@@ -194,6 +220,21 @@ def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on()
     robbed = retry(draw_of(limit, 5), Retry(NOW, NOW, NOW)).apply(item)
 
     assert not update.condition.holds(robbed)
+
+
+def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
+    """What is added back was computed from what was seen; it would leave a deeper debt."""
+    limit = Limit.per_second("n", 10)
+    bucket = Bucket(NOW, NOW, {"n": Holding(limit, -limit.debt_units_max - 1)})
+    denial = plan(bucket, draw_of(limit, 1), NOW)
+    assert isinstance(denial, Denial)
+    assert denial.settle is not None
+    write = normal(draw_of(limit, 1), denial.settle)
+    item = bucket_item(Key("e", "r"), bucket)
+    assert write.condition is not None
+    assert write.condition.holds(item)
+
+    assert not write.condition.holds({**item, "tk.n": item["tk.n"] - 1})
 
 
 def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
@@ -341,7 +382,7 @@ def test_a_lagging_clock_knows_that_refill_goes_on_only_once_it_is_there() -> No
 def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> None:
     """An absent bucket is a full one, so it may not expire before."""
     limit, owing = Limit.per_second("n", 10), Limit.per_day("owing", 10)
-    debt = -1_000 * owing.units_per_token
+    debt = -owing.debt_units_max
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "owing": Holding(owing, debt)})
     draw = Draw("e", "r", {"n": limit, "owing": owing}, {"n": 1})
     step = plan(bucket, draw, NOW + 5_000)

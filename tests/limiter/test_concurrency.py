@@ -130,3 +130,84 @@ async def test_whoever_keeps_losing_is_told_so_and_not_denied(
     with pytest.raises(ContendedError):
         await victim.acquire(entity, "r", {"n": 1}, on_unavailable="allow")
     assert rival.moved == ATTEMPTS_MAX
+
+
+async def test_adjustments_that_race_each_other_stop_at_the_bound_together(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """Twelve leases on four instances, each of which alone would fit."""
+    instances = [make([Limit.per_day("n", 10)]) for _ in range(4)]
+    leases = [
+        await instances[place % 4].acquire(entity, "r", {"n": 0}, lease_id=uuid.uuid4())
+        for place in range(12)
+    ]
+    await asyncio.gather(*(lease.adjust({"n": 9}, adjustment_id=uuid.uuid4()) for lease in leases))
+
+    assert (await instances[0].peek(entity, "r"))["n"].remaining == -40
+    assert sum(lease.held["n"] for lease in leases) == 10 + 40
+    for lease in leases:
+        await lease.release()
+    assert (await instances[0].peek(entity, "r"))["n"].consumed == 0
+
+
+async def test_two_instances_that_use_one_id_for_two_amounts_apply_one_of_them(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """Whoever comes second is told, though neither knew of the other."""
+    name, same = uuid.uuid4(), uuid.uuid4()
+    limiter, other = make([FIFTY]), make([FIFTY])
+    leases = [await one.acquire(entity, "r", {"n": 10}, lease_id=name) for one in (limiter, other)]
+    outcomes = await asyncio.gather(
+        *(
+            lease.adjust({"n": tokens}, adjustment_id=same)
+            for lease, tokens in zip(leases, (5, 7), strict=True)
+        ),
+        return_exceptions=True,
+    )
+
+    assert sorted(type(one).__name__ for one in outcomes) == ["ConflictError", "NoneType"]
+    consumed = (await limiter.peek(entity, "r"))["n"].consumed
+    assert consumed == (15 if outcomes[0] is None else 17)
+
+
+async def test_adjustments_of_one_lease_from_two_instances_are_all_counted(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """Each is written on top of the one before, whoever made it."""
+    name, instances = uuid.uuid4(), [make([FIFTY]) for _ in range(5)]
+    leases = [await one.acquire(entity, "r", {"n": 10}, lease_id=name) for one in instances]
+    await asyncio.gather(*(lease.adjust({"n": 3}) for lease in leases))
+
+    assert await instances[0].adjust(entity, name, {"n": 0}, adjustment_id=uuid.uuid4()) == {
+        "n": 25
+    }
+    assert (await instances[0].peek(entity, "r"))["n"].remaining == 25
+
+
+async def test_resets_among_racing_acquires_grant_one_capacity_each_at_most(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """Six instances take and give back while one resets; nobody fails, no token is made."""
+    instances = [make([FIFTY]) for _ in range(6)]
+    granted = 0
+
+    async def saturate(limiter: Limiter, place: int) -> None:
+        nonlocal granted
+        for turn in range(20):
+            name = uuid.uuid4() if place % 2 else None
+            outcome = await limiter.try_acquire(entity, "r", {"n": 2}, lease_id=name)
+            if isinstance(outcome, Lease):
+                granted += 2
+                if turn % 4 == 0:
+                    await outcome.release()
+                    granted -= 2
+
+    async def reset() -> None:
+        for _ in range(2):
+            await instances[0].reset(entity)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(saturate(one, place) for place, one in enumerate(instances)), reset())
+
+    assert granted <= 3 * 50
+    assert 0 <= (await instances[0].peek(entity, "r"))["n"].remaining <= 50

@@ -32,7 +32,9 @@ class Ledger:
         return sum(lease.held.get(limit, 0) for lease, chain in self.leases if entity in chain)
 
 
-async def live(scene: Scene, instance: Instance, ledger: Ledger, until_ms: int) -> None:
+async def live(
+    scene: Scene, instance: Instance, ledger: Ledger, until_ms: int, more_max: int
+) -> None:
     world, dice = scene.world, scene.world.random
     while world.now_ms < until_ms:
         tokens = {name: dice.randint(0, 5) for name in dice.sample(["fast", "slow"], 2)[:1]}
@@ -54,7 +56,7 @@ async def live(scene: Scene, instance: Instance, ledger: Ledger, until_ms: int) 
         if step < 0.3:
             await patient(world, asyncio.create_task(lease.release()), 0.2)
         elif step < 0.6:
-            delta = {limit: dice.randint(-count, 6) for limit, count in lease.held.items()}
+            delta = {limit: dice.randint(-count, more_max) for limit, count in lease.held.items()}
             await patient(world, asyncio.create_task(lease.adjust(delta)), 0.2)
 
 
@@ -70,10 +72,17 @@ async def patient(world: World, task: "asyncio.Task[object]", impatience: float)
     return True
 
 
-@pytest.mark.parametrize("limits", [WIDE, TIGHT], ids=["wide", "tight"])
+@pytest.mark.parametrize(
+    ("limits", "more_max"), [(WIDE, 6), (TIGHT, 6), (TIGHT, 1_000)], ids=["wide", "tight", "greedy"]
+)
 @pytest.mark.parametrize("prefetch", [1, 8])
-async def test_what_was_taken_is_what_the_leases_hold(prefetch: int, limits: list[Limit]) -> None:
-    """In every bucket; and when all is closed, nothing is kept in memory either."""
+async def test_what_was_taken_is_what_the_leases_hold(
+    prefetch: int, limits: list[Limit], more_max: int
+) -> None:
+    """In every bucket; and when all is closed, nothing is kept in memory either.
+
+    The greedy ask for more than the buckets can bear; then less is taken, and less is held.
+    """
     world, ledger = World(prefetch), Ledger()
     async with store_in(world) as store:
         scene = make_scene(
@@ -88,14 +97,19 @@ async def test_what_was_taken_is_what_the_leases_hold(prefetch: int, limits: lis
         )
         until_ms = world.now_ms + 900
         await world.run(
-            *(live(scene, one, ledger, until_ms) for one in scene.instances for _ in range(5))
+            *(
+                live(scene, one, ledger, until_ms, more_max)
+                for one in scene.instances
+                for _ in range(5)
+            )
         )
         await scene.close()
         for one in scene.instances:
             assert one.limiter._pool._shelves == {}
             assert one.limiter._turnstile._lines == {}
         consumed = await what_was_taken(store, world, limits, ledger)
-    assert len(ledger.leases) > 20
+    assert len(ledger.leases) > (20 if more_max == 6 else 4)
+    assert (sum(one.limiter.meter.debts_cut for one in scene.instances) > 0) == (more_max == 1_000)
     assert consumed == {
         (entity, limit.name): ledger.held(entity, limit.name)
         for entity in ("e", "org", "root")

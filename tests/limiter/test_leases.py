@@ -172,12 +172,12 @@ async def test_a_debt_is_not_forgotten_however_long_it_takes_to_pay(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
     """A bucket that expired would be a full one."""
-    limiter = make([Limit.per_day("n", 10)])
+    limiter = make([Limit("n", 10, 1, 86_400_000)])
     lease = await limiter.acquire(entity, "r", {"n": 10})
-    await lease.adjust({"n": 1_000})
-    clock.advance_ms(99 * 86_400_000)
+    await lease.adjust({"n": 40})
+    clock.advance_ms(39 * 86_400_000)
 
-    assert await left(limiter, entity) == -10
+    assert await left(limiter, entity) == -1
 
 
 async def test_the_same_adjustment_applies_once(make: Callable[..., Limiter], entity: str) -> None:
@@ -190,6 +190,20 @@ async def test_the_same_adjustment_applies_once(make: Callable[..., Limiter], en
     await lease.adjust({"n": 5}, adjustment_id=str(uuid.uuid4()))
 
     assert await left(limiter, entity) == 80
+
+
+async def test_an_adjustment_under_a_known_id_by_another_amount_is_told(
+    make: Callable[..., Limiter], entity: str
+) -> None:
+    """It is a mistake, and changes nothing."""
+    limiter, same = make([DAILY]), uuid.uuid4()
+    lease = await limiter.acquire(entity, "r", {"n": 10})
+    await lease.adjust({"n": 5}, adjustment_id=same)
+    with pytest.raises(ConflictError, match="another delta") as refused:
+        await lease.adjust({"n": 6}, adjustment_id=same)
+
+    assert refused.value.field == "adjustment_id"
+    assert (lease.held, await left(limiter, entity)) == ({"n": 15}, 85)
 
 
 async def test_a_lease_gives_back_no_more_than_it_holds(

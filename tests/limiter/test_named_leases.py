@@ -119,6 +119,25 @@ async def test_adjusting_and_releasing_from_another_instance(
     assert lease.held == {}
 
 
+async def test_an_adjustment_under_a_known_id_by_another_amount_is_told(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """It is a mistake and changes nothing, before and after the release, on any instance."""
+    name, same = uuid.uuid4(), uuid.uuid4()
+    lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
+    await lease.adjust({"n": 5}, adjustment_id=same)
+    for delta in ({"n": 6}, {"n": -5}, {"n": 0}):
+        with pytest.raises(ConflictError, match="another delta") as refused:
+            await other.adjust(entity, name, delta, adjustment_id=same)
+        assert refused.value.field == "adjustment_id"
+        with pytest.raises(ConflictError, match="another delta"):
+            await lease.adjust(delta, adjustment_id=same)
+    assert await left(limiter, entity) == 85
+    await lease.release()
+    with pytest.raises(ConflictError, match="another delta"):
+        await other.adjust(entity, name, {"n": 6}, adjustment_id=same)
+
+
 async def test_a_released_lease_is_over(limiter: Limiter, other: Limiter, entity: str) -> None:
     """It is adjusted no more, and its name is not granted again for nothing."""
     name, known = uuid.uuid4(), uuid.uuid4()

@@ -105,3 +105,14 @@ def test_the_orgs_own_rate_limits_stay_visible() -> None:
     policy = of_app(org(rate_limits={"*": {"rpm": limit}}), rate_limits={})
     assert policy.rate_limits == {}
     assert policy.org_rate_limits == {"*": {"rpm": RateLimit(1, 1, 1)}}
+
+
+def test_buckets_are_named_after_the_life() -> None:
+    """Of the client itself and of its organisation; an imported client's life has no name."""
+    policy = of_app(org())
+    assert policy.bucket_entity == f"{APP.client_id}@a"
+    assert policy.org_bucket_entity == f"{ORG.client_id}@o"
+    of_org = org_policy(ORG, org(), ORG_LIFE)
+    assert of_org.bucket_entity == of_org.org_bucket_entity == policy.org_bucket_entity
+    imported = org_policy(ORG, org(), Life("", 0, 0, 0, "", 0))
+    assert imported.bucket_entity == ORG.client_id

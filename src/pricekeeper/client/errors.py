@@ -92,6 +92,7 @@ class RateLimitedError(ServiceError):
                 requested=int(one["requested"]),
                 available=int(one["available"]),
                 retry_after_ms=None if one.get("never") else int(one["retry_after_ms"]),
+                scope=one.get("scope"),
             )
             for one in self.problem.extras.get("violations", ())
         )

@@ -140,6 +140,7 @@ class Observer:
                 (limiter, "lost_race"): meter.lost_races,
                 (limiter, "rolled_back"): meter.rolled_back,
                 (limiter, "refund_lost"): meter.refunds_lost,
+                (limiter, "debt_cut"): meter.debts_cut,
             },
         )
 

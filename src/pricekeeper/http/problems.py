@@ -19,6 +19,8 @@ from pricekeeper.http.edge import BodyTooLargeError, RequestRefusedError
 DAY_SECS: Final = 86_400
 LAST_EPOCH: Final = 253_402_300_799
 """The end of the year 9999, after which RFC 3339 has no word for a moment."""
+API_SCOPE: Final = "API"
+"""Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
 RETRY_SECS: Final = 1
 """When the store could not be reached, how soon trying again makes sense."""
 
@@ -189,7 +191,7 @@ def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
 
 
 def rfc3339(epoch_ms: int) -> str:
-    """A moment as the API writes it: UTC, whole seconds; a debt may take longer than that."""
+    """A moment as the API writes it: UTC, whole seconds, the last of them in the year 9999."""
     return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
 
 
@@ -245,6 +247,7 @@ def _rate(error: errors.RateLimitExceededError) -> dict[str, Any]:
     return {
         "violations": [
             {
+                "scope": violation.scope or API_SCOPE,
                 "limit": violation.limit,
                 "requested": violation.requested,
                 "available": violation.available,

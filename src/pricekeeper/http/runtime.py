@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.errors import InvalidValueError, RateLimitExceededError, UnknownModelLabelError
+from pricekeeper.errors import (
+    InvalidValueError,
+    RateLimitExceededError,
+    UnknownModelLabelError,
+    Violation,
+)
 from pricekeeper.http.caching import cached_answer, etag_of
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
@@ -94,7 +100,7 @@ async def acquire(call: Call) -> Answer:
     resource = catalogue.model(body.resource).label
     try:
         lease = await call.services.limiter.acquire(
-            policy.client_id,
+            policy.bucket_entity,
             resource,
             body.consume,
             parents=_parents(policy),
@@ -104,7 +110,9 @@ async def acquire(call: Call) -> Answer:
     except RateLimitExceededError as denied:
         for name in {violation.limit for violation in denied.violations}:
             call.metrics.limit_decision(name, "denied")
-        raise
+        raise RateLimitExceededError(
+            [_scoped(violation, policy) for violation in denied.violations]
+        ) from denied
     for name in body.consume:
         call.metrics.limit_decision(name, "granted")
     limits = {name: _limit_state(status) for name, status in lease.limits.items()}
@@ -113,18 +121,18 @@ async def acquire(call: Call) -> Answer:
 
 async def adjust(call: Call) -> Answer:
     """Settle a lease to what was really used; the same adjustment applies once."""
-    client_id = Client(call.org_id, call.app_id).client_id
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
     lease_id, body = call.path["lease_id"], call.body
-    await call.services.limiter.adjust(
-        client_id, lease_id, body.delta, adjustment_id=body.adjustment_id
+    held = await call.services.limiter.adjust(
+        policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
     )
-    return Answer(200, wire.Adjusted(lease_id))
+    return Answer(200, wire.Adjusted(lease_id, dict(held)))
 
 
 async def release(call: Call) -> Answer:
     """Give everything back that a lease holds."""
-    client_id = Client(call.org_id, call.app_id).client_id
-    await call.services.limiter.release(client_id, call.path["lease_id"])
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    await call.services.limiter.release(policy.bucket_entity, call.path["lease_id"])
     return Answer(204)
 
 
@@ -132,8 +140,9 @@ async def limits(call: Call) -> Answer:
     """How the buckets of this app stand, without taking anything."""
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
     source = _limits(policy)
-    labels = [label for label in policy.model_ordering if source(policy.client_id, label)]
-    places = [(policy.client_id, label) for label in labels]
+    entity = policy.bucket_entity
+    labels = [label for label in policy.model_ordering if source(entity, label)]
+    places = [(entity, label) for label in labels]
     found = await call.services.limiter.peek_many(places, limits=source) if places else []
     states = {
         str(label): {name: _limit_state(status) for name, status in statuses.items()}
@@ -316,20 +325,25 @@ def _limits(policy: Policy) -> LimitsSource:
     """The limits of the app's buckets, and of its organisation's."""
 
     def source(entity: str, resource: str) -> Sequence[Limit]:
-        own = entity == policy.client_id
+        own = entity == policy.bucket_entity
         return _named_limits(policy.rate_limits if own else policy.org_rate_limits, resource)
 
     return source
 
 
 def _parents(policy: Policy) -> Sequence[str]:
-    return (policy.client.org.client_id,) if policy.org_rate_limits else ()
+    return (policy.org_bucket_entity,) if policy.org_rate_limits else ()
+
+
+def _scoped(violation: Violation, policy: Policy) -> Violation:
+    """The violation with the name of the client whose bucket it is, and whether that is the app."""
+    if violation.entity == policy.bucket_entity:
+        return replace(violation, entity=policy.client_id, scope="APP")
+    return replace(violation, entity=policy.client.org.client_id, scope="ORG")
 
 
 def _limit_state(status: LimitStatus) -> wire.LimitState:
-    return wire.LimitState(
-        max(0, status.remaining), status.limit.capacity, rfc3339(status.full_at_ms)
-    )
+    return wire.LimitState(status.remaining, status.limit.capacity, rfc3339(status.full_at_ms))
 
 
 def _runtime(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:

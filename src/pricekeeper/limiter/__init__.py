@@ -7,6 +7,7 @@ from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.requests import OnUnavailable
 from pricekeeper.limiter.service import Limiter
 from pricekeeper.limiter.standing import Standing
+from pricekeeper.limiter.upkeep import Repaired
 
 __all__ = [
     "Acquisition",
@@ -18,5 +19,6 @@ __all__ = [
     "LimiterMeter",
     "LimitsSource",
     "OnUnavailable",
+    "Repaired",
     "Standing",
 ]

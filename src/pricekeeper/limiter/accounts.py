@@ -10,13 +10,13 @@ they are never taken twice and never made. Who needs more names the lease; see `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from pricekeeper.errors import ConflictError, InvalidValueError, OutcomeUnknownError, StoreError
 from pricekeeper.limiter.bucket import Draw
-from pricekeeper.limiter.giving import give
-from pricekeeper.limiter.limits import AMOUNT_MAX
+from pricekeeper.limiter.giving import Refused, give
+from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX
 from pricekeeper.limiter.till import Till
 
 ADJUSTMENTS_MAX: Final = 100
@@ -32,7 +32,7 @@ class Account(Protocol):
         ...
 
     async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
-        """Take more, or give some back; once for the same id."""
+        """Take more, as far as the buckets can bear, or give some back; once for the same id."""
         ...
 
     async def release(self) -> None:
@@ -47,8 +47,8 @@ class LooseAccount:
         self._till = till
         self._draws = tuple(draws)
         self._held = dict(tokens)
-        self._outcomes: dict[str, bool] = {}
-        """The ids that were sent, and whether we know that they were applied."""
+        self._outcomes: dict[str, tuple[dict[str, int], bool]] = {}
+        """By the id that was sent: what was asked for, and whether we know that it was applied."""
         self._released = False
         self._one_at_a_time = asyncio.Lock()
 
@@ -60,22 +60,29 @@ class LooseAccount:
         """Take more, or give some back; sent once for the same id."""
         async with self._one_at_a_time:
             if adjustment_id is not None and adjustment_id in self._outcomes:
-                if self._outcomes[adjustment_id]:
+                asked, applied = self._outcomes[adjustment_id]
+                if asked != delta:
+                    raise another_adjustment()
+                if applied:
                     return
                 raise OutcomeUnknownError("this adjustment may or may not have been applied")
             if self._released:
                 raise released_already()
-            limits = {name for draw in self._draws for name in draw.limits}
-            check_delta(delta, limits)
-            check_held(delta, self._held)
+            capacities = capacities_of(self._draws)
+            check_delta(delta, capacities)
+            check_held(delta, self._held, capacities)
             if adjustment_id is not None and len(self._outcomes) >= ADJUSTMENTS_MAX:
                 raise too_many_adjustments()
             try:
-                await self._move(delta)
+                taken = await self._move(delta)
             except OutcomeUnknownError:
-                self._note(adjustment_id, {name: min(0, n) for name, n in delta.items()})
+                self._note({name: min(0, n) for name, n in delta.items()})
+                if adjustment_id is not None:
+                    self._outcomes[adjustment_id] = (dict(delta), False)
                 raise
-            self._note(adjustment_id, delta, applied=True)
+            self._note(taken)
+            if adjustment_id is not None:
+                self._outcomes[adjustment_id] = (dict(delta), True)
 
     async def release(self) -> None:
         """Give everything back; sent once."""
@@ -93,17 +100,19 @@ class LooseAccount:
                 raise
             self._held.clear()
 
-    async def _move(self, delta: Mapping[str, int]) -> None:
-        """Take these tokens from wherever the lease has its own from; give back those below 0."""
-        await give(self._till, draws_of(self._draws, delta))
+    async def _move(self, delta: Mapping[str, int]) -> Mapping[str, int]:
+        """Take these tokens from wherever the lease has its own from; give back those below 0.
 
-    def _note(
-        self, adjustment_id: str | None, delta: Mapping[str, int], *, applied: bool = False
-    ) -> None:
-        for name, tokens in delta.items():
+        The answer says how much was really taken.
+        """
+        taken = await give(self._till, draws_of(self._draws, delta))
+        if isinstance(taken, Refused):
+            raise TypeError("a lease without a name has no record that could be refused")
+        return taken
+
+    def _note(self, taken: Mapping[str, int]) -> None:
+        for name, tokens in taken.items():
             self._held[name] = self._held.get(name, 0) + tokens
-        if adjustment_id is not None:
-            self._outcomes[adjustment_id] = applied
 
 
 class NoAccount:
@@ -134,12 +143,21 @@ def draws_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> list[Draw]:
     ]
 
 
-def check_delta(delta: Mapping[str, int], limits: Collection[str]) -> None:
+def capacities_of(draws: Sequence[Draw]) -> dict[str, int]:
+    """By limit, the capacity of the largest bucket among these."""
+    capacities: dict[str, int] = {}
+    for draw in draws:
+        for name, limit in draw.limits.items():
+            capacities[name] = max(capacities.get(name, 0), limit.capacity)
+    return capacities
+
+
+def check_delta(delta: Mapping[str, int], capacities: Mapping[str, int]) -> None:
     """Raise if no lease of buckets with these limits can be adjusted by this."""
     if not delta:
         raise InvalidValueError("delta", "must name at least one limit")
     for name, tokens in delta.items():
-        if name not in limits:
+        if name not in capacities:
             raise InvalidValueError(f"delta.{name}", "is not a limit of this lease's buckets")
         if type(tokens) is not int or not -AMOUNT_MAX <= tokens <= AMOUNT_MAX:
             raise InvalidValueError(
@@ -147,20 +165,29 @@ def check_delta(delta: Mapping[str, int], limits: Collection[str]) -> None:
             )
 
 
-def check_held(delta: Mapping[str, int], held: Mapping[str, int]) -> None:
+def check_held(
+    delta: Mapping[str, int], held: Mapping[str, int], capacities: Mapping[str, int]
+) -> None:
     """Raise if a lease that holds so much can't be adjusted by this."""
-    for name in lacking(delta, held):
-        raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
-
-
-def lacking(delta: Mapping[str, int], held: Mapping[str, int]) -> list[str]:
-    """The limits of which this gives back more than the lease holds."""
-    return [name for name, tokens in delta.items() if held.get(name, 0) + tokens < 0]
+    for name, tokens in delta.items():
+        after, most = held.get(name, 0) + tokens, HELD_CAPACITIES_MAX * capacities[name]
+        if after < 0:
+            raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
+        if tokens > 0 and after > most:
+            raise InvalidValueError(
+                f"delta.{name}",
+                f"a lease can hold at most {most}, {HELD_CAPACITIES_MAX} times the capacity",
+            )
 
 
 def released_already() -> ConflictError:
     """The lease is gone, and so is what could be adjusted."""
     return ConflictError("lease_id", "the lease has been released")
+
+
+def another_adjustment() -> ConflictError:
+    """The id was used before, to change the lease by something else."""
+    return ConflictError("adjustment_id", "was used for another delta")
 
 
 def too_many_adjustments() -> ConflictError:

@@ -16,6 +16,11 @@ moves it up by what was taken, from no earlier than the reader's now (what overf
 off) to no later than that now plus what a whole capacity takes to refill. Over any window of
 length t, with clocks at most ``skew`` wrong either way, that has room for
 ``capacity + rate * (t + 2 * skew)``.
+
+A balance may go below zero, by an adjustment, but no further than ``Limit.debt_units_max``. An
+adjustment takes no more than that (`bearable`). A debt that is deeper nevertheless, because it was
+stored before there was a bound or because a limit was lowered, counts as one at the bound and is
+cut to it when the refill is next settled.
 """
 
 from __future__ import annotations
@@ -33,6 +38,9 @@ IDLE_SECS: Final = 36 * 3600
 """How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
 """For how long a bucket is taken from without its refill being settled, and its expiry put off."""
+CLOCKS_APART_MS_MAX: Final = 60_000
+"""How far the clocks of two instances may differ. A bucket that was refilled further in the future
+than that was refilled by a clock that had leapt."""
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -101,7 +109,8 @@ class Denial(msgspec.Struct, frozen=True):
 
     violations: tuple[Violation, ...]
     settle: Normal | None = None
-    """To be written first, if the bucket's limits have changed: they count from now on."""
+    """To be written first, if the bucket's limits have changed, or if it owes more than a bucket
+    may: that counts from now on."""
 
     @property
     def granted(self) -> bool:
@@ -149,10 +158,48 @@ def plan(bucket: Bucket | None, draw: Draw, now_ms: int) -> Plan:
     violations = _violations(normal, draw, now_ms)
     if not violations:
         return normal
-    if _up_to_date(bucket, draw.limits):
+    if _up_to_date(bucket, draw.limits) and not _owes_too_much(bucket, now_ms):
         return Denial(violations)
     nothing = Draw(draw.entity, draw.resource, draw.limits, {})
     return Denial(violations, settle=_plan_normal(bucket, nothing, now_ms))
+
+
+def settle(bucket: Bucket, now_ms: int) -> Normal:
+    """The write that settles the refill on the bucket's own terms and takes nothing."""
+    limits = {name: holding.limit for name, holding in bucket.holdings.items()}
+    return _plan_normal(bucket, Draw("", "", limits, {}), now_ms)
+
+
+def is_ahead(bucket: Bucket, now_ms: int) -> bool:
+    """Whether the bucket was refilled further in the future than clocks may differ."""
+    return bucket.refilled_at_ms - now_ms > CLOCKS_APART_MS_MAX
+
+
+def brought_back(bucket: Bucket, now_ms: int) -> Normal:
+    """The write that lets a bucket which was refilled in the future refill from now on.
+
+    It keeps what is stored, and adds no refill. A balance below zero becomes zero: it may be a
+    debt, or refill by the clock that had leapt which nobody has settled.
+    """
+    holdings = {
+        name: Holding(held.limit, min(max(0, held.units), held.limit.capacity_units), held.consumed)
+        for name, held in bucket.holdings.items()
+    }
+    after = Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
+    changes = {name: Change(bucket.holdings[name], held) for name, held in holdings.items()}
+    return Normal(bucket, after, changes)
+
+
+def bearable(bucket: Bucket | None, draw: Draw, now_ms: int) -> dict[str, int]:
+    """How many tokens of each limit can be taken before its debt is as deep as it may be."""
+    borne: dict[str, int] = {}
+    for name in draw.tokens:
+        limit = draw.limits[name]
+        units = limit.capacity_units
+        if bucket is not None:
+            units = effective(bucket, bucket.holdings[name], now_ms)
+        borne[name] = max(0, (units + limit.debt_units_max) // limit.units_per_token)
+    return borne
 
 
 def guess(draw: Draw, now_ms: int) -> Retry:
@@ -215,8 +262,10 @@ def status(
         holding = bucket.holdings.get(name) if bucket else None
         units, consumed, since_ms = limit.capacity_units, 0, now_ms
         if bucket and holding:
-            units = rescaled(effective(bucket, holding, now_ms), holding.limit, limit)
-            consumed, since_ms = holding.consumed, max(now_ms, bucket.refilled_at_ms)
+            here = rescaled(effective(bucket, holding, now_ms), holding.limit, limit)
+            units = max(here, -limit.debt_units_max)
+            consumed = holding.consumed
+            since_ms = now_ms if is_ahead(bucket, now_ms) else max(now_ms, bucket.refilled_at_ms)
         full_at_ms = since_ms + limit.filling_ms(limit.capacity_units - units)
         told[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
     return told
@@ -302,24 +351,33 @@ def _up_to_date(bucket: Bucket, limits: Mapping[str, Limit]) -> bool:
     )
 
 
+def _owes_too_much(bucket: Bucket, now_ms: int) -> bool:
+    """Whether the debt of a limit is deeper than a debt may be."""
+    return any(
+        effective(bucket, holding, now_ms) < -holding.limit.debt_units_max
+        for holding in bucket.holdings.values()
+    )
+
+
 def _plan_normal(bucket: Bucket, draw: Draw, now_ms: int) -> Normal:
     settled_ms = max(now_ms, bucket.refilled_at_ms)
     elapsed_ms = settled_ms - bucket.refilled_at_ms
     changes: dict[str, Change] = {}
     for name, held in bucket.holdings.items():
         here = effective(bucket, held, now_ms)
-        overflowed = here != held.units + elapsed_ms * held.limit.units_per_ms
         limit, tokens = draw.limits.get(name), draw.tokens.get(name)
         if limit is None and here == held.limit.capacity_units:
             changes[name] = Change(held, None)  # nobody limits it any more, and full is absent
             continue
         under = limit or held.limit
-        units = rescaled(here, held.limit, under) - (tokens or 0) * under.units_per_token
+        balance = max(rescaled(here, held.limit, under), -under.debt_units_max)
+        was_cut = balance != held.units + elapsed_ms * held.limit.units_per_ms
+        units = balance - (tokens or 0) * under.units_per_token
         least = None if tokens is None else held.units - units
         changes[name] = Change(
             held,
             Holding(under, units, held.consumed + (tokens or 0)),
-            stored_min=held.units if overflowed else least,
+            stored_min=held.units if was_cut else least,
         )
     for name in draw.limits.keys() - bucket.holdings.keys():
         limit, tokens = draw.limits[name], draw.tokens.get(name, 0)

@@ -1,8 +1,12 @@
 """Changing what was taken: using more than was estimated, or giving back.
 
-The fourth path, `adjust`: it asks for no balance, so it can't be denied. It can be refused
-only because the bucket counts in another unit by now, or because the bucket has expired. The
-refusal tells which, and it is sent again in terms of what is there.
+The fourth path, `adjust`: what it is about was used already, so it is not denied. It takes as much
+as is asked for, or as much as every bucket can bear without owing more than a bucket may. The
+caller learns how much that was and holds no more, so that a release never gives back what was not
+taken.
+
+The write is refused if a bucket counts in another unit by now, has expired, or stores too little.
+The refusal brings the bucket along, and the write is sent again in terms of what is there.
 
 None of this is idempotent, and nothing here sends again what may have been applied. Who may
 do it how often is what `accounts` and `records` are about.
@@ -10,7 +14,8 @@ do it how often is what `accounts` and `records` are about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,13 +26,14 @@ from pricekeeper.errors import (
     ReasonCode,
     TransactionCancelledError,
 )
-from pricekeeper.limiter.bucket import Bucket, Create, Draw, full_since
+from pricekeeper.limiter.bucket import Bucket, Create, Draw, bearable, full_since, settle
 from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
-from pricekeeper.limiter.writes import adjust, create
+from pricekeeper.limiter.writes import adjust, create, normal
 from pricekeeper.storage import Put, Update
 
-_Change: TypeAlias = tuple[Draw, Update | Put]
+Beside: TypeAlias = Callable[[Mapping[str, int]], Update]
+"""A write to go into the same transaction, given what is being taken."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -36,33 +42,61 @@ class Refused(msgspec.Struct, frozen=True):
     item: Mapping[str, Any] | None
 
 
-async def give(till: Till, draws: Sequence[Draw], beside: Update | None = None) -> Refused | None:
-    """Take these tokens whatever is there; those below zero are given back.
+class _Part(msgspec.Struct, frozen=True):
+    """What one bucket is to be charged; ``absent`` if it was not there when we looked."""
 
-    ``beside`` is written in the same transaction, on a condition of its own.
+    draw: Draw
+    absent: bool = False
+
+    def write(self, taken: Mapping[str, int], now_ms: int) -> Update | Put | None:
+        """The write that takes this much of it; ``None`` if that is nothing."""
+        asked = self.draw
+        tokens = {name: min(count, taken[name]) for name, count in asked.tokens.items()}
+        tokens = {name: count for name, count in tokens.items() if count}
+        draw = Draw(asked.entity, asked.resource, asked.limits, tokens)
+        if not tokens:
+            return None
+        return create(draw, Create(full_since(draw, now_ms))) if self.absent else adjust(draw)
+
+
+async def give(
+    till: Till, draws: Sequence[Draw], beside: Beside | None = None
+) -> dict[str, int] | Refused:
+    """Take these tokens as far as the buckets can bear; those below zero are given back.
+
+    The answer says how much was taken of each limit, from every bucket that has it. ``beside``
+    is written in the same transaction, on a condition of its own.
     """
-    changes: list[_Change] = [(draw, adjust(draw)) for draw in draws if draw.tokens]
+    asked = {name: count for draw in draws for name, count in draw.tokens.items()}
+    taken = dict(asked)
+    parts = [_Part(draw) for draw in draws if draw.tokens]
     for attempt in range(ATTEMPTS_MAX):
         await till.pause(attempt)
-        if not changes and beside is None:
-            return None
-        reasons = await _send(till, changes, beside)
+        now_ms = till.clock.now_ms()
+        changes = [(one, write) for one in parts if (write := one.write(taken, now_ms))]
+        reasons = await _send(till, changes, beside and beside(taken))
         if reasons is None:
-            return None
+            till.meter.debts_cut += taken != asked
+            return taken
         if beside is not None and reasons[-1].code is ReasonCode.CONDITION_FAILED:
             return Refused(reasons[-1].item)
         till.meter.lost_races += 1
-        changes = _replanned(changes, reasons, till.clock.now_ms())
+        parts = [
+            await _replanned(till, part, reason, taken)
+            for (part, _), reason in zip(changes, reasons, strict=False)
+        ]
     raise till.contended(draws[0])
 
 
 async def _send(
-    till: Till, changes: Sequence[_Change], beside: Update | None
+    till: Till, changes: Sequence[tuple[_Part, Update | Put]], beside: Update | None
 ) -> Sequence[CancellationReason] | None:
     """Write all of it; why not, in order and ``beside`` last, if a condition was in the way."""
     writes = [write for _, write in changes]
     if beside is not None:
         writes.append(beside)
+    if not writes:
+        return None
     try:
         if len(writes) > 1:
             await till.store.transact(writes)
@@ -71,7 +105,7 @@ async def _send(
         else:
             after = await till.store.update(only)
             if beside is None:
-                till.remember(changes[0][0], bucket_of(after))
+                till.remember(changes[0][0].draw, bucket_of(after))
     except ConditionFailedError as refusal:
         return [CancellationReason(ReasonCode.CONDITION_FAILED, refusal.item)]
     except TransactionCancelledError as cancelled:
@@ -81,29 +115,43 @@ async def _send(
     return None
 
 
-def _replanned(
-    changes: Sequence[_Change], reasons: Sequence[CancellationReason], now_ms: int
-) -> list[_Change]:
-    fresh: list[_Change] = []
-    for change, reason in zip(changes, reasons, strict=False):
-        if reason.code is not ReasonCode.CONDITION_FAILED:
-            fresh.append(change)
-        elif replanned := _in_terms_of(bucket_of(reason.item), change[0], now_ms):
-            fresh.append(replanned)
+async def _replanned(
+    till: Till, part: _Part, reason: CancellationReason, taken: dict[str, int]
+) -> _Part:
+    """The part in terms of what is there; ``taken`` is lowered to what that bucket can bear."""
+    if reason.code is not ReasonCode.CONDITION_FAILED:
+        return part
+    bucket = bucket_of(reason.item)
+    till.remember(part.draw, bucket)
+    now_ms = till.read_clock_ms(part.draw, bucket)
+    fresh = _in_terms_of(bucket, part.draw)
+    for name, most in bearable(bucket, fresh.draw, now_ms).items():
+        taken[name] = min(taken[name], most)
+    if bucket is not None and _stores_too_little(bucket, fresh.draw, taken):
+        with contextlib.suppress(ConditionFailedError):  # then somebody else has changed it
+            after = await till.store.update(normal(fresh.draw, settle(bucket, now_ms)))
+            till.remember(fresh.draw, bucket_of(after))
     return fresh
 
 
-def _in_terms_of(bucket: Bucket | None, draw: Draw, now_ms: int) -> _Change | None:
-    """The same tokens for the bucket as it is; ``None`` if it has nothing to do with them.
+def _in_terms_of(bucket: Bucket | None, draw: Draw) -> _Part:
+    """The same tokens for the bucket as it is, as far as it has to do with them.
 
     An absent bucket is a full one: nothing can be given back to it, but it can be taken from.
     A limit that the bucket no longer has limits nobody.
     """
     if bucket is None:
         used = {name: tokens for name, tokens in draw.tokens.items() if tokens > 0}
-        draw = Draw(draw.entity, draw.resource, draw.limits, used)
-        return (draw, create(draw, Create(full_since(draw, now_ms)))) if used else None
+        return _Part(Draw(draw.entity, draw.resource, draw.limits, used), absent=True)
     limits = {name: holding.limit for name, holding in bucket.holdings.items()}
     tokens = {name: count for name, count in draw.tokens.items() if name in limits}
-    draw = Draw(draw.entity, draw.resource, limits, tokens)
-    return (draw, adjust(draw)) if tokens else None
+    return _Part(Draw(draw.entity, draw.resource, limits, tokens))
+
+
+def _stores_too_little(bucket: Bucket, draw: Draw, taken: Mapping[str, int]) -> bool:
+    """Whether the bucket can bear it only together with refill that nobody has settled."""
+    return any(
+        bucket.holdings[name].units - taken[name] * limit.units_per_token < -limit.debt_units_max
+        for name, limit in ((name, draw.limits[name]) for name in draw.tokens)
+        if taken[name] > 0
+    )

@@ -14,7 +14,7 @@ so that it can be adjusted and released from anywhere, and so that it is granted
     resource, parents, consume   what was asked for
     terms                        entity -> limit -> terms, as they were then
     held.{limit}                 tokens that it holds now
-    adjustments                  ids of the adjustments that were applied
+    adjustments                  id/digest of each adjustment that was applied
     released                     given back: there once it is
 """
 

@@ -87,8 +87,9 @@ class Lease:
     ) -> None:
         """Take more than was estimated, or give some back. It can't be denied.
 
-        A balance may go below zero by this; then nobody gets any until it has refilled. The
-        same ``adjustment_id`` changes the lease once, however often it is sent.
+        A balance may go below zero by this; then nobody gets any until it has refilled. A debt
+        ends at its bound: what a bucket can't bear is not taken, and ``held`` shows how much was.
+        The same ``adjustment_id`` changes the lease once, however often it is sent.
         """
         known = None if adjustment_id is None else parse_id(adjustment_id, "adjustment_id")
         await self._completion.of(self._account.change(dict(delta), known))

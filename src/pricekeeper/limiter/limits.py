@@ -30,6 +30,10 @@ AMOUNT_MAX: Final = 10**12
 PERIOD_MS_MAX: Final = 366 * DAY_MS
 FILLING_MS_MAX: Final = 10 * 366 * DAY_MS
 """A bucket that takes longer than ten years from empty to full is a mistake."""
+DEBT_CAPACITIES_MAX: Final = 4
+"""How far below zero a balance may go, in capacities: it bounds how long anybody has to wait."""
+HELD_CAPACITIES_MAX: Final = 1_000
+"""What a lease may be adjusted to, in capacities; more than that is a mistake or an attack."""
 LIMITS_MAX: Final = 32
 """Limits in one bucket: each is part of a condition, and DynamoDB bounds those."""
 
@@ -96,6 +100,11 @@ class Limit:
     @classmethod
     def _per(cls, name: str, amount: int, period_ms: int, burst: int | None) -> Self:
         return cls(name, amount if burst is None else burst, amount, period_ms)
+
+    @property
+    def debt_units_max(self) -> int:
+        """How far below zero its balance may go."""
+        return DEBT_CAPACITIES_MAX * self.capacity_units
 
     def filling_ms(self, units: int) -> int:
         """How long it takes until so many units have been refilled, in whole milliseconds."""

@@ -23,3 +23,5 @@ class LimiterMeter:
     """Leases given back because their caller failed or was cancelled."""
     refunds_lost: int = 0
     """Times that tokens could not be given back; they refill instead."""
+    debts_cut: int = 0
+    """Adjustments of which less was taken than asked for: a bucket could bear no more."""

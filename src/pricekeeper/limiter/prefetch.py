@@ -87,9 +87,10 @@ class BlockAccount(LooseAccount):
         super().__init__(till, block.request.draws, tokens)
         self._block = block
 
-    async def _move(self, delta: Mapping[str, int]) -> None:
-        if not self._block.spend(delta, self._till.clock.monotonic_ms()):
-            await super()._move(delta)
+    async def _move(self, delta: Mapping[str, int]) -> Mapping[str, int]:
+        if self._block.spend(delta, self._till.clock.monotonic_ms()):
+            return delta
+        return await super()._move(delta)
 
 
 class _Shelf:

@@ -9,23 +9,25 @@ holds: nothing is given back for it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.errors import NotFoundError
+from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.limiter.accounts import (
     ADJUSTMENTS_MAX,
+    another_adjustment,
+    capacities_of,
     check_delta,
     check_held,
     draws_of,
-    lacking,
     released_already,
     too_many_adjustments,
 )
-from pricekeeper.limiter.giving import Refused, give
+from pricekeeper.limiter.giving import Beside, Refused, give
 from pricekeeper.limiter.items import ADJUSTMENTS, HELD, RELEASED, LeaseRecord, lease_key, lease_of
 from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
 from pricekeeper.storage import ITEM_EXISTS, Action, Add, Condition, Set, Update, attr
@@ -64,26 +66,29 @@ class RecordedAccount:
             await self._release()
 
     async def _change(self, delta: Mapping[str, int], change_id: str) -> None:
+        mark = _mark(change_id, delta)
         for attempt in range(ATTEMPTS_MAX):
             record = self._record
-            if change_id in record.adjustments:
+            if _is_known(record, mark, change_id):
                 return
             if record.released:
                 raise released_already()
-            limits = {name for terms in record.terms.values() for name in terms}
-            check_delta(delta, limits)
-            if attempt == 0 and lacking(delta, record.held):
+            capacities = capacities_of(record.draws({}))
+            check_delta(delta, capacities)
+            try:
+                check_held(delta, record.held, capacities)
+            except InvalidValueError:
+                if attempt > 0:
+                    raise
                 self._record = await find(self._till, record.entity, record.lease_id)
-                continue  # others may have added to it
-            check_held(delta, record.held)
+                continue  # others may have changed what it holds
             if len(record.adjustments) >= ADJUSTMENTS_MAX:
                 raise too_many_adjustments()
-            if await self._write(delta, _adjusted(record, delta, change_id)):
-                held = {name: record.held.get(name, 0) + n for name, n in delta.items()}
+            taken = await self._write(delta, lambda some: _adjusted(self._record, some, mark))
+            if taken is not None:
+                held = {name: record.held.get(name, 0) + n for name, n in taken.items()}
                 self._record = msgspec.structs.replace(
-                    record,
-                    held=record.held | held,
-                    adjustments=record.adjustments | {change_id},
+                    record, held=record.held | held, adjustments=record.adjustments | {mark}
                 )
                 return
         raise self._till.contended(record.draws({})[0])
@@ -94,40 +99,54 @@ class RecordedAccount:
             if record.released:
                 return
             back = {name: -tokens for name, tokens in record.held.items()}
-            if await self._write(back, _released(record)):
+            if await self._write(back, lambda _: _released(self._record)) is not None:
                 self._record = msgspec.structs.replace(record, released=True)
                 return
         raise self._till.contended(record.draws({})[0])
 
-    async def _write(self, delta: Mapping[str, int], beside: Update) -> bool:
-        """Move the tokens and mark the record; if that is refused, we know the record better."""
+    async def _write(self, delta: Mapping[str, int], beside: Beside) -> Mapping[str, int] | None:
+        """Move the tokens and mark the record: how many were taken of each limit.
+
+        ``None`` if the record has changed; then we know it as it is now.
+        """
         record = self._record
-        refused = await give(self._till, draws_of(record.draws({}), delta), beside)
-        if not isinstance(refused, Refused):
-            return True
-        self._record = _existing(record.entity, record.lease_id, refused.item)
-        return False
+        taken = await give(self._till, draws_of(record.draws({}), delta), beside)
+        if not isinstance(taken, Refused):
+            return {name: taken.get(name, tokens) for name, tokens in delta.items()}
+        self._record = _existing(record.entity, record.lease_id, taken.item)
+        return None
 
 
-def _adjusted(record: LeaseRecord, delta: Mapping[str, int], adjustment_id: str) -> Update:
-    actions: list[Action] = [Add(ADJUSTMENTS, frozenset({adjustment_id}))]
-    condition = _open() & ~attr(ADJUSTMENTS).contains(adjustment_id)
-    condition &= attr(ADJUSTMENTS).absent() | attr(ADJUSTMENTS).size("<", ADJUSTMENTS_MAX)
-    for name, tokens in delta.items():
-        actions.append(Add(HELD + name, tokens))
-        if tokens < 0:
-            condition &= attr(HELD + name).ge(-tokens)
-    return Update(RATE_BUCKETS, record.key, tuple(actions), condition)
+def _mark(change_id: str, delta: Mapping[str, int]) -> str:
+    """How the record keeps an adjustment: its id, and a digest of what it was to change."""
+    told = msgspec.json.encode(sorted(delta.items()))
+    return f"{change_id}/{hashlib.sha256(told).hexdigest()[:16]}"
+
+
+def _is_known(record: LeaseRecord, mark: str, change_id: str) -> bool:
+    """Whether this adjustment was applied; raises if another one was, under the same id."""
+    if mark in record.adjustments:
+        return True
+    if any(known.startswith(change_id) for known in record.adjustments):
+        raise another_adjustment()
+    return False
+
+
+def _adjusted(record: LeaseRecord, taken: Mapping[str, int], mark: str) -> Update:
+    actions: list[Action] = [Add(ADJUSTMENTS, frozenset({mark}))]
+    actions += [Add(HELD + name, tokens) for name, tokens in taken.items()]
+    return Update(RATE_BUCKETS, record.key, tuple(actions), _unchanged(record))
 
 
 def _released(record: LeaseRecord) -> Update:
+    return Update(RATE_BUCKETS, record.key, (Set(RELEASED, value=True),), _unchanged(record))
+
+
+def _unchanged(record: LeaseRecord) -> Condition:
+    """The lease is open, and nobody has adjusted it since we saw it."""
     seen = attr(ADJUSTMENTS)
-    unchanged = seen.eq(record.adjustments) if record.adjustments else seen.absent()
-    return Update(RATE_BUCKETS, record.key, (Set(RELEASED, value=True),), _open() & unchanged)
-
-
-def _open() -> Condition:
-    return ITEM_EXISTS & attr(RELEASED).absent()
+    same = seen.eq(record.adjustments) if record.adjustments else seen.absent()
+    return ITEM_EXISTS & attr(RELEASED).absent() & same
 
 
 def _existing(entity: str, lease_id: str, item: Mapping[str, Any] | None) -> LeaseRecord:

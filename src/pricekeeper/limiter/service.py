@@ -23,6 +23,7 @@ from pricekeeper.errors import (
     StoreClosedError,
     StoreUnavailableError,
 )
+from pricekeeper.limiter import upkeep
 from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
 from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.completion import Completion
@@ -46,6 +47,7 @@ from pricekeeper.limiter.standing import Standing
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import Till
 from pricekeeper.limiter.turnstile import Turnstile
+from pricekeeper.limiter.upkeep import Repaired
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
@@ -200,16 +202,43 @@ class Limiter:
         delta: Mapping[str, int],
         *,
         adjustment_id: uuid.UUID | str,
-    ) -> None:
-        """Adjust a lease by its name, from any instance. The same adjustment applies once."""
+    ) -> Mapping[str, int]:
+        """Adjust a lease by its name, from any instance. The same adjustment applies once.
+
+        The answer says what the lease holds now. That is less than was asked for if one of its
+        buckets could not bear all of it.
+        """
         account = await self._account(entity, lease_id)
         change_id = parse_id(adjustment_id, "adjustment_id")
         await self._completion.of(account.change(dict(delta), change_id))
+        return account.held
 
     async def release(self, entity: str, lease_id: uuid.UUID | str) -> None:
         """Give back everything that a lease holds, by its name, from any instance. Once."""
         account = await self._account(entity, lease_id)
         await self._completion.of(account.release())
+
+    async def reset(self, entity: str, resource: str | None = None) -> list[str]:
+        """Set the buckets of an entity to full, or one of them: the resources that had one.
+
+        Each bucket is removed in one write, since an absent bucket is a full one. Whoever takes
+        from it at that moment takes before the reset or after it. Leases and blocks from before
+        stay valid and give back as ever, but a bucket never holds more than its capacity. So a
+        reset admits at most one capacity more. Resetting again does nothing.
+        """
+        check_place("entity", entity)
+        if resource is not None:
+            check_place("resource", resource)
+        return await upkeep.reset(self._till, entity, resource)
+
+    async def repair(self, entity: str, *, dry_run: bool = False) -> list[Repaired]:
+        """Bring buckets that were refilled in the future back to now: those that had been.
+
+        A clock that leapt ahead leaves such buckets. Their balances stay, but for debts: whether
+        they were owed or only not settled can't be told. Nothing is refilled by this. Only call
+        it where the clock is right; with ``dry_run`` it only tells.
+        """
+        return await upkeep.repair(self._till, check_place("entity", entity), dry_run=dry_run)
 
     async def close(self) -> None:
         """Finish what was begun and give back what was prefetched. The store stays open."""

@@ -86,6 +86,7 @@ class Round:
         self._told = False
         """Whether the store told us of the buckets in this round; else they are from memory."""
         self._now_ms = till.clock.now_ms()
+        self._monotonic_ms = till.clock.monotonic_ms()
 
     async def run(self) -> None:
         """Give every wish its outcome, or raise for all that have none yet."""
@@ -142,7 +143,7 @@ class Round:
         """How to take all of it from every bucket; ``None`` if one of them denies that."""
         steps = []
         for place, bucket in enumerate(self._buckets):
-            step = plan(bucket, self._total(place, wishes), self._now_ms)
+            step = plan(bucket, self._total(place, wishes), self._reading_ms(place))
             if isinstance(step, Denial):
                 return None
             steps.append(step)
@@ -203,9 +204,9 @@ class Round:
         return True
 
     async def _ask(self) -> None:
-        bucket = self._buckets[0]
-        if self._plain and bucket is not None and not overdue(bucket, self._now_ms):
-            await self._write(self._pending[:1], [probe(bucket, self._now_ms)])
+        bucket, reading_ms = self._buckets[0], self._reading_ms(0)
+        if self._plain and bucket is not None and not overdue(bucket, reading_ms):
+            await self._write(self._pending[:1], [probe(bucket, reading_ms)])
         else:
             await self._read()
 
@@ -239,7 +240,7 @@ class Round:
         wish = self._pending[0]
         some = False
         for place, draw in enumerate(wish.draws):
-            step = plan(self._buckets[place], draw, self._now_ms)
+            step = plan(self._buckets[place], draw, self._reading_ms(place))
             if isinstance(step, Denial) and step.settle is not None:
                 await self._write_one(place, normal(draw, step.settle))
                 some = True
@@ -249,8 +250,8 @@ class Round:
         waited_ms = self._till.clock.now_ms() - self._now_ms
         for wish in self._pending:
             steps = [
-                plan(bucket, draw, self._now_ms)
-                for bucket, draw in zip(self._buckets, wish.draws, strict=True)
+                plan(self._buckets[place], draw, self._reading_ms(place))
+                for place, draw in enumerate(wish.draws)
             ]
             denials = [step for step in steps if isinstance(step, Denial)]
             violations = tuple(one for denial in denials for one in denial.violations)
@@ -275,6 +276,12 @@ class Round:
             for name, count in wish.draws[place].tokens.items():
                 tokens[name] = tokens.get(name, 0) + count
         return Draw(draw.entity, draw.resource, draw.limits, tokens)
+
+    def _reading_ms(self, place: int) -> int:
+        """The round's one reading of the clocks, as it counts for that bucket."""
+        return self._till.reading_ms(
+            self._draws[place], self._buckets[place], self._now_ms, self._monotonic_ms
+        )
 
     def _decided_ms(self) -> int:
         """The moment a grant counts for: our reading, or that of who refilled after it."""

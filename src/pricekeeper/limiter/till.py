@@ -3,17 +3,24 @@
 A write is planned from what this process last saw of a bucket, and sent without reading
 first. That may be out of date, but every write carries the conditions under which it is right:
 a wrong guess costs a write, never a token.
+
+A bucket that was refilled further in the future than clocks may differ was refilled by a clock
+that had leapt, or ours has. Waiting for ours to get there could take days, and moving ``rf`` back
+would refill the difference once more if it is ours that is wrong. So for such a bucket time goes
+on from its ``rf``: by as much as has passed here, on the monotonic clock, since it was first seen
+there. Such a reading is never ahead of the clock that wrote ``rf``, nor behind our own. Hence no
+more is admitted than what the bound allows for clocks that are wrong by that much.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ContendedError
-from pricekeeper.limiter.bucket import Bucket, Draw
+from pricekeeper.limiter.bucket import Bucket, Draw, is_ahead
 from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.storage import Key, Store
@@ -28,6 +35,18 @@ _AT_ONCE: Final = 3
 _PAUSE_MS_MAX: Final = 64
 
 
+class _Seen(NamedTuple):
+    """A bucket as it was last seen.
+
+    ``offset_ms`` is by how much its time is ahead of our monotonic clock, at the least. That
+    counts where it is ``ahead`` of the wall clock, or once was and has not been brought back.
+    """
+
+    bucket: Bucket
+    offset_ms: int
+    ahead: bool
+
+
 class Till:
     """One store's buckets, as one process deals with them."""
 
@@ -38,15 +57,18 @@ class Till:
         self.clock = clock
         self.meter = meter
         self._jitter = jitter
-        self._seen: OrderedDict[Key, Bucket] = OrderedDict()
+        self._seen: OrderedDict[Key, _Seen] = OrderedDict()
+        self._some_ahead = False
+        """Whether any bucket was ever seen ahead: else there is no need to look for one."""
 
     def recall(self, draw: Draw) -> Bucket | None:
         """The bucket as it was last seen here, if it was."""
         key = bucket_key(draw.entity, draw.resource)
-        bucket = self._seen.get(key)
-        if bucket is not None:
-            self._seen.move_to_end(key)
-        return bucket
+        seen = self._seen.get(key)
+        if seen is None:
+            return None
+        self._seen.move_to_end(key)
+        return seen.bucket
 
     def remember(self, draw: Draw, bucket: Bucket | None) -> None:
         """Keep what was seen of a bucket; the one not asked for longest makes room."""
@@ -54,10 +76,31 @@ class Till:
         if bucket is None:
             self._seen.pop(key, None)
             return
-        self._seen[key] = bucket
+        offset_ms = bucket.refilled_at_ms - self.clock.monotonic_ms()
+        ahead, before = is_ahead(bucket, self.clock.now_ms()), self._seen.get(key)
+        if before is not None and bucket.refilled_at_ms >= before.bucket.refilled_at_ms:
+            offset_ms, ahead = max(offset_ms, before.offset_ms), ahead or before.ahead
+        self._seen[key] = _Seen(bucket, offset_ms, ahead)
+        self._some_ahead = self._some_ahead or ahead
         self._seen.move_to_end(key)
         if len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
+
+    def reading_ms(self, draw: Draw, bucket: Bucket | None, now_ms: int, monotonic_ms: int) -> int:
+        """What time it is for the bucket when our clocks show that."""
+        ahead = bucket is not None and is_ahead(bucket, now_ms)
+        if bucket is None or not (ahead or self._some_ahead):
+            return now_ms
+        seen = self._seen.get(bucket_key(draw.entity, draw.resource))
+        if seen is None or seen.bucket.refilled_at_ms != bucket.refilled_at_ms:
+            return bucket.refilled_at_ms if ahead else now_ms
+        if not ahead and not seen.ahead:
+            return now_ms
+        return max(now_ms, bucket.refilled_at_ms, seen.offset_ms + monotonic_ms)
+
+    def read_clock_ms(self, draw: Draw, bucket: Bucket | None) -> int:
+        """What time it is for the bucket now."""
+        return self.reading_ms(draw, bucket, self.clock.now_ms(), self.clock.monotonic_ms())
 
     async def pause(self, attempt: int) -> None:
         """Wait before an attempt, counted from 0: not at first, then ever longer."""

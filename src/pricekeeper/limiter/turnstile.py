@@ -86,8 +86,9 @@ class Turnstile:
         """Whether its write is, as far as we know, one that others can't be in the way of."""
         if len(wish.draws) > 1 or wish.record is not None:
             return False  # transactions on one item refuse each other
-        bucket = self._till.recall(wish.draws[0])
-        return isinstance(plan(bucket, wish.draws[0], self._till.clock.now_ms()), Retry)
+        draw = wish.draws[0]
+        bucket = self._till.recall(draw)
+        return isinstance(plan(bucket, draw, self._till.read_clock_ms(draw, bucket)), Retry)
 
     async def _lead(self, chain: _Chain, wish: Wish, followers: Sequence[_Place]) -> None:
         """Go through together, tell the others what came of it, and let the next ones go."""

@@ -6,7 +6,8 @@ path         what it adds                             on condition that
 `create`     the whole item                           there is none
 `normal`     refill less consumption, and moves `rf`  `rf` is as expected, and see there
 `retry`      consumption only                         it is there, and nothing has overflowed
-`adjust`     what a lease used more or less           it counts in the same unit, that is all
+`adjust`     what a lease used more or less           it counts in the same unit, and the debt
+                                                      stays within its bound
 ============ ======================================== =====================================
 
 Balances move by ``ADD`` alone wherever the unit stays the same, so that no write undoes
@@ -91,11 +92,13 @@ def retry(draw: Draw, plan: Retry) -> Update:
 
 
 def adjust(draw: Draw) -> Update:
-    """Add what was used beyond the estimate, or less than it, whatever the balance.
+    """Add what was used beyond the estimate, or less than it.
 
-    A balance may go below zero, or above the capacity; `effective` and `retry` know that.
-    The condition is only that the unit is still the one that we count in. What is used puts the
-    expiry off by the time that it takes to refill.
+    A balance may go above the capacity, and below zero as far as a debt may; `effective` and
+    `retry` know that. The unit must still be the one that we count in. Refill that nobody has
+    settled is left out of account here, since only the stored balance is looked at: then the
+    write is refused though the bucket could bear it, and the refill has to be settled first.
+    What is used puts the expiry off by the time that it takes to refill.
     """
     actions: list[Action] = []
     conditions: list[Condition] = []
@@ -106,6 +109,8 @@ def adjust(draw: Draw) -> Update:
         longest_ms = max(longest_ms, limit.filling_ms(units))
         actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
         conditions.append(attr(TERMS + name).eq(limit.terms))
+        if tokens > 0:
+            conditions.append(attr(STORED + name).ge(units - limit.debt_units_max))
     if longest_ms:
         actions.append(Add(EXPIRY, -(-longest_ms // 1000)))
     key = bucket_key(draw.entity, draw.resource)

@@ -98,11 +98,30 @@ class Policy:
         return self.client.client_id
 
     @property
+    def bucket_entity(self) -> str:
+        """Under which name the limiter keeps the client's buckets and leases.
+
+        It names the life, so that they end with it: a client that is created again starts with
+        full buckets, and no lease from before can touch them.
+        """
+        return _in_life(self.client_id, self.incarnation)
+
+    @property
+    def org_bucket_entity(self) -> str:
+        """The same for the organisation that the client is, or belongs to."""
+        return _in_life(self.client.org.client_id, self.org_incarnation)
+
+    @property
     def scope_key(self) -> str:
         """Whose spend counts: the start of the keys of counters, totals and sticky state."""
         if self.client.app_id is None or self.quota_scope is QuotaScope.ORG:
             return f"ORG#{self.client.org_id}"
         return f"ORG#{self.client.org_id}#APP#{self.client.app_id}"
+
+
+def _in_life(client_id: str, incarnation: str) -> str:
+    """The client in that life; an imported one has no name for its life."""
+    return f"{client_id}@{incarnation}" if incarnation else client_id
 
 
 def org_policy(client: Client, org: OrgSettings, life: Life) -> Policy:

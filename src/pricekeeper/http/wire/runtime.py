@@ -166,7 +166,7 @@ class AcquireBody(Request, frozen=True):
 
 
 class LimitState(Response, frozen=True):
-    """One limit after the call."""
+    """One limit after the call. What remains is below zero where there is a debt."""
 
     remaining: int
     capacity: int
@@ -189,9 +189,13 @@ class AdjustBody(Request, frozen=True):
 
 
 class Adjusted(Response, frozen=True):
-    """The lease that was adjusted."""
+    """The lease that was adjusted, and what it holds now.
+
+    That is less than was asked for if a bucket could not bear all of it: a debt has a bound.
+    """
 
     lease_id: str
+    held: dict[str, int]
 
 
 class LimitList(Response, frozen=True):

@@ -1,0 +1,229 @@
+"""Clocks that leap: a bucket refilled in the future goes on, and nobody gets more than promised."""
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from pricekeeper.clock import ManualClock
+from pricekeeper.limiter import Denial, Lease, Limit, Limiter
+from pricekeeper.limiter.bucket import CLOCKS_APART_MS_MAX
+from pricekeeper.storage import Key, Store
+from pricekeeper.storage.tables import RATE_BUCKETS
+
+DAY_MS = 86_400_000
+TEN = Limit.per_second("n", 10)
+
+
+class OtherClock(ManualClock):
+    """The clock of another instance: it runs with the first and is wrong by so much."""
+
+    def __init__(self, right: ManualClock, wrong_by_ms: int = 0) -> None:
+        super().__init__()
+        self.right = right
+        self.wrong_by_ms = wrong_by_ms
+
+    def now_ms(self) -> int:
+        return self.right.now_ms() + self.wrong_by_ms
+
+    def monotonic_ms(self) -> int:
+        return self.right.monotonic_ms()
+
+
+async def spree(limiter: Limiter, entity: str) -> int:
+    """How many tokens are granted before one is denied."""
+    granted = 0
+    while (await limiter.try_acquire(entity, "r", {"n": 1})).granted:
+        granted += 1
+        assert granted < 1_000, "it is granted for ever"
+    return granted
+
+
+async def refilled_at_ms(store: Store, entity: str) -> int:
+    item = await store.get(RATE_BUCKETS, Key(entity, "r"))
+    assert item is not None
+    moment_ms: int = item["rf"]
+    return moment_ms
+
+
+@pytest.mark.parametrize("leap_ms", [DAY_MS, 3_600_000, CLOCKS_APART_MS_MAX + 1])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "plain"])
+async def test_after_a_leap_ahead_and_back_the_bucket_refills_at_its_rate(
+    make: Callable[..., Limiter], clock: ManualClock, entity: str, leap_ms: int, *, named: bool
+) -> None:
+    """At once and exactly: that long is enough, a millisecond less is not."""
+    limiter = make([TEN])
+
+    async def take(tokens: int) -> Lease | Denial:
+        name = uuid.uuid4() if named else None
+        return await limiter.try_acquire(entity, "r", {"n": tokens}, lease_id=name)
+
+    assert (await take(10)).granted
+    clock.jump_ms(leap_ms)
+    assert (await take(10)).granted
+    clock.jump_ms(-leap_ms)
+
+    denied = await take(5)
+    assert isinstance(denied, Denial)
+    assert denied.retry_after_ms == 500
+    clock.advance_ms(499)
+    assert not (await take(5)).granted
+    clock.advance_ms(1)
+    assert (await take(5)).granted
+    clock.advance_ms(200)
+    assert (await take(2)).granted
+    denied = await take(1)
+    assert isinstance(denied, Denial)
+    assert denied.retry_after_ms == 100
+
+
+async def test_a_clock_that_is_set_back_goes_on_where_it_was(
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
+) -> None:
+    """An hour back, and whoever drained the bucket waits no longer than without that."""
+    limiter = make([TEN])
+    assert await spree(limiter, entity) == 10
+    clock.jump_ms(-3_600_000)
+
+    for _ in range(50):
+        clock.advance_ms(100)
+        assert await spree(limiter, entity) == 1
+
+
+async def test_an_instance_that_sees_such_a_bucket_for_the_first_time_lets_it_refill_from_then_on(
+    make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
+) -> None:
+    """It can't know what has refilled before; its first denial says how long to wait."""
+    leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
+    assert await spree(leapt, entity) == 10
+    late = make([TEN])
+    clock.advance_ms(300)
+
+    denied = await late.try_acquire(entity, "r", {"n": 1})
+    assert isinstance(denied, Denial)
+    assert denied.retry_after_ms == 100
+    clock.advance_ms(100)
+    assert (await late.try_acquire(entity, "r", {"n": 1})).granted
+
+
+@pytest.mark.parametrize("wrong_by_ms", [DAY_MS, -DAY_MS, 90_000, -90_000])
+async def test_a_clock_that_stays_wrong_gains_nothing(
+    make: Callable[..., Limiter],
+    store: Store,
+    clock: ManualClock,
+    entity: str,
+    wrong_by_ms: int,
+) -> None:
+    """Whichever of two clocks is wrong: in ten seconds there is one capacity and what refills.
+
+    Were ``rf`` moved back by the one that believes it to lie in the future, the other would
+    refill the whole of the difference again, each time.
+    """
+    wrong = Limiter(store, clock=OtherClock(clock, wrong_by_ms), limits=[TEN])
+    right = make([TEN])
+    got = await spree(right, entity)
+    for _ in range(100):
+        clock.advance_ms(100)
+        got += await spree(wrong, entity) + await spree(right, entity)
+
+    one_leap = 10 if wrong_by_ms > 0 else 0  # the clock ahead finds a bucket that is full
+    assert got <= 10 + 100 + one_leap
+    assert got >= 0.99 * 100
+
+
+async def test_a_leap_back_refills_nothing_that_the_leap_ahead_has_refilled(
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
+) -> None:
+    """However often it leaps: the clock's own error counts once a leap, the way back nothing."""
+    limiter = make([TEN])
+    got = await spree(limiter, entity)
+    for _ in range(5):
+        clock.jump_ms(DAY_MS)
+        got += await spree(limiter, entity)
+        clock.jump_ms(-DAY_MS)
+        got += await spree(limiter, entity)
+
+    assert got <= 10 + 5 * 10
+
+
+async def test_what_is_told_of_such_a_bucket_is_not_a_day_away(
+    make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
+) -> None:
+    """When it is full again counts from now on."""
+    leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
+    await spree(leapt, entity)
+    stands = (await make([TEN]).peek(entity, "r"))["n"]
+
+    assert (stands.remaining, stands.full_at_ms) == (0, clock.now_ms() + 1_000)
+
+
+async def test_an_adjustment_after_a_leap_is_measured_by_what_has_refilled_since(
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
+) -> None:
+    """The debt ends at its bound, as with any other clock."""
+    limiter = make([TEN])
+    lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())
+    clock.jump_ms(DAY_MS)
+    assert await spree(limiter, entity) == 10
+    clock.jump_ms(-DAY_MS)
+    for _ in range(80):
+        clock.advance_ms(100)
+        assert await spree(limiter, entity) == 1
+    await lease.adjust({"n": 30}, adjustment_id=uuid.uuid4())
+
+    assert lease.held == {"n": 31}
+    denied = await limiter.try_acquire(entity, "r", {"n": 1})
+    assert isinstance(denied, Denial)
+    assert denied.retry_after_ms == 3_100
+
+
+async def test_a_repaired_bucket_goes_on_from_now(
+    make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
+) -> None:
+    """For every instance, also for those that remember it in the future; nothing is refilled."""
+    limiter = make([TEN])
+    leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
+    await leapt.acquire(entity, "r", {"n": 7})
+    assert not (await limiter.try_acquire(entity, "r", {"n": 4})).granted
+
+    (told,) = await make([]).repair(entity, dry_run=True)
+    assert (told.entity, told.resource, told.ahead_ms) == (entity, "r", DAY_MS)
+    assert await refilled_at_ms(store, entity) == clock.now_ms() + DAY_MS
+    assert await make([]).repair(entity) == [told]
+    assert await make([]).repair(entity) == []
+    assert await refilled_at_ms(store, entity) == clock.now_ms()
+    assert await spree(limiter, entity) == 3
+    clock.advance_ms(200)
+    assert await spree(limiter, entity) == 2
+
+
+async def test_repairing_forgives_what_it_cannot_tell_from_a_refill_and_adds_nothing(
+    make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
+) -> None:
+    """A debt, or refill that nobody has settled: the bucket is empty then, and refills."""
+    leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
+    lease = await leapt.acquire(entity, "r", {"n": 10})
+    await lease.adjust({"n": 25})
+    await make([]).repair(entity)
+
+    right = make([TEN])
+    assert await spree(right, entity) == 0
+    clock.advance_ms(100)
+    assert await spree(right, entity) == 1
+    item = await store.get(RATE_BUCKETS, Key(entity, "r"))
+    assert item is not None
+    assert item["tc.n"] == 36
+    assert item["expires_at_epoch"] < (clock.now_ms() + 3 * DAY_MS) // 1_000
+
+
+async def test_a_bucket_within_the_allowed_difference_is_left_alone(
+    make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
+) -> None:
+    """Clocks differ; a little ahead is no mistake."""
+    ahead = Limiter(store, clock=OtherClock(clock, CLOCKS_APART_MS_MAX), limits=[TEN])
+    await spree(ahead, entity)
+
+    assert await make([]).repair(entity) == []
+    denied = await make([TEN]).try_acquire(entity, "r", {"n": 1})
+    assert isinstance(denied, Denial)
+    assert denied.retry_after_ms == CLOCKS_APART_MS_MAX + 100
