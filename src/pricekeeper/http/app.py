@@ -14,7 +14,7 @@ from starlette.routing import Router
 from pricekeeper.bootstrap import Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import require_strong_key
-from pricekeeper.http import aggregates, health, identity, provisioning, runtime
+from pricekeeper.http import aggregates, containment, health, identity, provisioning, runtime
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.draining import readiness_ends_first
 from pricekeeper.http.limits import ApiLimits
@@ -31,6 +31,7 @@ OPERATIONS: Final = (
     *identity.OPERATIONS,
     *aggregates.OPERATIONS,
     *provisioning.OPERATIONS,
+    *containment.OPERATIONS,
     *health.OPERATIONS,
 )
 
