@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.command import Outcome, place_command
-from pricekeeper.cli.drawing import claim_hint, facts, page, rate_limits, table, to_paste, usd
-from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.command import Outcome, YesOption, confirm, place_command
+from pricekeeper.cli.drawing import (
+    claim_hint,
+    facts,
+    frozen_since,
+    page,
+    rate_limits,
+    table,
+    to_paste,
+    usd,
+)
 from pricekeeper.cli.places import Place
 from pricekeeper.cli.settings_input import (
     FileOption,
@@ -37,6 +44,7 @@ orgs = typer.Typer(no_args_is_help=True, help="Organisations.")
 apps = typer.Typer(no_args_is_help=True, help="Apps of an organisation.")
 
 NEW = "new"
+FROZEN = "frozen"
 OrgArgument = Annotated[str, typer.Argument(metavar="ORG", help="The organisation's UUID.")]
 NewOrgArgument = Annotated[
     str, typer.Argument(metavar="ORG", help="The organisation's UUID; 'new' makes one.")
@@ -49,7 +57,6 @@ NameOption = Annotated[str | None, typer.Option("--name", help="What people call
 YamlOption = Annotated[
     bool, typer.Option("--yaml", help="Print a file that 'put --file' takes again.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @place_command(orgs, "put", may_create=True)
@@ -117,14 +124,20 @@ async def list_orgs(place: Place) -> Outcome:
         "timezone",
         "scope",
         "quotas a day",
+        *_frozen_columns(found),
         numbers=["quotas a day"],
-        wraps=["name"],
+        wraps=["name", FROZEN],
     )
     for org in found:
         settings = org["configuration"]
         quotas = usd(sum(settings["quotas"].values()))
         rows.add_row(
-            org["org_id"], org["org_name"], settings["timezone"], settings["quota_scope"], quotas
+            org["org_id"],
+            org["org_name"],
+            settings["timezone"],
+            settings["quota_scope"],
+            quotas,
+            *_frozen_cells(found, org),
         )
     return Outcome(
         found, rows if found else Text("no organisations; see 'pricekeeper org put --help'")
@@ -137,7 +150,7 @@ async def delete_org(place: Place, org: OrgArgument, *, yes: YesOption = False) 
 
     [dim]pricekeeper org delete $ORG --yes[/dim]
     """
-    _confirm(f"End {org} and all of its apps?", yes=yes)
+    confirm(f"End {org} and all of its apps?", yes=yes)
     await place.admin.delete_org(org)
     return Outcome({"org_id": org, "status": "deleted"}, Text(f"{org} is no more"))
 
@@ -193,8 +206,9 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
         "order",
         "quotas a day",
         "sessions",
+        *_frozen_columns(found),
         numbers=["quotas a day", "sessions"],
-        wraps=["name", "order"],
+        wraps=["name", "order", FROZEN],
     )
     for app in found:
         settings = app["configuration"]
@@ -204,6 +218,7 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
             " > ".join(settings["model_ordering"]),
             usd(sum(settings["quotas"].values())),
             str(settings["session_limit"]),
+            *_frozen_cells(found, app),
         )
     return Outcome(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
 
@@ -216,7 +231,7 @@ async def delete_app(
 
     [dim]pricekeeper app delete $ORG chat --yes[/dim]
     """
-    _confirm(f"End the app {app} of {org}?", yes=yes)
+    confirm(f"End the app {app} of {org}?", yes=yes)
     await place.admin.delete_app(org, app)
     answer = {"org_id": org, "app_id": app, "status": "deleted"}
     return Outcome(answer, Text(f"{app} is no more"))
@@ -246,12 +261,18 @@ def _shared(
     }
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise MisusedError("nobody is here to ask; say --yes if it is meant")
-    typer.confirm(question, abort=True, err=True)
+def _frozen_columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A column for freezes, where there is one."""
+    return (FROZEN,) if any("frozen" in one for one in found) else ()
+
+
+def _frozen_cells(
+    found: Sequence[Mapping[str, Any]], one: Mapping[str, Any]
+) -> tuple[Text | str, ...]:
+    """What such a column says of one organisation or app."""
+    if not _frozen_columns(found):
+        return ()
+    return (frozen_since(one["frozen"]) if "frozen" in one else "",)
 
 
 def _picture(answer: Mapping[str, Any]) -> RenderableType:
@@ -279,5 +300,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "sessions": told("session_limit", f"{settings['session_limit']} at most"),
         "tight from": told("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
+    if frozen := answer.get("frozen"):
+        about["frozen"] = frozen_since(frozen)
     heading = Text.assemble((name, "bold"), (status, "green"))
     return page(heading, facts(about), *claim_hint(answer.get("secret_retrieval")))

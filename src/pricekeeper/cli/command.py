@@ -35,6 +35,7 @@ def _where(flag: str, metavar: str, told: str, variable: str, *, read: bool = Fa
     )
 
 
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")]
 StoreOption = Annotated[str | None, _where("--store", "URL", "The store", STORE)]
 ConfigOption = Annotated[str | None, _where("--config", "FILE", "The deployment file", CONFIG)]
@@ -71,18 +72,27 @@ class Outcome:
 
 
 Command: TypeAlias = Callable[..., Awaitable[Outcome]]
+Question: TypeAlias = Callable[[Mapping[str, Any]], str]
+"""What to ask before a command runs, made of its arguments; one of these is ``yes``."""
 Decorator: TypeAlias = Callable[[Command], Command]
 
 
-def place_command(group: typer.Typer, name: str, *, may_create: bool = False) -> Decorator:
+def place_command(
+    group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
+) -> Decorator:
     """A command that works on a service with the provisioning key, or on the store."""
     run = functools.partial(_on_place, may_create=may_create)
-    return _registered(group, name, _KEY_OPTIONS, run)
+    return _registered(group, name, _KEY_OPTIONS, run, asks)
 
 
 def client_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works on a service with a client's credentials, or on the store."""
     return _registered(group, name, _CLIENT_OPTIONS, _on_place)
+
+
+def either_command(group: typer.Typer, name: str) -> Decorator:
+    """A command that works with a client's credentials or the provisioning key, or on the store."""
+    return _registered(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_place)
 
 
 def store_command(group: typer.Typer, name: str) -> Decorator:
@@ -116,6 +126,7 @@ def _registered(
     name: str,
     options: Mapping[str, Any],
     run: Callable[[Command, Target, Mapping[str, Any]], Awaitable[Outcome]],
+    asks: Question | None = None,
 ) -> Decorator:
     def decorate(function: Command) -> Command:
         @functools.wraps(function)
@@ -123,14 +134,25 @@ def _registered(
             target = Target(**{option: given.pop(option) for option in options})
             as_json = given.pop("as_json")
             quiet_logs()
+            if asks is not None:
+                confirm(asks(given), yes=given.pop("yes"))
             outcome = asyncio.run(_awaited(run(function, target, given)))
             show(outcome, as_json=as_json)
 
-        _declare(command, function, options)
+        _declare(command, function, options, asks=asks is not None)
         group.command(name)(command)
         return function
 
     return decorate
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask a person, unless they have said that it is meant."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise exits.MisusedError("nobody is here to ask; say --yes if it is meant")
+    typer.confirm(question, abort=True, err=True)
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:
@@ -155,14 +177,19 @@ async def _awaited(work: Awaitable[Outcome]) -> Outcome:
     return await work
 
 
-def _declare(command: Callable[..., None], function: Command, options: Mapping[str, Any]) -> None:
+def _declare(
+    command: Callable[..., None], function: Command, options: Mapping[str, Any], *, asks: bool
+) -> None:
     """Give the command the signature that Typer reads: the function's own, and the options.
 
-    The first parameter is the place, which does not come from the command line.
+    The first parameter is the place, which does not come from the command line. A command that asks
+    has ``--yes``, which the function does not see.
     """
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
     parameters = [one.replace(annotation=hints[one.name]) for one in own]
+    if asks:
+        parameters += [_keyword("yes", YesOption, default=False)]
     parameters += [_keyword("as_json", Json, default=False)]
     parameters += [_keyword(option, kind, default=None) for option, kind in options.items()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

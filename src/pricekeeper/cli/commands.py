@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from pricekeeper import __version__
-from pricekeeper.cli import access, clients, doctor, prices, upkeep, usage
+from pricekeeper.cli import access, clients, containment, doctor, prices, upkeep, usage
 from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
@@ -115,6 +115,7 @@ app.add_typer(usage.limits, name="limits")
 app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
+app.add_typer(containment.top)
 app.add_typer(upkeep.top)
 app.add_typer(doctor.top)
 
