@@ -23,7 +23,9 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
     What was fetched ahead goes back after a second, and would be counted in whatever runs then.
     """
-    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "token=59,claim=59"}
+    kinds = ("token", "claim", "refresh", "revoke", "provisioning", "aggregates", "selection")
+    limits = ",".join(f"{kind}=119" for kind in kinds)
+    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": limits}
     with running_server(tmp_path_factory.mktemp("metrics"), environment=environment) as server:
         yield Api(server.url)
 
