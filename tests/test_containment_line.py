@@ -1,5 +1,6 @@
 """The line that a containment leaves in the log, whatever became of it."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -26,6 +27,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     ("error", "outcome"),
     [
         (OutcomeUnknownError("the reply was lost"), "unknown"),
+        (asyncio.CancelledError(), "unknown"),
         (StoreUnavailableError("not now"), "failed"),
         (ThrottledError("slow down"), "failed"),
         (NotFoundError("client"), None),
@@ -33,7 +35,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     ids=lambda value: type(value).__name__,
 )
 def test_what_the_store_got_in_the_way_of_is_said(
-    capsys: pytest.CaptureFixture[str], error: Exception, outcome: str | None
+    capsys: pytest.CaptureFixture[str], error: BaseException, outcome: str | None
 ) -> None:
     """So that somebody looks again; what was refused has done nothing and says nothing."""
     with pytest.raises(type(error)), log_containment("freeze", "org-1", BY):

@@ -17,9 +17,10 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from pricekeeper.storage import Store
+from pricekeeper.storage import Set, Store, Update
+from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
-from pricekeeper.tenants import Client, Freeze, Tenants
+from pricekeeper.tenants import Client, Freeze, Tenants, config_key
 from pricekeeper.values import AppId, Attribution, OrgId
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
@@ -157,6 +158,21 @@ class TestWhatHolds:
                 await tenants.freeze(client, DEPLOYMENT)
             with pytest.raises(NotFoundError):
                 await tenants.unfreeze(client, DEPLOYMENT)
+
+
+@pytest.mark.parametrize("stored", [{}, "yes", True, {"reason": None, "frozen_at_epoch": "x"}])
+async def test_a_freeze_that_says_too_little_is_one_all_the_same(
+    tenants: Tenants, app: Client, stored: object
+) -> None:
+    """Somebody wrote it there by hand; the deployment's key lifts it."""
+    key = config_key(app)
+    await tenants._store.update(Update(CONFIG, key, (Set("freeze", stored),)))  # type: ignore[arg-type]
+    with pytest.raises(FrozenError):
+        (await tenants.get(app)).require_unfrozen()
+    with pytest.raises(NotPermittedError):
+        await tenants.unfreeze(app, of_org(app.org_id))
+    assert await tenants.unfreeze(app, DEPLOYMENT)
+    (await tenants.get(app)).require_unfrozen()
 
 
 class TestAuthority:

@@ -6,6 +6,7 @@ the same redacting sink as every other line.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,15 +24,17 @@ def log_containment(
 ) -> Iterator[None]:
     """Write the line when the block has made the change, or if the store got in the way.
 
-    The outcome is ``unknown`` if the store's reply was lost, and ``failed`` if the store could not
-    do all of it. A block that is refused has changed nothing and writes no line. ``details`` is
-    read when the line is written, so the block may add to it.
+    The outcome is ``unknown`` if the store's reply was lost or nobody waited for it, and ``failed``
+    if the store could not do all of it. A block that is refused has changed nothing and writes no
+    line. ``details`` is read when the line is written, so the block may add to it.
     """
     try:
         yield
-    except StoreError as error:
-        outcome = "unknown" if isinstance(error, OutcomeUnknownError) else "failed"
-        _write(action, target, by, outcome, details)
+    except (OutcomeUnknownError, asyncio.CancelledError):
+        _write(action, target, by, "unknown", details)
+        raise
+    except StoreError:
+        _write(action, target, by, "failed", details)
         raise
     _write(action, target, by, "done", details)
 

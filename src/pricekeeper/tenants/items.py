@@ -157,12 +157,18 @@ def freeze_actions(freeze: Freeze | None, version: int) -> tuple[Action, ...]:
 
 
 def freeze_of(item: Item) -> Freeze | None:
-    """The freeze on a client's own item."""
+    """The freeze on a client's own item; one that says too little is a freeze all the same."""
     stored = item.get(FREEZE)
     if stored is None:
         return None
+    told = stored if isinstance(stored, Mapping) else {}
     scope: FreezeScope = "ORG" if item["SK"] == ORG_SORT_KEY else "APP"
-    return Freeze(scope, stored["reason"], stored["frozen_at_epoch"], stored["by_org"])
+    return Freeze(
+        scope,
+        reason=str(told.get("reason", "")),
+        frozen_at_epoch=_epoch(told.get("frozen_at_epoch")) or 0,
+        by_org=told.get("by_org") is True,
+    )
 
 
 def freeze_version(item: Item) -> int:
