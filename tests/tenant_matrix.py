@@ -16,6 +16,11 @@ BODIES: dict[str, Any] = {
     "putOrgOverride": {"model_label": "premium"},
     "putAppOverride": {"model_label": "premium"},
     "putApp": {"app_name": "App"},
+    **{
+        f"{verb}{kind}{what}": {"reason": "leaked"}
+        for kind in ("Org", "App")
+        for verb, what in (("revoke", "Credentials"), ("freeze", ""), ("reset", "Limits"))
+    },
 }
 
 

@@ -21,7 +21,8 @@ FACES = [
     importlib.import_module(name)
     for name in (
         "pricekeeper",
-        *(f"pricekeeper.{layer}" for layer in ("bootstrap", "client", "credentials", "limiter")),
+        *(f"pricekeeper.{layer}" for layer in ("bootstrap", "client", "containment")),
+        *(f"pricekeeper.{layer}" for layer in ("credentials", "limiter")),
         *(f"pricekeeper.{layer}" for layer in ("metering", "pricing", "selection", "sessions")),
         *(f"pricekeeper.{layer}" for layer in ("storage", "telemetry", "tenants", "tokens")),
     )

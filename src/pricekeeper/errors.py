@@ -9,12 +9,14 @@
     ├── ConflictError                  what is asked for contradicts what can't be changed
     ├── RequestIdReusedError           one request id for two different usage records
     ├── NotFoundError                  absent, deleted or another's: nobody can tell which
+    ├── NotPermittedError              whoever asks may do much, but not this
     ├── InvalidClientError             client and secret do not belong together
     ├── OverloadedError                too much costly work is waiting; later may work
     ├── InvalidTokenError              a token that does not count, for whatever reason
     ├── SessionLimitRaceError          other logins of this client kept winning
     ├── RateLimitExceededError         a bucket holds too little: when to come back, or never
     ├── QuotaExceededError             every model's quota is spent until the day ends
+    ├── FrozenError                    an administrator has stopped this organisation or app
     ├── KeyringError                   the signing keys can't be read, written or trusted
     ├── PricingError
     │   ├── DeploymentFileError        the deployment file is refused, field by field
@@ -130,6 +132,12 @@ class NotFoundError(PriceKeeperError):
         self.what = what
 
 
+class NotPermittedError(PriceKeeperError):
+    """The credentials are good, but what is asked for takes others; the message says which."""
+
+    code = "NOT_PERMITTED"
+
+
 class InvalidClientError(PriceKeeperError):
     """The credentials do not open anything. Every cause gives this same answer."""
 
@@ -234,6 +242,22 @@ class QuotaExceededError(PriceKeeperError):
         super().__init__(message)
         self.models = dict(models)
         self.resets_at_ms = resets_at_ms
+
+
+class FrozenError(PriceKeeperError):
+    """An administrator has frozen the client: it gets no model and no tokens until that is lifted.
+
+    ``scope`` is ``ORG`` if its whole organisation is frozen, ``APP`` if the app alone is.
+    """
+
+    code = "FROZEN"
+
+    def __init__(self, scope: str, reason: str, frozen_at_epoch: int) -> None:
+        whose = "the organisation" if scope == "ORG" else "the app"
+        super().__init__(f"{whose} is frozen: {reason}")
+        self.scope = scope
+        self.reason = reason
+        self.frozen_at_epoch = frozen_at_epoch
 
 
 class KeyringError(PriceKeeperError):

@@ -1,19 +1,22 @@
-"""Ids and names with their rules, parsed once at the edge and trusted inside.
+"""Ids, names and reasons with their rules, parsed once at the edge and trusted inside.
 
-Keys of stored items are built from these by joining with ``#``, so no id may contain
+Keys of stored items are built from ids by joining with ``#``, so no id may contain
 one: that is the whole defence against a tenant writing into another tenant's key.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NewType
+from dataclasses import dataclass
+from typing import Final, NewType
 
 from pricekeeper.errors import InvalidValueError
 
 OrgId = NewType("OrgId", str)
 AppId = NewType("AppId", str)
 ModelLabel = NewType("ModelLabel", str)
+
+REASON_LENGTH_MAX: Final = 500
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _APP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
@@ -45,3 +48,27 @@ def parse_model_label(text: str, field: str = "model_label") -> ModelLabel:
             field, "must be 1 to 64 of a-z 0-9 . _ - and start with a letter or digit"
         )
     return ModelLabel(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who asked for a change, from where and why.
+
+    Whatever makes the change is handed this, so that it can be written down with the change.
+    """
+
+    actor: str
+    """Which key it was, by its fingerprint, or which user of the command line. No secret."""
+    address: str
+    request_id: str
+    reason: str | None = None
+    org_id: OrgId | None = None
+    """The organisation whose own key it was; ``None`` for who administers the deployment."""
+
+
+def parse_reason(text: str, field: str = "reason") -> str:
+    """A reason is a line of text for people, without blanks around it."""
+    reason = text.strip() if isinstance(text, str) else ""
+    if not 1 <= len(reason) <= REASON_LENGTH_MAX or not reason.isprintable():
+        raise InvalidValueError(field, f"must be 1 to {REASON_LENGTH_MAX} printable characters")
+    return reason

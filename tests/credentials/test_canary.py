@@ -54,7 +54,7 @@ class Flows:
         planted = (Set("client_secret_hash", stored),)
         await self.store.update(Update(CONFIG, config_key(client), planted))
         await self.new.authenticate(client.client_id, LEGACY)
-        await self.new.end_grace(client)
+        await self.new.revoke_now(client, previous_only=True)
         await self.new.revoke_now(client)
         await self.fail("claim", unclaimed)
 

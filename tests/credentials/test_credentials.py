@@ -218,17 +218,61 @@ class TestRotating:
             await one.credentials.rotate(client, 0)
 
 
+class TestGenerations:
+    """Which tokens a claim leaves: those of the old secret go with it."""
+
+    async def generation(self, one: Instance, client: Client) -> str:
+        return (await one.tenants.policy(client.org_id, client.app_id)).token_generation
+
+    @pytest.mark.parametrize("hours", [0, 1])
+    async def test_a_claim_without_grace_begins_a_new_one(
+        self, one: Instance, client: Client, hours: int
+    ) -> None:
+        """And one with a grace does not; the rotation itself never does."""
+        await one.secret_of(client)
+        first = await self.generation(one, client)
+        rotation = await one.credentials.rotate(client, hours)
+        assert await self.generation(one, client) == first
+        await one.credentials.claim(rotation.retrieval.token.reveal())
+        assert (await self.generation(one, client) == first) == bool(hours)
+
+    async def test_its_moment_never_goes_back(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """Also if an instance whose clock was ahead began the one before."""
+        await one.secret_of(client)
+        clock.shift_ms = 3_600_000
+        await one.credentials.revoke_now(client)
+        ahead = await one.tenants.policy(client.org_id, client.app_id)
+        clock.shift_ms = 0
+        secret = await one.rotated(client, 0)
+        after = await one.tenants.policy(client.org_id, client.app_id)
+        assert after.token_generation != ahead.token_generation
+        assert after.tokens_valid_from_epoch_ms == ahead.tokens_valid_from_epoch_ms
+        assert await one.opens(client, secret)
+
+    async def test_a_claim_still_costs_one_read_and_one_transaction(
+        self, one: Instance, meter: StoreMeter, client: Client
+    ) -> None:
+        """The generation changes with the secret or not at all."""
+        await one.secret_of(client)
+        token = (await one.credentials.rotate(client, 0)).retrieval.token.reveal()
+        meter.clear()
+        await one.credentials.claim(token)
+        assert dict(meter.calls) == {"get": 1, "transact": 1}
+
+
 class TestRevoking:
     async def test_revoking_ends_everything_at_once(
         self, one: Instance, meter: StoreMeter, client: Client
     ) -> None:
-        """Both secrets, a token to be claimed, and everything issued: one write."""
+        """Both secrets, a token to be claimed, and everything issued: one read and one write."""
         secrets = [await one.secret_of(client), await one.rotated(client, 168)]
         pending = (await one.credentials.rotate(client, 0)).retrieval.token
         before = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
         meter.clear()
         await one.credentials.revoke_now(client)
-        assert dict(meter.calls) == {"update": 1}
+        assert dict(meter.calls) == {"batch_get": 1, "update": 1}
         assert [await one.opens(client, secret) for secret in secrets] == [False, False]
         await claim_fails(one, pending)
         after = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
@@ -238,20 +282,26 @@ class TestRevoking:
     async def test_the_grace_can_be_ended_early(
         self, one: Instance, meter: StoreMeter, client: Client
     ) -> None:
-        """The old secret is gone, the new one and its sessions stay; again is no harm."""
+        """The old secret is gone with every token, the new one stays; again is no harm."""
         old, new = await one.secret_of(client), await one.rotated(client, 168)
+        pending = (await one.credentials.rotate(client, 168)).retrieval.token.reveal()
+        before = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
         meter.clear()
-        await one.credentials.end_grace(client)
-        assert dict(meter.calls) == {"update": 1}
+        await one.credentials.revoke_now(client, previous_only=True)
+        assert dict(meter.calls) == {"batch_get": 1, "update": 1}
         assert [await one.opens(client, secret) for secret in (old, new)] == [False, True]
-        await one.credentials.end_grace(client)
+        after = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
+        assert after != before
+        await one.credentials.revoke_now(client, previous_only=True)
+        newest = (await one.credentials.claim(pending)).client_secret
+        assert [await one.opens(client, secret) for secret in (new, newest)] == [True, True]
 
     async def test_nobody_has_nothing_to_revoke(self, one: Instance, client: Client) -> None:
         """And is not brought into being by trying."""
         with pytest.raises(NotFoundError):
             await one.credentials.revoke_now(client)
         with pytest.raises(NotFoundError):
-            await one.credentials.end_grace(client)
+            await one.credentials.revoke_now(client, previous_only=True)
         assert await one.store.get(CONFIG, config_key(client)) is None
 
 

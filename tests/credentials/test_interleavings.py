@@ -119,7 +119,7 @@ class Actor:
                     secret = self.claimed[-1][1].client_secret
                     await process.credentials.authenticate(client.client_id, secret.reveal())
                 elif choice == 9:
-                    await process.credentials.end_grace(client)
+                    await process.credentials.revoke_now(client, previous_only=True)
             except (NotFoundError, InvalidClientError, *UNSURE):
                 continue
 
@@ -156,7 +156,7 @@ async def test_a_token_has_at_most_one_claimant_whatever_happens(
         live = [one for _, one in claimed if await sound.opens(client, one.client_secret)]
         assert len(live) <= 2, seed
         claims += len(claimed)
-    assert claims > len(seeds)
+    assert claims > len(seeds) // 2
     assert len(seeds) < 100 or min(befell.values()) > 10, befell
 
 

@@ -17,7 +17,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Client
+from pricekeeper.tenants import Client, Generation
 
 REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
 REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
@@ -135,22 +135,43 @@ class TestTheRest:
     async def test_ending_the_grace_or_everything_can_be_repeated(
         self, one: Instance, clock: ShiftedClock, client: Client
     ) -> None:
-        """Unknown if the reply is lost; recognised if a second copy meets the first."""
+        """Recognised if the reply is lost, or a second copy meets the first; else unknown."""
+
+        async def end_grace(on: Instance) -> None:
+            await on.credentials.revoke_now(client, previous_only=True)
+
+        async def revoke(on: Instance) -> None:
+            await on.credentials.revoke_now(client)
+
         old, new = await one.secret_of(client), await one.rotated(client, 168)
-        told = await under(REPLY_LOST, one, clock, lambda on: on.credentials.end_grace(client))
+        told = await under(REQUEST_LOST, one, clock, end_grace)
         assert isinstance(told, OutcomeUnknownError)
-        await one.credentials.end_grace(client)
+        assert [await one.opens(client, secret) for secret in (old, new)] == [True, True]
+        assert await under(REPLY_LOST, one, clock, end_grace) is None
         assert [await one.opens(client, secret) for secret in (old, new)] == [False, True]
         newest = await one.rotated(client, 168)
-        assert (
-            await under(SENT_TWICE, one, clock, lambda on: on.credentials.end_grace(client)) is None
-        )
+        assert await under(SENT_TWICE, one, clock, end_grace) is None
         assert [await one.opens(client, secret) for secret in (new, newest)] == [False, True]
-        assert (
-            await under(SENT_TWICE, one, clock, lambda on: on.credentials.revoke_now(client))
-            is None
-        )
+        assert isinstance(await under(REFUSED, one, clock, revoke), StoreUnavailableError)
+        assert isinstance(await under(REQUEST_LOST, one, clock, revoke), OutcomeUnknownError)
+        assert await one.opens(client, newest)
+        assert await under(SENT_TWICE, one, clock, revoke) is None
         assert not await one.opens(client, newest)
+        assert await under(REPLY_LOST, one, clock, revoke) is None
+
+    async def test_a_revocation_that_arrives_late_revokes_nothing_that_came_after_its_repeat(
+        self, one: Instance, clock: ShiftedClock, client: Client
+    ) -> None:
+        """Who heard nothing, revoked again and handed out a new secret is not locked out by it."""
+        await one.secret_of(client)
+        turns = Interleaving(1)
+        store = FaultyStore(one.store, turns, Faults(late_pct=100, spare_reads=True))
+        (told,) = await turns.run(instance(store, clock).credentials.revoke_now(client))
+        assert isinstance(told, OutcomeUnknownError)
+        await one.credentials.revoke_now(client)
+        secret = await one.rotated(client, 0)
+        await store.deliver()
+        assert await one.opens(client, secret)
 
 
 async def test_each_half_of_a_claim_refuses_to_be_made_twice(
@@ -162,7 +183,8 @@ async def test_each_half_of_a_claim_refuses_to_be_made_twice(
     key, now_epoch = credential_items.retrieval_key(token), clock.now_epoch()
     claimable = credential_items.Claimable(client, 0, None)
     new_hash = Peppers(OLD_PEPPER).hash(client.client_id, "secret")
-    operations = credential_items.claim_operations(key, claimable, new_hash, now_epoch)
+    begins = Generation("next", clock.now_ms())
+    operations = credential_items.claim_operations(key, claimable, new_hash, now_epoch, begins)
     await store.transact(operations)
     for half in operations[:2]:
         with pytest.raises(TransactionCancelledError):

@@ -23,7 +23,7 @@ import msgspec
 import schemathesis
 
 from http_fixtures import Api, Tenant
-from pricekeeper.http.wire import common, identity, provisioning, runtime
+from pricekeeper.http.wire import common, containment, identity, provisioning, runtime
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
 
@@ -97,6 +97,8 @@ def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
         body = whole_numbers(case.body)
         mend = BODIES.get(name)
         case.body = body if mend is None else mend(body)
+    if isinstance(case.query, dict) and "reason" in case.query:
+        case.query["reason"] = reason(case.query["reason"])
     if isinstance(case.path_parameters, dict) and "date" in case.path_parameters:
         day = date_of(case.path_parameters["date"])
         if day is not None:
@@ -149,6 +151,18 @@ def org_settings(body: dict[str, Any]) -> dict[str, Any]:
         others = list(limits.get("*", {}).items())[:15]
         body["rate_limits"] = {**limits, "*": {**dict(others), LIMIT_NAME: LIMIT}}
     return settings(body)
+
+
+def reason(text: Any) -> Any:
+    """A reason is printable."""
+    if not fits(text, containment.Reason):
+        return text
+    return "".join(filter(str.isprintable, text)).strip() or "x"
+
+
+def containing(body: dict[str, Any]) -> dict[str, Any]:
+    """Why it is done."""
+    return {**body, "reason": reason(body["reason"])} if "reason" in body else body
 
 
 def usage(body: dict[str, Any]) -> dict[str, Any]:
@@ -217,6 +231,11 @@ BODIES: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "adjustLease": adjustment,
     "issueToken": client,
     "refreshToken": refresh,
+    **{
+        name.format(kind): containing
+        for kind in ("Org", "App")
+        for name in ("revoke{}Credentials", "freeze{}", "reset{}Limits")
+    },
 }
 
 

@@ -23,7 +23,9 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
     What was fetched ahead goes back after a second, and would be counted in whatever runs then.
     """
-    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "token=59,claim=59"}
+    kinds = ("token", "claim", "refresh", "revoke", "provisioning", "aggregates", "selection")
+    limits = ",".join(f"{kind}=119" for kind in kinds)
+    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": limits}
     with running_server(tmp_path_factory.mktemp("metrics"), environment=environment) as server:
         yield Api(server.url)
 
@@ -147,6 +149,27 @@ def test_revocations_by_kind(api: Api, tenant: Tenant) -> None:
     with moves(api, {kind % "client": 1}):
         token = tenant.login(tenant.client_id)["access_token"]
         assert api.call("DELETE", "/auth/sessions", token=token).status == 204
+
+
+def test_what_administrators_end_by_kind(api: Api, tenant: Tenant) -> None:
+    """All credentials of a client, a rotation without grace, a session, all sessions."""
+    kind = 'pricekeeper_revocations_total{kind="%s"}'
+    why = {"reason": "leaked"}
+    with moves(api, {kind % "session": 1, kind % "client": 1}):
+        session = tenant.login(tenant.client_id)["session_id"]
+        assert api.provision("DELETE", f"{tenant.app}/sessions/{session}").status == 204
+        assert api.provision("DELETE", f"{tenant.app}/sessions").status == 204
+    with moves(api, {kind % "rotation": 1, kind % "credentials": 1}):
+        rotate = f"{tenant.app}/credentials/rotate"
+        for hours in (0, 1):
+            made = api.provision("POST", rotate, {"grace_period_hours": hours}).json
+            body = {"token": made["secret_retrieval"]["token"]}
+            assert api.call("POST", "/api/v1/credentials/claim", body).status == 200
+        assert api.provision("POST", f"{tenant.app}/credentials/revoke", why).status == 200
+    with moves(api, {'pricekeeper_problems_total{code="FROZEN"}': 1}):
+        assert api.provision("PUT", f"{tenant.org}/freeze", why).status == 200
+        path = f"{tenant.app}/model-selection"
+        assert api.call("GET", path, token=tenant.org_token).status == 403
 
 
 def test_usage_and_the_size_of_its_commits(api: Api, tenant: Tenant) -> None:

@@ -46,6 +46,7 @@ CODES = {
     "INVALID_MODEL_LABEL": 400,
     "UNAUTHORIZED": 401,
     "FORBIDDEN": 403,
+    "FROZEN": 403,
     "NOT_FOUND": 404,
     "CONFLICT": 409,
     "REQUEST_ID_REUSED": 409,
@@ -65,12 +66,14 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.ConflictError("agg_shard_count", "can't be changed"),
     errors.RequestIdReusedError("7c9e6679-7425-40de-944b-e07fc1f90ae7"),
     errors.NotFoundError("app web of org-1"),
+    errors.NotPermittedError("this takes the deployment's own key"),
     errors.InvalidClientError(),
     errors.OverloadedError("200 hashes are waiting"),
     errors.InvalidTokenError(),
     errors.SessionLimitRaceError([LOST]),
     errors.RateLimitExceededError([RAN_OUT]),
     errors.QuotaExceededError({"premium": 10_050}, NOW_MS + 59_001, "all spent"),
+    errors.FrozenError("APP", "leaked", NOW_MS // 1000),
     errors.KeyringError("signing-keys.json is damaged"),
     errors.DeploymentFileError("config.yaml", [FieldError("models", "is missing")]),
     errors.UnknownModelLabelError("gold", ["premium"]),
@@ -247,6 +250,10 @@ def test_what_the_caller_may_not_know_is_not_told(error: PriceKeeperError) -> No
             errors.QuotaExceededError({"premium": 10_050}, 1_768_003_200_000, ""),
             {"models": {"premium": {"quota_pct": 100.5}}, "retry_after": "2026-01-10T00:00:00Z"},
         ),
+        (
+            errors.FrozenError("ORG", "leaked", 1_768_003_200),
+            {"reason": "leaked", "frozen_at": "2026-01-10T00:00:00Z", "scope": "ORG"},
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -266,10 +273,14 @@ def test_programs_read_the_extras(error: PriceKeeperError, extras: dict[str, Any
         (BearerDeniedError(), 'Bearer realm="pricekeeper", error="invalid_token"'),
         (WrongAudienceError(), 'Bearer realm="pricekeeper", error="insufficient_scope"'),
         (KeyDeniedError(), 'ApiKey realm="pricekeeper"'),
+        (errors.NotPermittedError(), 'ApiKey realm="pricekeeper"'),
+        (errors.FrozenError("ORG", "leaked", 0), None),  # no other credentials would help
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_401_and_a_403_say_how_to_authenticate(error: PriceKeeperError, challenge: str) -> None:
+def test_a_401_and_a_403_say_how_to_authenticate(
+    error: PriceKeeperError, challenge: str | None
+) -> None:
     """RFC 6750: what is wrong with a token if one came, and nothing if none did."""
     assert header(problem_of(error, NOW_MS), b"www-authenticate") == challenge
 

@@ -20,7 +20,14 @@ from serving import running_server
 
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
 # These would take the token away that all the others are tried with.
-ENDING = ("endSessions", "endSession", "deleteOrg", "deleteApp", "revokeToken")
+ENDING = (
+    *("endSessions", "endSession", "deleteOrg", "deleteApp", "revokeToken"),
+    *(
+        name.format(kind)
+        for kind in ("Org", "App")
+        for name in ("revoke{}Credentials", "end{}Sessions", "end{}Session", "freeze{}")
+    ),
+)
 
 
 def run_schemathesis(folder: Path, tenant: Tenant, *arguments: str) -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from pricekeeper.errors import QuotaExceededError, UnknownModelLabelError
+from pricekeeper.errors import FrozenError, QuotaExceededError, UnknownModelLabelError
 from pricekeeper.metering import Metering, Usage
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Reason
 from pricekeeper.storage import Put
 from pricekeeper.storage.tables import STICKY_STATE
-from pricekeeper.tenants import Client, QuotaScope
+from pricekeeper.tenants import Client, Freeze, QuotaScope
 from selection.conftest import CATALOGUE, NOON_MS, GatedStore, SettableClock, World
 from selection.policies import ECONOMY, PREMIUM, QUOTAS, STANDARD, TURBO, policy
 
@@ -40,6 +40,21 @@ async def test_a_normal_day(world: World, app: Client) -> None:
     assert decision.checked_at.isoformat() == "2030-01-15T12:00:00+00:00"
     assert decision.resets_at_ms == MIDNIGHT_MS
     assert await world.sticky_item(mine) == {}
+
+
+async def test_a_frozen_client_gets_no_model(world: World, app: Client) -> None:
+    """Not by what was decided a moment ago, nor by looking closely; its numbers are still told."""
+    mine, selection = policy(client=app), world.instance()
+    await world.spend(mine, {PREMIUM: 123})
+    assert (await selection.select(mine)).label == PREMIUM
+    frozen = replace(mine, freeze=Freeze("APP", "leaked", 7, by_org=False))
+
+    for force_check in (False, True):
+        with pytest.raises(FrozenError, match="the app is frozen: leaked"):
+            await selection.select(frozen, force_check=force_check)
+
+    assert (await selection.assess(frozen)).label == PREMIUM
+    assert (await selection.select(mine)).label == PREMIUM
 
 
 async def test_a_flip_is_recorded_as_the_schema_says(world: World, app: Client) -> None:

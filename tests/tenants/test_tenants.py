@@ -343,7 +343,7 @@ class TestDeleting:
 
 
 class TestTokens:
-    async def test_ending_them_is_one_write(
+    async def test_ending_them_is_one_read_and_one_write(
         self, tenants: Tenants, meter: StoreMeter, clock: ShiftedClock, org_id: OrgId
     ) -> None:
         """And is seen here at once."""
@@ -352,7 +352,7 @@ class TestTokens:
         clock.shift_ms = 5_000
         meter.clear()
         await tenants.end_tokens_issued_before_now(org_id)
-        assert dict(meter.calls) == {"update": 1}
+        assert dict(meter.calls) == {"batch_get": 1, "update": 1}
         after = await tenants.policy(org_id)
         assert after.token_generation != before.token_generation
         gone_by_ms = after.tokens_valid_from_epoch_ms - before.tokens_valid_from_epoch_ms

@@ -98,6 +98,16 @@ async def revoke_secrets(at: Instance, member: Member, _: str, __: str) -> None:
     await at.credentials.revoke_now(member.client)
 
 
+async def revoke_previous(at: Instance, member: Member, _: str, __: str) -> None:
+    """Stop the secret before the present one, and what either was exchanged for."""
+    await at.credentials.revoke_now(member.client, previous_only=True)
+
+
+async def rotate_without_grace(at: Instance, member: Member, _: str, __: str) -> None:
+    rotation = await at.credentials.rotate(member.client, 0)
+    await at.credentials.claim(rotation.retrieval.token.reveal())
+
+
 async def delete(at: Instance, member: Member, _: str, __: str) -> None:
     await at.tenants.delete_org(member.client.org_id)
 
@@ -112,6 +122,8 @@ ENDINGS: dict[str, Callable[[Instance, Member, str, str], Awaitable[None]]] = {
         evict,
         lower_limit,
         revoke_secrets,
+        revoke_previous,
+        rotate_without_grace,
         delete,
     )
 }
@@ -193,12 +205,12 @@ async def test_an_app_falls_with_its_organisation(
 async def test_ending_everything_leaves_what_comes_after(
     here: Instance, there: Instance, org: Member, meter: StoreMeter
 ) -> None:
-    """One write; a login right after it works at once, also where the old state is remembered."""
+    """A login right after it works at once, also where the old state is remembered."""
     before = await org.login(there)
     assert await works(there, before.access_token)
     meter.clear()
     await here.identity.end_all_sessions(org.id)
-    assert meter.calls == {"update": 1}
+    assert meter.calls == {"batch_get": 1, "update": 1}
     after = await org.login(here)
     assert await works(here, after.access_token)
     assert await works(there, after.access_token)

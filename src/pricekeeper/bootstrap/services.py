@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.containment import Containment
 from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Verifier
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
@@ -49,6 +50,7 @@ class Services:
     aggregator: Aggregator
     selection: Selection
     limiter: Limiter
+    containment: Containment
 
 
 @asynccontextmanager
@@ -102,4 +104,5 @@ async def open_services(
             aggregator=Aggregator(store, clock),
             selection=Selection(store, clock, metering, prices),
             limiter=limiter,
+            containment=Containment(tenants, credentials, identity, limiter),
         )

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from pricekeeper.cli import secret_input
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, client_command, place_command
+from pricekeeper.cli.command import Outcome, either_command, place_command
 from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.places import Place
 from pricekeeper.settings import RETRIEVAL_TOKEN
 
+if TYPE_CHECKING:  # a command that only explains itself imports none of this
+    from pricekeeper.client import Admin, PriceKeeper
+    from pricekeeper.tenants import Client
+
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
 overrides = typer.Typer(no_args_is_help=True, help="A model set by hand, until midnight.")
 sessions = typer.Typer(no_args_is_help=True, help="Live sessions of a client.")
+
+OptionalOrg = Annotated[
+    str | None, typer.Argument(metavar="ORG", help="The organisation's UUID; else --client.")
+]
+ClientOption = Annotated[
+    str | None,
+    typer.Option(
+        "--client", metavar="ID", help="As an administrator: org-ORG-app-APP, or org-ORG."
+    ),
+]
 
 
 @place_command(credentials, "rotate")
@@ -34,6 +48,8 @@ async def rotate(
     ] = 24,
 ) -> Outcome:
     """Let a new secret be claimed; the old one works until then, and for the grace.
+
+    With --grace-hours 0 every session and token ends with the claim, a thief's among them.
 
     [dim]pricekeeper credentials rotate $ORG chat --grace-hours 48[/dim]
     """
@@ -132,13 +148,27 @@ async def clear_override(place: Place, org: OrgArgument, app: OptionalApp = None
     return Outcome(answer, done(f"quotas decide for {app or org} again"))
 
 
-@client_command(sessions, "list")
-async def list_sessions(place: Place, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+@either_command(sessions, "list")
+async def list_sessions(
+    place: Place,
+    org: OptionalOrg = None,
+    app: OptionalApp = None,
+    *,
+    client: ClientOption = None,
+) -> Outcome:
     """Show the live sessions of an organisation or app, the oldest first.
 
+    A service asks for the client's own credentials; with --client, for the provisioning key.
+
     [dim]pricekeeper sessions list $ORG chat[/dim]
+
+    [dim]pricekeeper sessions list --client org-$ORG-app-chat[/dim]
     """
-    answer = await place.keeper(client_of(org, app), itself=True).sessions()
+    wanted = _one_client(org, app, client)
+    if client is None:
+        answer = await place.keeper(wanted, itself=True).sessions()
+    else:
+        answer = await place.admin.list_sessions(wanted.org_id, wanted.app_id)
     rows = table("session", "since (UTC)", "last used", "from", "with", wraps=["with"])
     for session in answer["sessions"]:
         mine = " (this command)" if session["current"] else ""
@@ -153,29 +183,65 @@ async def list_sessions(place: Place, org: OrgArgument, app: OptionalApp = None)
     return Outcome(answer, page(heading, rows) if answer["sessions"] else heading)
 
 
-@client_command(sessions, "end")
+@either_command(sessions, "end")
 async def end_session(
     place: Place,
-    org: OrgArgument,
+    org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="The one to end.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="End all of them.")] = False,
+    client: ClientOption = None,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Why, with --client: it is logged."),
+    ] = None,
 ) -> Outcome:
     """End one session, or all: their tokens stop working.
 
+    A service asks for the client's own credentials; with --client, for the provisioning key.
+
     [dim]pricekeeper sessions end $ORG chat --session 000-Zm9vYmFyYmF6cXV4cXV1eA[/dim]
 
-    [dim]pricekeeper sessions end $ORG chat --all[/dim]
+    [dim]pricekeeper sessions end --client org-$ORG-app-chat --all --reason "stolen laptop"[/dim]
     """
     if everything == (session is not None):
         raise MisusedError("say either --session ID or --all")
-    keeper = place.keeper(client_of(org, app), itself=True)
+    if (client is None) != (reason is None):
+        raise MisusedError("--client takes a --reason, and only --client does")
+    wanted = _one_client(org, app, client)
+    if reason is not None:
+        ending = _end_as_admin(place.admin, wanted, session, reason)
+    else:
+        ending = _end_as_client(place.keeper(wanted, itself=True), session)
+    await ending
+    told = "all sessions have ended" if session is None else f"{session} has ended"
+    return Outcome({"status": "ended", "session_id": session}, done(told))
+
+
+async def _end_as_admin(admin: Admin, client: Client, session: str | None, reason: str) -> None:
+    if session is None:
+        await admin.end_sessions(client.org_id, client.app_id, reason=reason)
+    else:
+        await admin.end_session(client.org_id, client.app_id, session_id=session, reason=reason)
+
+
+async def _end_as_client(keeper: PriceKeeper, session: str | None) -> None:
     if session is None:
         await keeper.end_sessions()
-        return Outcome({"status": "ended", "session_id": None}, done("all sessions have ended"))
-    with hint_if_missing("'pricekeeper sessions list' shows those that live"):
-        await keeper.end_session(session)
-    return Outcome({"status": "ended", "session_id": session}, done(f"{session} has ended"))
+    else:
+        with hint_if_missing("'pricekeeper sessions list' shows those that live"):
+            await keeper.end_session(session)
+
+
+def _one_client(org: str | None, app: str | None, client: str | None) -> Client:
+    """The client that the command line names, in one way or the other."""
+    if (org is None) == (client is None):
+        raise MisusedError("say either ORG and APP or --client ID")
+    if client is None:
+        return client_of(org or "", app)
+    from pricekeeper.tenants import parse_client_id  # noqa: PLC0415  # --help needs none
+
+    return parse_client_id(client, "--client")

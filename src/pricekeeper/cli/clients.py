@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +11,15 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.command import Outcome, place_command
-from pricekeeper.cli.drawing import claim_hint, facts, page, rate_limits, to_paste, usd
+from pricekeeper.cli.drawing import (
+    claim_hint,
+    facts,
+    frozen_since,
+    page,
+    rate_limits,
+    to_paste,
+    usd,
+)
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.places import Place
 from pricekeeper.cli.settings_input import (
@@ -37,6 +45,7 @@ orgs = typer.Typer(no_args_is_help=True, help="Organisations.")
 apps = typer.Typer(no_args_is_help=True, help="Apps of an organisation.")
 
 NEW = "new"
+FROZEN = "frozen"
 OrgArgument = Annotated[str, typer.Argument(metavar="ORG", help="The organisation's UUID.")]
 NewOrgArgument = Annotated[
     str, typer.Argument(metavar="ORG", help="The organisation's UUID; 'new' makes one.")
@@ -110,20 +119,27 @@ async def list_orgs(place: Place) -> Outcome:
     [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
     """
     found = await place.admin.list_orgs()
+    frozen = _frozen_columns(found)
     rows = table(
         "organisation",
         "name",
         "timezone",
         "scope",
         "quotas a day",
+        *frozen,
         numbers=["quotas a day"],
-        wraps=["name"],
+        wraps=["name", FROZEN],
     )
     for org in found:
         settings = org["configuration"]
         quotas = usd(sum(settings["quotas"].values()))
         rows.add_row(
-            org["org_id"], org["org_name"], settings["timezone"], settings["quota_scope"], quotas
+            org["org_id"],
+            org["org_name"],
+            settings["timezone"],
+            settings["quota_scope"],
+            quotas,
+            *_frozen_cells(frozen, org),
         )
     return Outcome(
         found, rows if found else Text("no organisations; see 'pricekeeper org put --help'")
@@ -185,14 +201,16 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
     [dim]pricekeeper app list $ORG[/dim]
     """
     found = await place.admin.list_apps(org)
+    frozen = _frozen_columns(found)
     rows = table(
         "app",
         "name",
         "order",
         "quotas a day",
         "sessions",
+        *frozen,
         numbers=["quotas a day", "sessions"],
-        wraps=["name", "order"],
+        wraps=["name", "order", FROZEN],
     )
     for app in found:
         settings = app["configuration"]
@@ -202,6 +220,7 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
             " > ".join(settings["model_ordering"]),
             usd(sum(settings["quotas"].values())),
             str(settings["session_limit"]),
+            *_frozen_cells(frozen, app),
         )
     return Outcome(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
 
@@ -241,6 +260,16 @@ def _shared(
     }
 
 
+def _frozen_columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A column for freezes, where there is one."""
+    return (FROZEN,) if any("frozen" in one for one in found) else ()
+
+
+def _frozen_cells(columns: Sequence[str], one: Mapping[str, Any]) -> tuple[Text | str, ...]:
+    """What such a column says of one organisation or app."""
+    return tuple(frozen_since(one["frozen"]) if "frozen" in one else "" for _ in columns)
+
+
 def _picture(answer: Mapping[str, Any]) -> RenderableType:
     """An organisation or app with all that holds for it."""
     settings = answer["configuration"]
@@ -266,5 +295,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "sessions": told("session_limit", f"{settings['session_limit']} at most"),
         "tight from": told("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
+    if frozen := answer.get("frozen"):
+        about["frozen"] = frozen_since(frozen)
     heading = Text.assemble((harmless(name), "bold"), (harmless(status), "green"))
     return page(heading, facts(about), *claim_hint(answer.get("secret_retrieval")))

@@ -112,6 +112,12 @@ def minute(text: str) -> str:
     return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M")
 
 
+def frozen_since(frozen: Mapping[str, str]) -> Text:
+    """Since when, whether with the whole organisation, and why; the reason is never markup."""
+    whole = "its organisation, " if frozen["scope"] == "ORG" else ""
+    return Text.assemble((f"{whole}since {minute(frozen['at'])}: ", "red"), frozen["reason"])
+
+
 def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
     """Token buckets as the command line writes them."""
     return "  ".join(

@@ -7,6 +7,8 @@ A service that runs on the same store sees a change within thirty seconds.
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -70,6 +72,7 @@ class LocalTransport:
             request_id="local",
             path=path,
             principal=self._principal,
+            actor=local_actor(),
         )
         if operation.body is not None and not operation.reads_body:
             call.body = await read_json(call.request, operation.body)
@@ -175,9 +178,17 @@ def _incoming(request: Request) -> Incoming:
         "path": request.path,
         "query_string": urlencode(request.query).encode(),
         "headers": _JSON,
-        "client": None,
+        "client": ("local", 0),
     }
     return Incoming(scope, receive)
+
+
+def local_actor() -> str:
+    """Who runs this command, as far as the operating system knows."""
+    try:
+        return f"cli/{getpass.getuser()}"
+    except (KeyError, OSError):  # a container may have a user without a name
+        return f"cli/uid-{os.getuid()}"
 
 
 def _principal(client: Client) -> Principal:

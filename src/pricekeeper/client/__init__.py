@@ -19,6 +19,7 @@ from pricekeeper.client.admin import Admin
 from pricekeeper.client.answers import Recorded, Selection
 from pricekeeper.client.calls import ModelCall
 from pricekeeper.client.errors import (
+    ClientFrozenError,
     ForbiddenError,
     MissingError,
     QuotaSpentError,
@@ -34,6 +35,7 @@ from pricekeeper.client.transport import Request, Transport
 
 __all__ = [
     "Admin",
+    "ClientFrozenError",
     "ForbiddenError",
     "Lease",
     "MissingError",

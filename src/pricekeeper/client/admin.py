@@ -1,7 +1,8 @@
-"""Provisioning: organisations, apps, their credentials and overrides.
+"""Provisioning: organisations, apps, their credentials and overrides; and containment.
 
 Answers are the JSON of the REST contract. A write whose reply is lost raises `ReplyLostError`:
-settings can be put again without harm, and a lost retrieval token is replaced by rotating.
+settings can be put again without harm, a lost retrieval token is replaced by rotating, and what
+contains a leaked secret can be repeated.
 """
 
 from __future__ import annotations
@@ -107,6 +108,51 @@ class Admin:
         """Let quotas decide again."""
         await self._ask("DELETE", f"{_client(org_id, app_id)}/model-override")
 
+    async def revoke_credentials(
+        self, org_id: str, app_id: str | None = None, *, reason: str, previous_only: bool = False
+    ) -> dict[str, Any]:
+        """Stop a client's secrets, sessions and tokens at once; `rotate` gives it a secret again.
+
+        With ``previous_only`` its present secret goes on working: what stops is the one before it,
+        whose grace still runs, and every token.
+        """
+        body = {"reason": reason, "secrets": "PREVIOUS" if previous_only else "ALL"}
+        return await self._ask("POST", f"{_client(org_id, app_id)}/credentials/revoke", body)
+
+    async def list_sessions(self, org_id: str, app_id: str | None = None) -> dict[str, Any]:
+        """The live sessions of a client."""
+        return await self._ask("GET", f"{_client(org_id, app_id)}/sessions")
+
+    async def end_session(
+        self, org_id: str, app_id: str | None = None, *, session_id: str, reason: str
+    ) -> None:
+        """End one session of a client, and its tokens."""
+        path = f"{_client(org_id, app_id)}/sessions{path_of(session_id)}"
+        await self._ask("DELETE", path, query={"reason": reason})
+
+    async def end_sessions(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
+        """End every session of a client, and all of its tokens."""
+        path = f"{_client(org_id, app_id)}/sessions"
+        await self._ask("DELETE", path, query={"reason": reason})
+
+    async def freeze(
+        self, org_id: str, app_id: str | None = None, *, reason: str
+    ) -> dict[str, Any]:
+        """Refuse models and tokens to a client, or to an organisation and all of its apps."""
+        path = f"{_client(org_id, app_id)}/freeze"
+        return await self._ask("PUT", path, {"reason": reason}, repeatable=True)
+
+    async def unfreeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
+        """Lift a client's own freeze, if it has one."""
+        await self._ask("DELETE", f"{_client(org_id, app_id)}/freeze", query={"reason": reason})
+
+    async def reset_limits(
+        self, org_id: str, app_id: str | None = None, *, reason: str
+    ) -> dict[str, Any]:
+        """Fill the token buckets of a client; an organisation's without those of its apps."""
+        path = f"{_client(org_id, app_id)}/limits/reset"
+        return await self._ask("POST", path, {"reason": reason})
+
     async def close(self) -> None:
         await self._transport.close()
 
@@ -117,9 +163,15 @@ class Admin:
         await self.close()
 
     async def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        repeatable: bool = False,
     ) -> dict[str, Any]:
-        request = Request(method, path, body=body, repeatable=method == "GET")
+        request = Request(method, path, query or {}, body, repeatable or method == "GET")
         answer: dict[str, Any] | None = await self._transport.send(request)
         return answer or {}
 

@@ -5,6 +5,7 @@
     ServiceError                 any answer that is a problem
     ├── RejectedError            400, 409, 413...: what was sent is wrong; ``errors`` says where
     ├── ForbiddenError           401, 403: credentials are missing, wrong, or not for this
+    │   └── ClientFrozenError    403: an administrator has frozen the organisation or the app
     ├── MissingError             404: absent, deleted or another's, nobody can tell which
     ├── RateLimitedError         429: too fast; ``violations`` say which limit, and until when
     ├── QuotaSpentError          429: every model's quota is spent until ``resets_at``
@@ -72,6 +73,28 @@ class RejectedError(ServiceError):
 
 class ForbiddenError(ServiceError):
     """The credentials are missing, wrong, or not for this."""
+
+
+class ClientFrozenError(ForbiddenError):
+    """An administrator has frozen the organisation or the app; trying again does not help.
+
+    It gets no model and no tokens. What was used can still be recorded, and leases settled.
+    """
+
+    @property
+    def reason(self) -> str:
+        """Why, in the administrator's words."""
+        return str(self.problem.extras.get("reason", ""))
+
+    @property
+    def scope(self) -> str:
+        """``ORG`` if the whole organisation is frozen, ``APP`` if the app alone is."""
+        return str(self.problem.extras.get("scope", ""))
+
+    @property
+    def frozen_at(self) -> str:
+        """Since when, RFC 3339."""
+        return str(self.problem.extras.get("frozen_at", ""))
 
 
 class MissingError(ServiceError):
@@ -147,6 +170,8 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ServiceErr
     problem = _problem(status, headers.get("Retry-After", ""), body)
     if problem.code == "QUOTA_EXCEEDED":
         return QuotaSpentError(problem)
+    if problem.code == "FROZEN":
+        return ClientFrozenError(problem)
     is_rejection = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
     kind = _KINDS.get(status, RejectedError if is_rejection else ServiceError)
     return kind(problem)

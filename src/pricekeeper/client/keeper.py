@@ -102,7 +102,8 @@ class PriceKeeper:
     async def select(self, *, force_check: bool = False) -> Selection:
         """The model to call now, asked anew when the last answer has had its time.
 
-        ``force_check`` sums the counters now. `QuotaSpentError` if there is no model today.
+        ``force_check`` sums the counters now. `QuotaSpentError` if there is no model today,
+        `ClientFrozenError` if an administrator has frozen the app.
         """
         now_ms = self._clock.monotonic_ms()
         if self._selected is not None and now_ms < self._keep_until_ms and not force_check:

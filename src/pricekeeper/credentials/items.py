@@ -30,8 +30,8 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
-from pricekeeper.tenants import Client, config_key
-from pricekeeper.tenants.items import SECRET_CREATED_AT
+from pricekeeper.tenants import Client, Generation, config_key
+from pricekeeper.tenants.items import SECRET_CREATED_AT, end_tokens_actions, time_moves_on
 from pricekeeper.values import AppId, OrgId
 
 RETRIEVAL_SECS: Final = 600
@@ -46,6 +46,8 @@ REVOKED: Final[tuple[Action, ...]] = tuple(
     for name in (SECRET_HASH, SECRET_CREATED_AT, PREVIOUS_HASH, GRACE_ENDS_AT, CLAIMABLE)
 )
 """No secret lives any more, and none can be claimed."""
+GRACE_ENDED: Final[tuple[Action, ...]] = (Remove(PREVIOUS_HASH), Remove(GRACE_ENDS_AT))
+"""The replaced secret lives no more; the present one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,13 @@ def claimable_of(item: Item | None) -> Claimable | None:
 
 
 def claim_operations(
-    key: str, claimable: Claimable, new_hash: str, now_epoch: int
+    key: str, claimable: Claimable, new_hash: str, now_epoch: int, generation: Generation
 ) -> tuple[Write, ...]:
     """Use the token up, and put the new secret in force: all or nothing.
 
-    The token's own operation comes first, the client's second, as `claim` expects.
+    If no earlier secret is left then, neither is anything that one was exchanged for: the token
+    generation begins with the claim. The token's own operation comes first, the client's second,
+    as `claim` expects.
     """
     use = Update(
         SECRET_RETRIEVAL_TOKENS,
@@ -119,17 +123,19 @@ def claim_operations(
         (Set("used", value=True), Set("used_at_epoch", now_epoch)),
         attr("used").eq(value=False) & attr("expires_at_epoch").gt(now_epoch),
     )
-    replace = Update(
-        CONFIG,
-        config_key(claimable.client),
-        (
-            Set(SECRET_HASH, new_hash),
-            Set(SECRET_CREATED_AT, now_epoch),
-            Remove(CLAIMABLE),
-            *_previous(claimable, now_epoch),
-        ),
-        attr(CLAIMABLE).eq(key) & is_still(SECRET_HASH, claimable.replaces),
+    ends_at_epoch = grace_ends_at(claimable, now_epoch)
+    condition = attr(CLAIMABLE).eq(key) & is_still(SECRET_HASH, claimable.replaces)
+    actions: tuple[Action, ...] = (
+        Set(SECRET_HASH, new_hash),
+        Set(SECRET_CREATED_AT, now_epoch),
+        Remove(CLAIMABLE),
     )
+    if ends_at_epoch is None:
+        actions += (*GRACE_ENDED, *end_tokens_actions(generation))
+        condition &= time_moves_on(generation)
+    else:
+        actions += (Set(PREVIOUS_HASH, claimable.replaces), Set(GRACE_ENDS_AT, ends_at_epoch))
+    replace = Update(CONFIG, config_key(claimable.client), actions, condition)
     return (use, replace, *org_stands(claimable.client))
 
 
@@ -150,10 +156,3 @@ def org_stands(client: Client) -> tuple[Check, ...]:
 def is_still(name: str, value: str | None) -> Condition:
     """The attribute is what was read, or is not there if nothing was."""
     return attr(name).absent() if value is None else attr(name).eq(value)
-
-
-def _previous(claimable: Claimable, now_epoch: int) -> tuple[Action, Action]:
-    ends_at_epoch = grace_ends_at(claimable, now_epoch)
-    if ends_at_epoch is None:
-        return Remove(PREVIOUS_HASH), Remove(GRACE_ENDS_AT)
-    return Set(PREVIOUS_HASH, claimable.replaces), Set(GRACE_ENDS_AT, ends_at_epoch)

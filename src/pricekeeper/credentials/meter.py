@@ -24,8 +24,20 @@ class CredentialsMeter:
     retrievals_refused: int = 0
     """Claims with a token that is mistyped, unknown, used, replaced or expired."""
 
+    revoked: int = 0
+    """Times that an administrator revoked a client's secrets, and its tokens with them."""
+
+    rotated_out: int = 0
+    """Claims that ended every token of a client, because the old secret had no grace."""
+
     secrets_created_at_epoch: dict[Client, int] = field(default_factory=dict)
     """When the present secret of a client was claimed, by client."""
+
+    def note_claim(self, client: Client, now_epoch: int, *, ended_tokens: bool) -> None:
+        """Note a retrieval token that was turned into a secret just now."""
+        self.retrievals_claimed += 1
+        self.rotated_out += ended_tokens
+        self.note_secret(client, now_epoch)
 
     def note_secret(self, client: Client, created_at_epoch: int | None) -> None:
         """Note how old a client's secret is, if that is known."""

@@ -12,6 +12,7 @@ it is compared with the hash of the organisation that is asked for.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import uuid
 from typing import Final
@@ -39,6 +40,7 @@ from pricekeeper.values import OrgId
 KEY_PREFIX: Final = "pkp_"
 KEY_LENGTH_MAX: Final = 512
 HASH: Final = "provisioning_api_key_hash"
+FINGERPRINT_LENGTH: Final = 12
 
 _ORG_BITS: Final = 128
 _ORG_LENGTH: Final = 22
@@ -81,6 +83,14 @@ class ProvisioningKeys:
         """Stop the organisation's key from working, if it has one: one write."""
         await self._write(org_id, Remove(HASH), None)
         _log.info("provisioning_key_withdrawn", org_id=org_id)
+
+    def fingerprint(self, key: str) -> str:
+        """A name for a key, the deployment's own or an organisation's, that tells nothing of it.
+
+        Without the pepper nobody can tell whether a guess at the key has this name.
+        """
+        digest = hashlib.sha256(self._peppers.hash("fingerprint", key).encode()).hexdigest()
+        return digest[:FINGERPRINT_LENGTH]
 
     async def find_org(self, key: str, asked_for: OrgId | None) -> OrgId | None:
         """The organisation that this is the key of, if it is one: at most one read.

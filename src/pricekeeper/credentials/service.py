@@ -33,19 +33,28 @@ from pricekeeper.credentials.secret import (
 from pricekeeper.credentials.upgrading import StoredHash, hash_anew
 from pricekeeper.credentials.verification import Verifier
 from pricekeeper.errors import (
-    ConditionFailedError,
     ContendedError,
     InvalidClientError,
     InvalidValueError,
     NotFoundError,
     OutcomeUnknownError,
     ReasonCode,
-    StoreError,
     TransactionCancelledError,
 )
-from pricekeeper.storage import ITEM_EXISTS, Item, Key, Remove, Set, Store, Update, Write, attr
+from pricekeeper.storage import ITEM_EXISTS, Item, Key, Set, Store, Update, Write
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
-from pricekeeper.tenants import Client, Enrolment, Policy, Tenants, config_key, parse_client_id
+from pricekeeper.tenants import (
+    Client,
+    Enrolment,
+    Generation,
+    Policy,
+    Tenants,
+    config_key,
+    parse_client_id,
+)
+from pricekeeper.tenants.generations import random_name
+from pricekeeper.tenants.items import TOKENS_VALID_FROM
+from pricekeeper.tenants.reading import read_back
 
 GRACE_HOURS_MAX: Final = 168
 ATTEMPTS_MAX: Final = 8
@@ -172,8 +181,9 @@ class Credentials:
     async def rotate(self, client: Client, grace_period_hours: int) -> Rotation:
         """Let a new secret be claimed: one read and one transaction.
 
-        The present secret goes on working until then, and for the grace from then on. A
-        retrieval token that was issued before and not claimed is worthless now.
+        The present secret goes on working until then, and for the grace from then on. Without a
+        grace, every token of the client ends with the claim as well. A retrieval token that was
+        issued before and not claimed is worthless now.
         """
         if type(grace_period_hours) is not int or not 0 <= grace_period_hours <= GRACE_HOURS_MAX:
             raise InvalidValueError(
@@ -207,59 +217,53 @@ class Credentials:
         return Claim(key, claimable)
 
     async def complete_claim(self, claim: Claim) -> Claimed:
-        """Mint the secret, unless somebody else was faster: one transaction."""
+        """Mint the secret, unless somebody else was faster: one transaction.
+
+        Without a grace, every token that the replaced secret was exchanged for ends with this.
+        """
         key, claimable = claim.key, claim.claimable
-        client_id = claimable.client.client_id
+        client, client_id = claimable.client, claim.client_id
         secret = mint(CLIENT_SECRET, self._entropy)
         new_hash = self._peppers.hash(client_id, secret.reveal())
+        generation, since_ms = random_name(), 0
         for _ in range(ATTEMPTS_MAX):
             now_epoch = self._now_epoch()
-            operations = items.claim_operations(key, claimable, new_hash, now_epoch)
+            since_ms = max(since_ms, self._clock.now_ms())
+            begins = Generation(generation, since_ms)
+            operations = items.claim_operations(key, claimable, new_hash, now_epoch, begins)
             try:
                 await self._store.transact(operations)
             except TransactionCancelledError as cancelled:
                 replaced = _still_claimable(key, claimable, cancelled)
                 if replaced is None:
                     raise self._not_claimable("used or replaced") from cancelled
-                claimable = replaced
+                claimable, latest_ms = replaced
+                since_ms = max(since_ms, latest_ms)
                 continue
             except OutcomeUnknownError as lost:
-                if await self._attribute(claimable.client, items.SECRET_HASH, lost) != new_hash:
+                if await self._attribute(client, items.SECRET_HASH, lost) != new_hash:
                     raise
-            self.meter.retrievals_claimed += 1
-            self.meter.note_secret(claimable.client, now_epoch)
-            _log.info("secret_claimed", client_id=client_id)
-            return Claimed(client_id, secret, items.grace_ends_at(claimable, now_epoch))
+            finally:
+                self._tenants.forget(client)
+            ends_at_epoch = items.grace_ends_at(claimable, now_epoch)
+            ended = ends_at_epoch is None and claimable.replaces is not None
+            self.meter.note_claim(client, now_epoch, ended_tokens=ended)
+            _log.info("secret_claimed", client_id=client_id, ended_tokens=ended)
+            return Claimed(client_id, secret, ends_at_epoch)
         raise ContendedError(f"{client_id}: its secret kept changing")
 
-    async def end_grace(self, client: Client) -> None:
-        """Stop the replaced secret from working, now: one write."""
-        operation = Update(
-            CONFIG,
-            config_key(client),
-            (Remove(items.PREVIOUS_HASH), Remove(items.GRACE_ENDS_AT)),
-            attr(items.PREVIOUS_HASH).exists(),
-        )
-        try:
-            await self._store.update(operation)
-        except ConditionFailedError as failure:
-            if failure.item is None:
-                raise NotFoundError(client.client_id) from failure
-        except OutcomeUnknownError as lost:
-            if lost.item is None or items.PREVIOUS_HASH in lost.item:
-                raise
-        _log.info("secret_grace_ended", client_id=client.client_id)
+    async def revoke_now(self, client: Client, *, previous_only: bool = False) -> None:
+        """Stop the client's secrets and everything they were exchanged for: one read, one write.
 
-    async def revoke_now(self, client: Client) -> None:
-        """Stop every secret, retrieval token and issued token of the client, now: one write.
-
-        A rotation gives it a secret again. Sent again after an `OutcomeUnknownError` this
-        does no harm; a copy that arrives late revokes what was claimed in between.
+        Its retrieval tokens stop with them; a rotation gives it a secret again. With
+        ``previous_only`` the present secret, and what can be claimed, stay: what stops is the
+        secret that a rotation has replaced and whose grace still runs, and every token, since
+        nobody can tell by which of the two it was got. Repeating it does no harm.
         """
-        await self._tenants.end_tokens_issued_before_now(
-            client.org_id, client.app_id, also=items.REVOKED
-        )
-        _log.info("secrets_revoked", client_id=client.client_id)
+        also = items.GRACE_ENDED if previous_only else items.REVOKED
+        await self._tenants.end_tokens_issued_before_now(client.org_id, client.app_id, also=also)
+        self.meter.revoked += 1
+        _log.info("secrets_revoked", client_id=client.client_id, previous_only=previous_only)
 
     async def _make_claimable(
         self, key: str, claimable: Claimable, item: Item, now_epoch: int
@@ -284,15 +288,8 @@ class Credentials:
         return True
 
     async def _attribute(self, client: Client, name: str, lost: OutcomeUnknownError) -> str | None:
-        """What the client's item has there, asked because a reply was lost.
-
-        Finding our own random value proves that the write was made. If it can't be read, the
-        outcome stays as unknown as it was.
-        """
-        try:
-            item = await self._store.get(CONFIG, config_key(client))
-        except StoreError as error:
-            raise lost from error
+        """What the client's item has there, asked because a reply was lost."""
+        item = await read_back(self._store, client, lost)
         return None if item is None else item.get(name)
 
     def _new_retrieval(self) -> tuple[str, Retrieval, int]:
@@ -318,8 +315,12 @@ def _impossible(secret: str) -> bool:
 
 def _still_claimable(
     key: str, claimable: Claimable, cancelled: TransactionCancelledError
-) -> Claimable | None:
-    """What to try next, if the claim stands and only the secret it replaces was hashed anew."""
+) -> tuple[Claimable, int] | None:
+    """What to try next, if the claim stands and only what it replaces has changed.
+
+    The secret may have been hashed anew, or a token generation may have begun by a clock that is
+    ahead of ours: then that is the moment to begin the next one at.
+    """
     item = cancelled.reasons[1].item
     lost = [
         reason.code is ReasonCode.CONDITION_FAILED
@@ -328,4 +329,5 @@ def _still_claimable(
     ]
     if any(lost) or item is None or item.get(items.CLAIMABLE) != key:
         return None
-    return replace(claimable, replaces=item.get(items.SECRET_HASH))
+    latest_ms: int = item.get(TOKENS_VALID_FROM, 0)
+    return replace(claimable, replaces=item.get(items.SECRET_HASH)), latest_ms

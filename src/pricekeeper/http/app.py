@@ -15,7 +15,15 @@ from starlette.routing import Router
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
-from pricekeeper.http import aggregates, connections, health, identity, provisioning, runtime
+from pricekeeper.http import (
+    aggregates,
+    connections,
+    containment,
+    health,
+    identity,
+    provisioning,
+    runtime,
+)
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.collecting import calm_collector
 from pricekeeper.http.draining import readiness_ends_first
@@ -36,6 +44,7 @@ OPERATIONS: Final = (
     *identity.OPERATIONS,
     *aggregates.OPERATIONS,
     *provisioning.OPERATIONS,
+    *containment.OPERATIONS,
     *health.OPERATIONS,
 )
 

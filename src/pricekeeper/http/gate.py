@@ -116,10 +116,13 @@ async def _provisioner(call: Call) -> str:
     if call.api_limits.bar_of(address, now_ms, of_keys=True) is not None:
         await count_failure(call, of_keys=True)
     wanted = call.services.settings.provisioning_key
+    keys = call.services.provisioning_keys
     if wanted is not None and _same(given, wanted):
+        call.actor = f"deployment-key/{keys.fingerprint(given)}"
         return f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
-    call.key_org_id = await call.services.provisioning_keys.find_org(given, _org_in_path(call))
+    call.key_org_id = await keys.find_org(given, _org_in_path(call))
     if call.key_org_id is not None:
+        call.actor = f"org-key/{call.key_org_id}/{keys.fingerprint(given)}"
         return f"key/{call.key_org_id}"
     await count_failure(call, of_keys=True)
     raise KeyDeniedError("X-API-Key is wrong", guess=True)

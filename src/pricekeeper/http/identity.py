@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pricekeeper.credentials import Authenticated
@@ -20,6 +21,7 @@ from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, rfc3339
 from pricekeeper.http.wire import identity as wire
 from pricekeeper.http.wire.common import OAuthError
+from pricekeeper.sessions import Session
 from pricekeeper.tenants import parse_client_id
 from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
 
@@ -100,6 +102,11 @@ async def list_sessions(call: Call) -> Answer:
     tenants = call.services.tenants
     policy = await tenants.registered_policy(principal.org_id, principal.app_id)
     sessions = await call.services.identity.list_sessions(principal.client_id)
+    return session_list(sessions, policy.session_limit, principal.session_id)
+
+
+def session_list(sessions: Sequence[Session], limit: int, current_id: str = "") -> Answer:
+    """Live sessions as they are shown; ``current_id`` is the one that asks."""
     answers = [
         wire.SessionAnswer(
             session_id=str(session.id),
@@ -108,11 +115,11 @@ async def list_sessions(call: Call) -> Answer:
             expires_at=rfc3339(session.ends_at_epoch * 1000),
             user_agent=session.labels.user_agent,
             address=session.labels.address,
-            current=str(session.id) == principal.session_id,
+            current=str(session.id) == current_id,
         )
         for session in sessions
     ]
-    return Answer(200, wire.SessionList(answers, policy.session_limit), NO_STORE)
+    return Answer(200, wire.SessionList(answers, limit), NO_STORE)
 
 
 async def end_session(call: Call) -> Answer:

@@ -172,6 +172,8 @@ class Observer:
                 "evicted": sessions.evicted,
                 "reused": sessions.reused,
                 "client": identity.clients_ended,
+                "credentials": credentials.revoked,
+                "rotation": credentials.rotated_out,
             },
         )
         self.metrics.carry(

@@ -38,7 +38,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 _MEANINGS: Final = {
     400: "The request is malformed; every bad field is named.",
     401: "Valid credentials are needed.",
-    403: "These credentials are not for this.",
+    403: "These credentials are not for this; with the code FROZEN: an administrator froze it.",
     404: "There is no such resource, or it is another's.",
     405: "The path does not take this method.",
     409: "It contradicts what is there.",

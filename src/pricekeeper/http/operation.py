@@ -73,6 +73,8 @@ class Call(msgspec.Struct):
     body: Any = None
     key_org_id: OrgId | None = None
     """Of the organisation whose own provisioning key came; ``None`` for the deployment's key."""
+    actor: str = ""
+    """Which key came, by its fingerprint; or which user of the command line."""
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
 

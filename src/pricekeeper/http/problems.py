@@ -114,6 +114,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.InvalidValueError: (400, "INVALID_REQUEST"),
     errors.InvalidConfigError: (400, None),
     errors.NotFoundError: (404, None),
+    errors.NotPermittedError: (403, "FORBIDDEN"),
     errors.ConflictError: (409, None),
     errors.RequestIdReusedError: (409, None),
     errors.UnknownModelLabelError: (400, None),
@@ -121,6 +122,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.UnpricedUsageError: (400, "INVALID_REQUEST"),
     errors.QuotaExceededError: (429, None),
     errors.RateLimitExceededError: (429, None),
+    errors.FrozenError: (403, None),
     errors.InvalidClientError: (401, "UNAUTHORIZED"),
     errors.InvalidTokenError: (401, "UNAUTHORIZED"),
     # What passes.
@@ -163,7 +165,7 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if status == 503:  # noqa: PLR2004 - it reads better as the number everybody knows
         headers = ((b"retry-after", b"%d" % RETRY_SECS),)
-    elif status in (401, 403):
+    elif status in (401, 403) and not isinstance(error, errors.FrozenError):
         headers = ((b"www-authenticate", _challenge(error)),)
     elif isinstance(error, (errors.RateLimitExceededError, errors.QuotaExceededError)):
         headers = ((b"retry-after", b"%d" % _wait_secs(error, now_ms)),)
@@ -179,7 +181,7 @@ def _challenge(error: errors.PriceKeeperError) -> bytes:
         return _INVALID_TOKEN
     if isinstance(error, WrongAudienceError):
         return _KEY if error.by_key else _WRONG_SCOPE
-    return _KEY if isinstance(error, KeyDeniedError) else _BEARER
+    return _KEY if isinstance(error, (KeyDeniedError, errors.NotPermittedError)) else _BEARER
 
 
 def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
@@ -243,6 +245,11 @@ def _quota(error: errors.QuotaExceededError) -> dict[str, Any]:
     return {"models": models, "retry_after": rfc3339(error.resets_at_ms)}
 
 
+def _frozen(error: errors.FrozenError) -> dict[str, Any]:
+    frozen_at = rfc3339(error.frozen_at_epoch * 1000)
+    return {"reason": error.reason, "frozen_at": frozen_at, "scope": error.scope}
+
+
 def _rate(error: errors.RateLimitExceededError) -> dict[str, Any]:
     return {
         "violations": [
@@ -272,5 +279,6 @@ _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     errors.ModelMismatchError: _field_extra,
     errors.UnpricedUsageError: _field_extra,
     errors.QuotaExceededError: _quota,
+    errors.FrozenError: _frozen,
     errors.RateLimitExceededError: _rate,
 }

@@ -13,7 +13,7 @@ from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.wire import provisioning as wire
 from pricekeeper.http.wire.common import APP_ID
 from pricekeeper.metering import next_midnight_ms, org_day
-from pricekeeper.tenants import Client, Policy
+from pricekeeper.tenants import Client, Freeze, Policy
 from pricekeeper.values import OrgId, parse_app_id, parse_model_label, parse_org_id
 
 PAGE_DEFAULT: Final = 100
@@ -205,6 +205,11 @@ def _retrieval(retrieval: Retrieval) -> wire.SecretRetrieval:
     )
 
 
+def frozen_answer(freeze: Freeze) -> wire.Frozen:
+    """The freeze as answers show it."""
+    return wire.Frozen(freeze.reason, rfc3339(freeze.frozen_at_epoch * 1000), freeze.scope)
+
+
 def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
     """What an answer says beyond the settings: times, and after a PUT what came of it."""
     more: dict[str, Any] = {
@@ -213,6 +218,8 @@ def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
     }
     if policy.client_secret_created_at_epoch is not None:
         more["client_secret_created_at"] = rfc3339(policy.client_secret_created_at_epoch * 1000)
+    if policy.freeze is not None:
+        more["frozen"] = frozen_answer(policy.freeze)
     if provisioned is not None:
         more["status"] = "created" if provisioned.created else "updated"
         if provisioned.retrieval is not None:

@@ -81,6 +81,7 @@ async def record_batch(call: Call) -> Answer:
 async def acquire(call: Call) -> Answer:
     """Take tokens from the buckets of a label, all or nothing."""
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    policy.require_unfrozen()
     body: wire.AcquireBody = call.body
     catalogue = call.services.prices.catalogue
     if body.resource not in catalogue:

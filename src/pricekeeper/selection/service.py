@@ -94,7 +94,11 @@ class Selection:
         self._deciding: dict[Client, tuple[Policy, asyncio.Task[Decision]]] = {}
 
     async def select(self, policy: Policy, *, force_check: bool = False) -> Decision:
-        """The model to call now; raises `QuotaExceededError` if every quota is exhausted."""
+        """The model to call now; raises `QuotaExceededError` if every quota is exhausted.
+
+        Raises `FrozenError` if an administrator has frozen the client.
+        """
+        policy.require_unfrozen()
         decision = await self.assess(policy, force_check=force_check)
         if decision.label is None:
             raise decision.exhausted()
@@ -102,6 +106,8 @@ class Selection:
 
     async def assess(self, policy: Policy, *, force_check: bool = False) -> Decision:
         """As `select`, but a decision that there is no model is returned like any other.
+
+        It is made for frozen clients, too.
 
         ``force_check`` looks at the counters, and at no decision that is remembered. The sum is
         at most a second old, and has in it all that this process has counted.

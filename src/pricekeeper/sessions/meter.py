@@ -10,7 +10,7 @@ class SessionsMeter:
     """What one instance has ended, and why."""
 
     ended: int = 0
-    """By their own client."""
+    """By their own client, or by an administrator."""
 
     evicted: int = 0
     """To make room for a newer one, or because the limit was lowered."""

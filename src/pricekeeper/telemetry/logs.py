@@ -34,6 +34,7 @@ _SECRET: Final = re.compile(
 """Nothing that may fail follows a repetition without a bound, unless the repetition gives nothing
 back: so the text of a line, which a caller may have chosen, is looked at once and not again from
 each of its characters."""
+_OURS: Final = re.compile(rb"eyJ[A-Za-z0-9_.-]{8,}|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}")
 _SIGNS: Final = (b"eyj", b"pk", b"bearer", b"basic")
 """Every secret has one of these in it, in lower case: without any, there is no need to search."""
 _HIDDEN: Final = b"[redacted]"
@@ -46,6 +47,15 @@ def redacted(line: bytes) -> bytes:
         line = line.replace(secret, _HIDDEN)
     lowered = line.lower()
     return _SECRET.sub(_HIDDEN, line) if any(sign in lowered for sign in _SIGNS) else line
+
+
+def contains_secret(text: str) -> bool:
+    """Whether a token or a secret of ours is in the text, or what is known to be secret.
+
+    Not whatever follows the word basic, as in a header: people write of basic authentication.
+    """
+    line = text.encode("utf-8", "replace")
+    return _OURS.search(line) is not None or any(secret in line for secret in _known)
 
 
 def keep_secret(text: str) -> None:

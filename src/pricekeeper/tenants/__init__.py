@@ -14,9 +14,10 @@ from pricekeeper.tenants.configuration import (
     RateLimit,
     RateLimits,
 )
+from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.tenants.items import config_key
 from pricekeeper.tenants.listing import AppPage, OrgPage
-from pricekeeper.tenants.policy import Life, Policy
+from pricekeeper.tenants.policy import Generation, Life, Policy
 from pricekeeper.tenants.service import Enrolment, Record, Saved, Tenants
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "AppSettings",
     "Client",
     "Enrolment",
+    "Freeze",
+    "Generation",
     "Life",
     "OrgPage",
     "OrgSettings",

@@ -26,6 +26,7 @@ from pricekeeper.storage import (
     Query,
     Remove,
     Set,
+    Value,
     attr,
 )
 from pricekeeper.storage.tables import CONFIG
@@ -38,10 +39,19 @@ from pricekeeper.tenants.configuration import (
     RateLimit,
     RateLimits,
 )
-from pricekeeper.tenants.policy import Life, Policy, app_policy, org_policy, unregistered_policy
+from pricekeeper.tenants.freeze import Freeze, FreezeScope
+from pricekeeper.tenants.policy import (
+    Generation,
+    Life,
+    Policy,
+    app_policy,
+    org_policy,
+    unregistered_policy,
+)
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 INDEX_PK: Final = "ORGS"
+ORG_SORT_KEY: Final = "ORG"
 APP_PREFIX: Final = "APP#"
 
 INCARNATION: Final = "incarnation"
@@ -53,6 +63,9 @@ TOKEN_GENERATION: Final = "token_generation"  # noqa: S105 - the name of an attr
 TOKENS_VALID_FROM: Final = "tokens_valid_from_epoch_ms"
 SECRET_CREATED_AT: Final = "client_secret_created_at_epoch"  # noqa: S105
 """Written with the client's secret; read here because a policy tells how old the secret is."""
+FREEZE: Final = "freeze"
+FREEZE_VERSION: Final = "freeze_version"
+"""Moved on by every change of the freeze, and left when the freeze is lifted."""
 
 _OPTIONAL: Final = tuple(field.name for field in fields(AppSettings) if field.name != "app_name")
 
@@ -64,7 +77,7 @@ def org_partition(client: Client) -> str:
 
 def config_key(client: Client) -> Key:
     """The item of the client itself."""
-    sort = "ORG" if client.app_id is None else app_sort_key(client.app_id)
+    sort = ORG_SORT_KEY if client.app_id is None else app_sort_key(client.app_id)
     return Key(org_partition(client), sort)
 
 
@@ -112,15 +125,61 @@ def settings_actions(settings: OrgSettings | AppSettings, life: Life) -> tuple[A
     )
 
 
-def end_tokens_actions(generation: str, now_ms: int) -> tuple[Action, ...]:
+def end_tokens_actions(generation: Generation) -> tuple[Action, ...]:
     """Let nothing count that was issued so far."""
-    return (Set(TOKEN_GENERATION, generation), Set(TOKENS_VALID_FROM, now_ms))
+    return (
+        Set(TOKEN_GENERATION, generation.name),
+        Set(TOKENS_VALID_FROM, generation.since_epoch_ms),
+    )
 
 
-def tokens_end_at(generation: str, now_ms: int) -> Condition:
-    """The client exists, this has not been written yet, and nobody's clock was further."""
-    time_moves_on = attr(TOKENS_VALID_FROM).absent() | attr(TOKENS_VALID_FROM).le(now_ms)
-    return ITEM_EXISTS & attr(TOKEN_GENERATION).ne(generation) & time_moves_on
+def same_generation(life: Life) -> Condition:
+    """The client is still the one that was read, and nobody has ended its tokens since."""
+    return same_life(life) & _still(TOKEN_GENERATION, life.token_generation)
+
+
+def time_moves_on(generation: Generation) -> Condition:
+    """No generation of the client has begun later, by another instance's clock or by ours."""
+    valid_from = attr(TOKENS_VALID_FROM)
+    return valid_from.absent() | valid_from.le(generation.since_epoch_ms)
+
+
+def freeze_actions(freeze: Freeze | None, version: int) -> tuple[Action, ...]:
+    """Freeze the client, or lift that."""
+    if freeze is None:
+        return (Remove(FREEZE), Set(FREEZE_VERSION, version))
+    stored: dict[str, Value] = {
+        "reason": freeze.reason,
+        "frozen_at_epoch": freeze.frozen_at_epoch,
+        "by_org": freeze.by_org,
+    }
+    return (Set(FREEZE, stored), Set(FREEZE_VERSION, version))
+
+
+def freeze_of(item: Item) -> Freeze | None:
+    """The freeze on a client's own item; one that says too little is a freeze all the same."""
+    stored = item.get(FREEZE)
+    if stored is None:
+        return None
+    told = stored if isinstance(stored, Mapping) else {}
+    scope: FreezeScope = "ORG" if item["SK"] == ORG_SORT_KEY else "APP"
+    return Freeze(
+        scope,
+        reason=str(told.get("reason", "")),
+        frozen_at_epoch=_epoch(told.get("frozen_at_epoch")) or 0,
+        by_org=told.get("by_org") is True,
+    )
+
+
+def freeze_version(item: Item) -> int:
+    """How often the freeze was changed."""
+    version: int = item.get(FREEZE_VERSION, 0)
+    return version
+
+
+def same_freeze(item: Item) -> Condition:
+    """The client is still the one that was read, and nobody has changed its freeze since."""
+    return same_life(life_of(item)) & _still(FREEZE_VERSION, freeze_version(item))
 
 
 def same_life(life: Life) -> Condition:
@@ -171,12 +230,17 @@ def policy_of(client: Client, org: Item, own: Item) -> Policy:
         policy = app_policy(
             client, org_settings(org), life_of(org), app_settings(own), life_of(own)
         )
-    return replace(policy, client_secret_created_at_epoch=_epoch(own.get(SECRET_CREATED_AT)))
+    return replace(
+        policy,
+        client_secret_created_at_epoch=_epoch(own.get(SECRET_CREATED_AT)),
+        freeze=freeze_of(own) or freeze_of(org),
+    )
 
 
 def policy_without_item(client: Client, org: Item) -> Policy | None:
     """What holds for an app that has no item, by its organisation's alone."""
-    return unregistered_policy(client, org_settings(org), life_of(org))
+    policy = unregistered_policy(client, org_settings(org), life_of(org))
+    return None if policy is None else replace(policy, freeze=freeze_of(org))
 
 
 def org_settings(item: Item) -> OrgSettings:

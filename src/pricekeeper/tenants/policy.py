@@ -14,6 +14,7 @@ with each name that somebody makes up, so there it does not exist.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import (
@@ -24,6 +25,7 @@ from pricekeeper.tenants.configuration import (
     QuotaScope,
     RateLimits,
 )
+from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 
@@ -42,6 +44,13 @@ class Life:
     updated_at_epoch: int
     token_generation: str
     tokens_valid_from_epoch_ms: int
+
+
+class Generation(NamedTuple):
+    """A token generation that is to begin, and the moment from which it counts."""
+
+    name: str
+    since_epoch_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,8 @@ class Policy:
     """When its present secret was claimed; ``None`` if it has none, or if nobody knows."""
     is_registered: bool = True
     """Whether it has an item of its own; an app without one has its organisation's settings."""
+    freeze: Freeze | None = None
+    """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
 
     @property
     def org_id(self) -> OrgId:
@@ -117,6 +128,11 @@ class Policy:
         if self.client.app_id is None or self.quota_scope is QuotaScope.ORG:
             return f"ORG#{self.client.org_id}"
         return f"ORG#{self.client.org_id}#APP#{self.client.app_id}"
+
+    def require_unfrozen(self) -> None:
+        """Raise `FrozenError` if an administrator has frozen the client or its organisation."""
+        if self.freeze is not None:
+            raise self.freeze.error()
 
 
 def _in_life(client_id: str, incarnation: str) -> str:

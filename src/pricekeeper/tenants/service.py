@@ -13,7 +13,6 @@ any later call can finish.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -24,7 +23,6 @@ from pricekeeper.errors import (
     ContendedError,
     NotFoundError,
     OutcomeUnknownError,
-    StoreError,
     TransactionCancelledError,
 )
 from pricekeeper.storage import (
@@ -41,15 +39,18 @@ from pricekeeper.storage import (
     Write,
 )
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import items
+from pricekeeper.tenants import freezing, items
 from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
 from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
+from pricekeeper.tenants.freeze import Freeze
+from pricekeeper.tenants.generations import random_name, start_generation
 from pricekeeper.tenants.listing import PAGE_MAX, AppPage, OrgPage, list_apps, list_orgs
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.policy import Life, Policy
+from pricekeeper.tenants.reading import read_back
 from pricekeeper.tenants.sweeping import sweep_apps
-from pricekeeper.values import AppId, ModelLabel, OrgId
+from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 
 ATTEMPTS_MAX: Final = 8
 
@@ -176,9 +177,10 @@ class Tenants:
         nobody has registered may have its organisation's settings: see `unregistered_policy`.
         """
         client = Client(org_id, app_id)
-        cached = self._cache.get(client)
-        if cached is not None:
-            return cached
+        return self._cache.get(client) or await self.read_policy(client)
+
+    async def read_policy(self, client: Client) -> Policy:
+        """The same at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
         policy = _policy_of(client, org, app)
@@ -232,35 +234,42 @@ class Tenants:
     async def end_tokens_issued_before_now(
         self, org_id: OrgId, app_id: AppId | None = None, *, also: Sequence[Action] = ()
     ) -> None:
-        """Stop everything that was ever issued to the client from counting: one write.
+        """Stop everything that was ever issued to the client from counting: one read, one write.
 
-        ``also`` is changed on the client's item in the same write. Sent again after an
-        `OutcomeUnknownError` this does no harm; should the first one arrive late, it ends
-        what was issued in between as well.
+        ``also`` is changed on the client's item in the same write. Repeating this after an
+        `OutcomeUnknownError` does no harm: should the first write arrive late, it changes nothing.
         """
         client = Client(org_id, app_id)
-        generation, now_ms = _random_name(), self._clock.now_ms()
-        for _ in range(ATTEMPTS_MAX):
-            actions = (*items.end_tokens_actions(generation, now_ms), *also)
-            condition = items.tokens_end_at(generation, now_ms)
-            try:
-                await self._store.update(
-                    Update(CONFIG, items.config_key(client), actions, condition)
-                )
-            except ConditionFailedError as failure:
-                if failure.item is None:
-                    raise NotFoundError(client.client_id) from failure
-                # Another instance's clock is ahead, or ours was set back.
-                now_ms = max(now_ms, items.life_of(failure.item).tokens_valid_from_epoch_ms)
-            except OutcomeUnknownError as lost:
-                if lost.item is None or items.life_of(lost.item).token_generation != generation:
-                    raise
-                return
-            else:
-                return
-            finally:
-                self._cache.forget(client)
-        raise ContendedError(f"{client.client_id}: others kept ending its tokens")
+        try:
+            await start_generation(self._store, self._clock, self._own_item, client, also)
+        finally:
+            self._cache.forget(client)
+
+    async def freeze(self, client: Client, by: Attribution) -> Freeze:
+        """Keep the client from getting models and tokens, all apps of an organisation with it.
+
+        Doing it again keeps the first moment and replaces the reason. `NotPermittedError` if an
+        organisation's own key is to change what the deployment's key has frozen.
+        """
+        try:
+            now_epoch = self._clock.now_ms() // 1000
+            return await freezing.freeze(self._store, self._own_item, client, by, now_epoch)
+        finally:
+            self._cache.forget(client)
+
+    async def unfreeze(self, client: Client, by: Attribution) -> bool:
+        """Lift the client's own freeze; whether there was one. An organisation's stays in force."""
+        try:
+            return await freezing.unfreeze(self._store, self._own_item, client, by)
+        finally:
+            self._cache.forget(client)
+
+    def forget(self, client: Client) -> None:
+        """Somebody else has changed the client's item here: what is remembered of it is old."""
+        self._cache.forget(client)
+
+    async def _own_item(self, client: Client) -> Item:
+        return (await self.record(client)).item
 
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         """The item of the organisation, and the app's if the client is one."""
@@ -358,20 +367,17 @@ class Tenants:
 
         If that can't be read either, the outcome stays as unknown as it was.
         """
-        try:
-            item = await self._store.get(CONFIG, items.config_key(client))
-        except StoreError as error:
-            raise lost from error
+        item = await read_back(self._store, client, lost)
         return item is not None and items.life_of(item).incarnation == life.incarnation
 
     def _new_life(self) -> Life:
         now_ms = self._clock.now_ms()
         return Life(
-            incarnation=_random_name(),
+            incarnation=random_name(),
             version=1,
             created_at_epoch=now_ms // 1000,
             updated_at_epoch=now_ms // 1000,
-            token_generation=_random_name(),
+            token_generation=random_name(),
             tokens_valid_from_epoch_ms=now_ms,
         )
 
@@ -385,8 +391,3 @@ def _policy_of(client: Client, org: Item | None, app: Item | None) -> Policy | N
     if app is not None and items.is_app_of(app, org):
         return items.policy_of(client, org, app)
     return items.policy_without_item(client, org)
-
-
-def _random_name() -> str:
-    """A name that no other life or generation has."""
-    return secrets.token_hex(8)

@@ -36,7 +36,7 @@ class IdentityMeter:
     """Access tokens that their client revoked one by one."""
 
     clients_ended: int = 0
-    """Times that a client ended everything it held."""
+    """Times that everything a client held was ended, by itself or by an administrator."""
 
     sessions: SessionsMeter = field(default_factory=SessionsMeter)
     """What became of the sessions behind the tokens."""

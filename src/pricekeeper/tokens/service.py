@@ -251,7 +251,7 @@ class Identity:
             raise NotFoundError("session")
 
     async def end_all_sessions(self, client_id: str) -> None:
-        """End every session and every token of the client: one write."""
+        """End every session and every token of the client: one read and one write."""
         client = parse_client_id(client_id)
         await self._tenants.end_tokens_issued_before_now(client.org_id, client.app_id)
         self.meter.clients_ended += 1

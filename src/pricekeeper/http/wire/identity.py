@@ -65,7 +65,7 @@ class SessionAnswer(Response, frozen=True):
 
 
 class SessionList(Response, frozen=True):
-    """My live sessions, the oldest first."""
+    """The live sessions of a client, the oldest first."""
 
     sessions: list[SessionAnswer]
     limit: int

@@ -107,6 +107,14 @@ class Configuration(Response, frozen=True):
     rate_limits: dict[str, dict[str, RateLimitBody]]
 
 
+class Frozen(Response, frozen=True):
+    """Why, since when, and whether it is the whole organisation or the app alone."""
+
+    reason: str
+    at: str
+    scope: Literal["ORG", "APP"]
+
+
 class OrgAnswer(Response, frozen=True, omit_defaults=True):
     """An organisation."""
 
@@ -119,6 +127,7 @@ class OrgAnswer(Response, frozen=True, omit_defaults=True):
     created_at: str | UnsetType = UNSET
     updated_at: str | UnsetType = UNSET
     client_secret_created_at: str | UnsetType = UNSET
+    frozen: Frozen | UnsetType = UNSET
 
 
 class AppAnswer(Response, frozen=True, omit_defaults=True):
@@ -135,6 +144,7 @@ class AppAnswer(Response, frozen=True, omit_defaults=True):
     created_at: str | UnsetType = UNSET
     updated_at: str | UnsetType = UNSET
     client_secret_created_at: str | UnsetType = UNSET
+    frozen: Frozen | UnsetType = UNSET
 
 
 class OrgList(Response, frozen=True, omit_defaults=True):

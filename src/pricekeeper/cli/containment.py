@@ -1,0 +1,110 @@
+"""Commands for when a secret has leaked: revoke it, look at its sessions, freeze, reset limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli.access import credentials
+from pricekeeper.cli.clients import OptionalApp, OrgArgument
+from pricekeeper.cli.command import Outcome, place_command
+from pricekeeper.cli.drawing import done
+from pricekeeper.cli.places import Place
+from pricekeeper.cli.usage import limits
+
+top = typer.Typer()
+
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why: it is logged, and a freeze shows it.")
+]
+
+
+def _question(given: Mapping[str, Any]) -> str:
+    whose = given["app"] or given["org"]
+    if given["previous"]:
+        return f"End all sessions of {whose}, and the secret before the present one?"
+    return f"Stop every secret and every token of {whose}? It has no way in until you rotate."
+
+
+@place_command(credentials, "revoke", asks=_question)
+async def revoke(
+    place: Place,
+    org: OrgArgument,
+    app: OptionalApp = None,
+    *,
+    reason: Reason,
+    previous: Annotated[
+        bool,
+        typer.Option(
+            "--previous", help="Spare the present secret: only the one before it, in its grace."
+        ),
+    ] = False,
+) -> Outcome:
+    """Stop the secrets, sessions and tokens of a client at once; rotate gives it a secret again.
+
+    An organisation's apps keep theirs, and so does its provisioning key.
+
+    [dim]pricekeeper credentials revoke $ORG chat --reason "found on GitHub"[/dim]
+    """
+    answer = await place.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
+    if previous:
+        told = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
+    else:
+        after = f"next: pricekeeper credentials rotate {org}{f' {app}' if app else ''}"
+        told = done(f"{answer['client_id']}: nothing opens it any more", after)
+    return Outcome(answer, told)
+
+
+@place_command(top, "freeze")
+async def freeze(
+    place: Place, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+) -> Outcome:
+    """Refuse models and tokens to an app, or to an organisation and its apps; usage counts on.
+
+    [dim]pricekeeper freeze $ORG --reason "spends by itself since 3 am"[/dim]
+
+    [dim]pricekeeper freeze $ORG chat --reason "its secret has leaked"[/dim]
+    """
+    answer = await place.admin.freeze(org, app, reason=reason)
+    return Outcome(answer, done(f"{answer['client_id']} is frozen", _unfreeze(org, app)))
+
+
+@place_command(top, "unfreeze")
+async def unfreeze(
+    place: Place, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+) -> Outcome:
+    """Lift the freeze of an app or an organisation. An organisation's holds for its apps.
+
+    [dim]pricekeeper unfreeze $ORG chat --reason "has a new secret"[/dim]
+    """
+    await place.admin.unfreeze(org, app, reason=reason)
+    answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "unfrozen"}
+    return Outcome(answer, done(f"{app or org} is not frozen"))
+
+
+@place_command(limits, "reset")
+async def reset_limits(
+    place: Place, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+) -> Outcome:
+    """Fill the token buckets of an app, or those of an organisation without its apps'.
+
+    [dim]pricekeeper limits reset $ORG chat --reason "in debt after a wrong adjustment"[/dim]
+    """
+    answer = await place.admin.reset_limits(org, app, reason=reason)
+    return Outcome(answer, _reset(answer))
+
+
+def _unfreeze(org: str, app: str | None) -> str:
+    named = f"{org} {app}" if app else org
+    return f"to lift it: pricekeeper unfreeze {named} --reason ..."
+
+
+def _reset(answer: Mapping[str, Any]) -> RenderableType:
+    labels = answer["labels"]
+    if not labels:
+        return Text(f"{answer['client_id']}: every bucket was full")
+    return done(f"{answer['client_id']}: full again for {', '.join(labels)}")

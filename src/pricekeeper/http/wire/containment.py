@@ -1,0 +1,57 @@
+"""What an administrator does to a client whose secret has leaked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pricekeeper.http.wire.common import Request, Response
+from pricekeeper.http.wire.provisioning import Frozen
+from pricekeeper.values import REASON_LENGTH_MAX
+
+Reason = Annotated[
+    str,
+    Meta(
+        pattern=r"\S",
+        min_length=1,
+        max_length=REASON_LENGTH_MAX,
+        description="Why, for people: printable characters, and no secret in them.",
+        examples=["found in a public repository"],
+    ),
+]
+
+
+class ReasonBody(Request, frozen=True):
+    """Why it is done."""
+
+    reason: Reason
+
+
+class RevokeCredentialsBody(Request, frozen=True):
+    """Why, and which: all secrets, or the one before, whose grace still runs."""
+
+    reason: Reason
+    secrets: Literal["ALL", "PREVIOUS"] = "ALL"
+
+
+class CredentialsRevoked(Response, frozen=True):
+    """The client whose secrets and tokens have stopped working."""
+
+    client_id: str
+    status: str
+    secrets: str
+
+
+class FreezeAnswer(Response, frozen=True):
+    """The freeze in force."""
+
+    client_id: str
+    frozen: Frozen
+
+
+class LimitsReset(Response, frozen=True):
+    """The labels that had a bucket, which is full now. Where none is listed, all were full."""
+
+    client_id: str
+    labels: list[str]

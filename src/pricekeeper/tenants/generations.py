@@ -1,0 +1,64 @@
+"""Ending everything that was issued to a client: one read and one write.
+
+The write replaces the token generation that was read and no other. So a copy of it that arrives
+late ends nothing that was issued after a repeated call was acknowledged.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnknownError
+from pricekeeper.storage import Action, Item, Store, Update
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import items
+from pricekeeper.tenants.client import Client
+from pricekeeper.tenants.policy import Generation, Life
+from pricekeeper.tenants.reading import ReadItem, read_back
+
+ATTEMPTS_MAX: Final = 8
+
+
+def random_name() -> str:
+    """A name that no other life or generation has."""
+    return secrets.token_hex(8)
+
+
+async def start_generation(
+    store: Store, clock: Clock, read: ReadItem, client: Client, also: Sequence[Action]
+) -> None:
+    """Let nothing count that was issued to the client so far; ``also`` is changed with it."""
+    for _ in range(ATTEMPTS_MAX):
+        life = items.life_of(await read(client))
+        # Another instance's clock may be ahead, or ours was set back.
+        since_ms = max(clock.now_ms(), life.tokens_valid_from_epoch_ms)
+        generation = Generation(random_name(), since_ms)
+        actions = (*items.end_tokens_actions(generation), *also)
+        operation = Update(CONFIG, items.config_key(client), actions, items.same_generation(life))
+        try:
+            await store.update(operation)
+        except ConditionFailedError as failure:
+            if failure.item is not None and _was_done(dict(failure.item), life, client, also):
+                return
+        except OutcomeUnknownError as lost:
+            found = await read_back(store, client, lost)
+            if found is None or items.life_of(found).token_generation != generation.name:
+                raise
+            return
+        else:
+            return
+    raise ContendedError(f"{client.client_id}: others kept changing its credentials")
+
+
+def _was_done(item: Item, read: Life, client: Client, also: Sequence[Action]) -> bool:
+    """Whether somebody else has done the same after this call had read the client.
+
+    Then everything has ended that was issued before this call.
+    """
+    life = items.life_of(item)
+    if life.incarnation != read.incarnation or life.token_generation == read.token_generation:
+        return False
+    return Update(CONFIG, items.config_key(client), tuple(also)).apply(item) == item

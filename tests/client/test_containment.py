@@ -1,0 +1,105 @@
+"""The client on both sides of a containment: what an administrator does, and what an app meets."""
+
+import pytest
+
+from client.conftest import APP, Acme
+from pricekeeper.client import Admin, ClientFrozenError, ForbiddenError, MissingError, PriceKeeper
+
+REASON = "its secret has leaked"
+
+
+async def test_a_frozen_app_is_told_and_does_not_try_again(acme: Acme, keeper: PriceKeeper) -> None:
+    """Once asked is once refused; what it has used can be recorded, and leases end."""
+    lease = await keeper.acquire("premium", {"rpm": 1})
+    async with acme.admin() as admin:
+        await admin.freeze(acme.org_id, reason=REASON)
+        with pytest.raises(ClientFrozenError) as frozen:
+            await keeper.select()
+        error = frozen.value
+        assert (error.reason, error.scope, error.status) == (REASON, "ORG", 403)
+        assert error.frozen_at.endswith("Z")
+        assert error.retry_after_secs is None
+        assert isinstance(error, ForbiddenError)
+        with pytest.raises(ClientFrozenError):
+            await keeper.acquire("premium", {"rpm": 1})
+        with pytest.raises(ClientFrozenError):
+            async with keeper.call({"rpm": 1}):
+                pytest.fail("there is no model to call")
+        await keeper.record("premium", 10, 10)
+        await lease.adjust({"rpm": 1})
+        await lease.release()
+        await admin.unfreeze(acme.org_id, reason="a false alarm")
+    assert (await keeper.select()).label == "premium"
+    assert keeper.tokens is not None
+    assert keeper.tokens.logins == 1
+
+
+async def test_sessions_are_seen_and_ended_by_an_administrator(
+    acme: Acme, keeper: PriceKeeper
+) -> None:
+    """The app logs in again and does not notice."""
+    await keeper.limits()
+    async with acme.admin() as admin:
+        (session,) = (await admin.list_sessions(acme.org_id, APP))["sessions"]
+        ending = {"session_id": session["session_id"], "reason": REASON}
+        await admin.end_session(acme.org_id, APP, **ending)
+        with pytest.raises(MissingError):
+            await admin.end_session(acme.org_id, APP, **ending)
+        await keeper.limits()
+        await admin.end_sessions(acme.org_id, APP, reason=REASON)
+        assert (await admin.list_sessions(acme.org_id, APP))["sessions"] == []
+    await keeper.limits()
+    assert keeper.tokens is not None
+    assert keeper.tokens.logins == 3
+
+
+@pytest.mark.parametrize("previous_only", [False, True])
+async def test_revoked_credentials_open_nothing(
+    acme: Acme, keeper: PriceKeeper, *, previous_only: bool
+) -> None:
+    """Until they are rotated and claimed; or not at all, where only the old one is revoked."""
+    await keeper.limits()
+    async with acme.admin() as admin:
+        rotated = await admin.rotate(acme.org_id, APP, grace_period_hours=24)
+        new = await admin.claim(rotated["secret_retrieval"]["token"])
+        await keeper.limits()
+        await admin.revoke_credentials(acme.org_id, APP, reason=REASON, previous_only=previous_only)
+    with pytest.raises(ForbiddenError):
+        await keeper.limits()
+    acme.secrets[new["client_id"]] = new["client_secret"]
+    async with acme.keeper() as present:
+        if previous_only:
+            await present.limits()
+        else:
+            with pytest.raises(ForbiddenError):
+                await present.limits()
+
+
+async def test_limits_are_reset(acme: Acme, keeper: PriceKeeper) -> None:
+    """What was used up is there again."""
+    await keeper.acquire("premium", {"rpm": 3})
+    async with acme.admin() as admin:
+        assert (await admin.reset_limits(acme.org_id, APP, reason=REASON))["labels"] == ["premium"]
+    await keeper.acquire("premium", {"rpm": 3})
+
+
+async def test_of_all_steps_freezing_alone_is_sent_again_by_itself() -> None:
+    """Twice is once; whether to repeat the others, a person decides who has looked."""
+    sent: dict[str, bool] = {}
+
+    class Note:
+        async def send(self, request: object) -> None:
+            sent[f"{request.method} {request.path.rpartition('/')[2]}"] = request.repeatable  # type: ignore[attr-defined]
+
+        async def close(self) -> None:
+            pass
+
+    org = "550e8400-e29b-41d4-a716-446655440000"
+    admin = Admin.over(Note())
+    await admin.freeze(org, reason=REASON)
+    await admin.unfreeze(org, reason=REASON)
+    await admin.revoke_credentials(org, reason=REASON)
+    await admin.end_sessions(org, reason=REASON)
+    await admin.reset_limits(org, reason=REASON)
+    assert [name for name, repeatable in sent.items() if repeatable] == ["PUT freeze"]
+    assert len(sent) == 5

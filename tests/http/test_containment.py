@@ -1,0 +1,418 @@
+"""A secret has leaked, over a socket and on both stores: what the thief has left after each step.
+
+Everything here is seen on the instance that was asked, where it holds at once. What holds on other
+instances, and when, is in ``test_containment_elsewhere.py``.
+"""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from http_fixtures import ORG, Api, Reply, Tenant, usage
+from thief import EVERYTHING, NOTHING, SECRET, Thief, claim, thief_of
+
+REASON = "found in a public repository"
+WHY = {"reason": REASON}
+
+
+@dataclass
+class Victim:
+    """An organisation or an app whose secret was stolen, by its path."""
+
+    tenant: Tenant
+    path: str
+    client_id: str
+    thief: Thief
+
+    @property
+    def api(self) -> Api:
+        return self.tenant.api
+
+    def do(self, method: str, rest: str, body: Any = None) -> Reply:
+        """Ask the service, as its administrator."""
+        return self.api.provision(method, f"{self.path}{rest}", body)
+
+    def rotate(self, hours: int) -> Reply:
+        return self.do("POST", "/credentials/rotate", {"grace_period_hours": hours})
+
+    def owner(self) -> Thief:
+        """Whoever has the secret that was claimed last, and has logged in with it."""
+        return thief_of(self.tenant, self.client_id)
+
+
+@pytest.fixture(params=["org", "app"])
+def victim(request: pytest.FixtureRequest, api: Api) -> Victim:
+    tenant = Tenant(api).register()
+    is_app = request.param == "app"
+    client_id = tenant.client_id if is_app else f"org-{tenant.org_id}"
+    path = tenant.app if is_app else tenant.org
+    return Victim(tenant, path, client_id, thief_of(tenant, client_id))
+
+
+class TestRotating:
+    def test_without_grace_the_claim_ends_all_that_the_old_secret_gave(
+        self, victim: Victim
+    ) -> None:
+        """Until then it works as ever; from then on neither it nor a token got by it does."""
+        rotated = victim.rotate(0)
+        assert victim.thief.ways_in() == EVERYTHING
+        claimed = claim(victim.tenant, rotated)
+        assert "old_secret_expires_at" not in claimed.json
+        assert victim.thief.ways_in() == NOTHING
+        assert victim.owner().ways_in() == EVERYTHING
+
+    def test_with_a_grace_sessions_go_on(self, victim: Victim) -> None:
+        """Nobody has to log in again because a secret was replaced in good order."""
+        claimed = claim(victim.tenant, victim.rotate(1))
+        assert "old_secret_expires_at" in claimed.json
+        assert victim.thief.ways_in() == EVERYTHING
+        assert victim.owner().ways_in() == EVERYTHING
+
+    def test_other_clients_of_the_organisation_do_not_notice(self, victim: Victim) -> None:
+        """Each has a secret and sessions of its own."""
+        names = {victim.tenant.client_id, f"org-{victim.tenant.org_id}"} - {victim.client_id}
+        bystander = thief_of(victim.tenant, names.pop())
+        claim(victim.tenant, victim.rotate(0))
+        assert bystander.ways_in() == EVERYTHING
+
+
+class TestRevoking:
+    def test_everything_stops_at_once(self, victim: Victim) -> None:
+        """Secrets, sessions and tokens; the owner is out as well."""
+        owner = victim.owner()
+        revoked = victim.do("POST", "/credentials/revoke", WHY)
+        assert (revoked.status, revoked.json) == (
+            200,
+            {"client_id": victim.client_id, "status": "revoked", "secrets": "ALL"},
+        )
+        assert victim.thief.ways_in() == NOTHING
+        assert owner.ways_in() == NOTHING
+        shown = victim.do("GET", "")
+        assert "client_secret_created_at" not in shown.json
+
+    def test_what_could_be_claimed_can_not_be(self, victim: Victim) -> None:
+        """A retrieval token that lies around is as good as the secret."""
+        token = {"token": victim.rotate(1).json["secret_retrieval"]["token"]}
+        assert victim.do("POST", "/credentials/revoke", WHY).status == 200
+        claimed = victim.api.call("POST", "/api/v1/credentials/claim", token)
+        assert (claimed.status, claimed.code) == (404, "NOT_FOUND")
+
+    def test_a_rotation_gives_access_again(self, victim: Victim) -> None:
+        """To the owner alone; doing it once more ends that again."""
+        for _ in range(2):
+            assert victim.do("POST", "/credentials/revoke", WHY).status == 200
+            claim(victim.tenant, victim.rotate(24))
+            assert victim.owner().ways_in() == EVERYTHING
+            assert victim.thief.ways_in() == NOTHING
+
+    def test_the_secret_before_can_be_stopped_alone(self, victim: Victim) -> None:
+        """In its grace it is what leaked; who has the present one logs in again and goes on."""
+        claim(victim.tenant, victim.rotate(168))
+        owner = victim.owner()
+        assert victim.thief.ways_in() == EVERYTHING
+        body = {**WHY, "secrets": "PREVIOUS"}
+        for _ in range(2):
+            revoked = victim.do("POST", "/credentials/revoke", body)
+            assert (revoked.status, revoked.json["secrets"]) == (200, "PREVIOUS")
+            assert victim.thief.ways_in() == NOTHING
+            assert owner.ways_in() == {SECRET}
+            owner.enter()
+
+    def test_other_clients_and_the_provisioning_key_are_left_alone(self, victim: Victim) -> None:
+        """Each is stopped by its own name."""
+        names = {victim.tenant.client_id, f"org-{victim.tenant.org_id}"} - {victim.client_id}
+        bystander = thief_of(victim.tenant, names.pop())
+        issued = victim.api.provision("POST", f"{victim.tenant.org}/provisioning-key")
+        key = issued.json["provisioning_key"]
+        assert victim.do("POST", "/credentials/revoke", WHY).status == 200
+        assert bystander.ways_in() == EVERYTHING
+        assert victim.api.call("GET", victim.tenant.org, key=key).status == 200
+
+
+class TestSessions:
+    def test_an_administrator_sees_and_ends_one(self, victim: Victim) -> None:
+        """Its tokens stop at once; the secret, and other sessions, go on."""
+        owner = victim.owner()
+        listed = victim.do("GET", "/sessions")
+        assert listed.status == 200
+        assert listed.headers["cache-control"] == "no-store"
+        shown = {one["session_id"]: one for one in listed.json["sessions"]}
+        session_id = victim.thief.granted["session_id"]
+        assert {session_id, owner.granted["session_id"]} <= shown.keys()
+        assert shown[session_id].keys() == {
+            *("session_id", "created_at", "last_used_at", "expires_at"),
+            *("user_agent", "address", "current"),
+        }
+        assert not any(one["current"] for one in shown.values())
+        assert listed.json["limit"] == 5
+        ended = victim.do("DELETE", f"/sessions/{session_id}?reason=stolen%20laptop")
+        assert (ended.status, ended.data) == (204, b"")
+        assert victim.thief.ways_in() == {SECRET}
+        assert owner.ways_in() == EVERYTHING
+        left = victim.do("GET", "/sessions").json["sessions"]
+        assert session_id not in {one["session_id"] for one in left}
+        again = victim.do("DELETE", f"/sessions/{session_id}")
+        assert (again.status, again.code) == (404, "NOT_FOUND")
+
+    def test_all_of_them_are_ended(self, victim: Victim) -> None:
+        """Whoever has the secret logs in again."""
+        for _ in range(2):
+            assert victim.do("DELETE", "/sessions").status == 204
+            assert victim.do("GET", "/sessions").json["sessions"] == []
+        assert victim.thief.ways_in() == {SECRET}
+
+    def test_another_clients_session_is_not_there(self, victim: Victim, other: Tenant) -> None:
+        """Also of the same organisation; it lives on."""
+        names = {victim.tenant.client_id, f"org-{victim.tenant.org_id}"} - {victim.client_id}
+        for bystander in (thief_of(victim.tenant, names.pop()), thief_of(other, other.client_id)):
+            ended = victim.do("DELETE", f"/sessions/{bystander.granted['session_id']}")
+            assert (ended.status, ended.code) == (404, "NOT_FOUND")
+            assert bystander.ways_in() == EVERYTHING
+
+    def test_of_a_client_that_is_gone_nothing_is_left(self, victim: Victim) -> None:
+        """Though its sessions may still lie in the store."""
+        session_id = victim.thief.granted["session_id"]
+        assert victim.do("DELETE", "").status == 204
+        for method, rest in (
+            ("GET", "/sessions"),
+            ("DELETE", "/sessions"),
+            ("DELETE", f"/sessions/{session_id}"),
+        ):
+            gone = victim.do(method, rest)
+            assert (gone.status, gone.code) == (404, "NOT_FOUND")
+
+
+@pytest.fixture(params=["org", "app"])
+def frozen(request: pytest.FixtureRequest, api: Api) -> Victim:
+    """A tenant whose app is frozen: by itself, or with its organisation."""
+    tenant = Tenant(api).register()
+    path = tenant.app if request.param == "app" else tenant.org
+    client_id = tenant.client_id if request.param == "app" else f"org-{tenant.org_id}"
+    victim = Victim(tenant, path, client_id, thief_of(tenant, tenant.client_id))
+    answer = victim.do("PUT", "/freeze", WHY)
+    assert answer.status == 200, answer.data
+    assert answer.json == {"client_id": client_id, "frozen": answer.json["frozen"]}
+    return victim
+
+
+def acquire(tenant: Tenant) -> Reply:
+    body = {"resource": "premium", "consume": {"rpm": 1}}
+    return tenant.api.call("POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token)
+
+
+def select(tenant: Tenant, query: str = "") -> Reply:
+    return tenant.api.call("GET", f"{tenant.app}/model-selection{query}", token=tenant.app_token)
+
+
+class TestFreezing:
+    def test_models_and_tokens_are_refused_with_the_reason(self, frozen: Victim) -> None:
+        """At once, also by what was asked a moment ago; nothing says to try again."""
+        scope = "APP" if "-app-" in frozen.client_id else "ORG"
+        shown = frozen.do("GET", "").json["frozen"]
+        assert shown == {"reason": REASON, "at": shown["at"], "scope": scope}
+        for refused in (
+            select(frozen.tenant),
+            select(frozen.tenant, "?force_check=true"),
+            acquire(frozen.tenant),
+        ):
+            assert (refused.status, refused.code) == (403, "FROZEN")
+            extras = {name: refused.json[name] for name in ("reason", "frozen_at", "scope")}
+            assert extras == {"reason": REASON, "frozen_at": shown["at"], "scope": scope}
+            assert REASON in refused.json["detail"]
+            assert "retry-after" not in refused.headers
+            assert "www-authenticate" not in refused.headers
+
+    def test_a_warm_answer_is_not_given_any_more(self, api: Api) -> None:
+        """Neither by what is remembered, nor as not modified."""
+        tenant = Tenant(api).register()
+        etag = {"if-none-match": select(tenant).headers["etag"]}
+        path = f"{tenant.app}/model-selection"
+        assert api.call("GET", path, token=tenant.app_token, headers=etag).status == 304
+        assert api.provision("PUT", f"{tenant.app}/freeze", WHY).status == 200
+        assert api.call("GET", path, token=tenant.app_token, headers=etag).status == 403
+
+    def test_usage_is_counted_and_can_be_read(self, frozen: Victim) -> None:
+        """One by one and in batches: money that was spent has to be known."""
+        tenant, token = frozen.tenant, frozen.tenant.app_token
+        one = frozen.api.call("POST", f"{tenant.app}/usage", usage(), token=token)
+        assert (one.status, one.json["status"]) == (202, "accepted")
+        many = {"requests": [usage(), usage()]}
+        batch = frozen.api.call("POST", f"{tenant.app}/usage/batch", many, token=token)
+        assert (batch.status, batch.json["accepted"]) == (207, 2)
+        for path in (f"{tenant.app}/aggregates/today", f"{tenant.app}/limits", "/auth/sessions"):
+            assert frozen.api.call("GET", path, token=token).status == 200
+        path = f"{tenant.org}/aggregates/today"
+        assert frozen.api.call("GET", path, token=tenant.org_token).status == 200
+
+    def test_clients_still_log_in(self, frozen: Victim) -> None:
+        """They have to, in order to report what they used."""
+        assert frozen.thief.ways_in() == EVERYTHING
+
+    def test_leases_from_before_are_settled(self, api: Api) -> None:
+        """What was taken is adjusted and given back as ever."""
+        tenant = Tenant(api).register()
+        taken = [acquire(tenant).json["lease_id"] for _ in range(2)]
+        assert api.provision("PUT", f"{tenant.org}/freeze", WHY).status == 200
+        leases = f"{tenant.app}/leases"
+        body = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 2}}
+        adjusted = api.call("POST", f"{leases}/{taken[0]}/adjust", body, token=tenant.app_token)
+        assert (adjusted.status, adjusted.json["held"]) == (200, {"rpm": 3})
+        released = api.call("POST", f"{leases}/{taken[1]}/release", token=tenant.app_token)
+        assert released.status == 204
+
+    def test_it_is_lifted_at_once(self, frozen: Victim) -> None:
+        """And lifting what is not frozen is no mistake."""
+        for _ in range(2):
+            assert frozen.do("DELETE", "/freeze?reason=all%20good").status == 204
+            assert select(frozen.tenant).status == 200
+            assert acquire(frozen.tenant).status == 200
+        assert "frozen" not in frozen.do("GET", "").json
+
+    def test_freezing_again_keeps_the_moment_and_has_the_last_reason(self, frozen: Victim) -> None:
+        """So that a second thought can be added."""
+        first = frozen.do("GET", "").json["frozen"]
+        again = frozen.do("PUT", "/freeze", {"reason": "still looking into it"})
+        assert again.status == 200
+        assert again.json["frozen"] == {**first, "reason": "still looking into it"}
+        assert select(frozen.tenant).json["reason"] == "still looking into it"
+
+    def test_new_settings_do_not_lift_it_and_deletion_does(self, frozen: Victim) -> None:
+        """What is created again is another client."""
+        is_app = "-app-" in frozen.client_id
+        put = frozen.do("PUT", "", {"app_name": "New name"} if is_app else ORG)
+        assert (put.status, put.json["frozen"]["reason"]) == (200, REASON)
+        assert select(frozen.tenant).code == "FROZEN"
+        assert frozen.do("DELETE", "").status == 204
+        again = Tenant(frozen.api, frozen.tenant.org_id, frozen.tenant.app_id)
+        if is_app:
+            again.api.provision("PUT", again.app, {"app_name": "Web"})
+            again.org_token = frozen.tenant.org_token
+            path = f"{again.app}/model-selection"
+            assert again.api.call("GET", path, token=again.org_token).status == 200
+        else:
+            assert select(again.register()).status == 200
+
+    def test_lists_show_it(self, frozen: Victim) -> None:
+        """Of apps: also what they have from their organisation."""
+        apps = frozen.api.provision("GET", f"{frozen.tenant.org}/apps").json["apps"]
+        assert [app["frozen"]["reason"] for app in apps] == [REASON]
+        orgs: list[Any] = []
+        page: Any = {"next": "00000000-0000-4000-8000-000000000000"}
+        while "next" in page:
+            page = frozen.api.provision("GET", f"/api/v1/orgs?after={page['next']}").json
+            orgs += [org for org in page["orgs"] if org["org_id"] == frozen.tenant.org_id]
+        assert ["frozen" in org for org in orgs] == ["-app-" not in frozen.client_id]
+
+    def test_an_app_that_nobody_registered_is_frozen_with_its_organisation(self, api: Api) -> None:
+        """By itself it can't be: there is nothing to freeze."""
+        tenant = Tenant(api).register()
+        assert api.provision("PUT", tenant.org, {**ORG, "quota_scope": "ORG"}).status == 200
+        path = f"{tenant.org}/apps/nightly"
+        assert api.provision("PUT", f"{path}/freeze", WHY).code == "NOT_FOUND"
+        selection = f"{path}/model-selection"
+        assert api.call("GET", selection, token=tenant.org_token).status == 200
+        assert api.provision("PUT", f"{tenant.org}/freeze", WHY).status == 200
+        assert api.call("GET", selection, token=tenant.org_token).code == "FROZEN"
+
+
+DAILY = {"rpm": {"capacity": 10, "refill_amount": 10, "refill_period_ms": 86_400_000}}
+
+
+class TestResettingLimits:
+    @pytest.fixture
+    def indebted(self, api: Api) -> Tenant:
+        """An app that has used up its own buckets and its organisation's, of two labels."""
+        tenant = Tenant(api).register()
+        api.provision("PUT", tenant.org, {**ORG, "rate_limits": {"*": DAILY}})
+        for label in ("premium", "economy"):
+            assert self.acquire(tenant, label).status == 200
+            assert self.acquire(tenant, label).status == 429
+        return tenant
+
+    def acquire(self, tenant: Tenant, label: str, app: str | None = None) -> Reply:
+        body = {"resource": label, "consume": {"rpm": 10}}
+        path = f"{app or tenant.app}/limits/acquire"
+        return tenant.api.call("POST", path, body, token=tenant.org_token)
+
+    def scopes(self, tenant: Tenant, label: str) -> list[str]:
+        denied = self.acquire(tenant, label)
+        return [one["scope"] for one in denied.json.get("violations", ())]
+
+    def test_each_clients_buckets_are_reset_by_its_own_name(self, indebted: Tenant) -> None:
+        """Of all labels; the organisation's are not the app's, nor the other way round."""
+        api = indebted.api
+        reset = api.provision("POST", f"{indebted.app}/limits/reset", WHY)
+        assert (reset.status, reset.json) == (
+            200,
+            {"client_id": indebted.client_id, "labels": ["economy", "premium"]},
+        )
+        assert self.scopes(indebted, "premium") == ["ORG"]
+        reset = api.provision("POST", f"{indebted.org}/limits/reset", WHY)
+        assert reset.json["labels"] == ["economy", "premium"]
+        for label in ("premium", "economy"):
+            assert self.acquire(indebted, label).status == 200
+
+    def test_resetting_again_does_no_harm(self, indebted: Tenant) -> None:
+        """Full is full."""
+        path = f"{indebted.app}/limits/reset"
+        for labels in (["economy", "premium"], []):
+            reset = indebted.api.provision("POST", path, WHY)
+            assert (reset.status, reset.json["labels"]) == (200, labels)
+
+    def test_an_app_that_nobody_registered_can_be_reset(self, indebted: Tenant) -> None:
+        """It has buckets, under the organisation's settings, like any other."""
+        api, app = indebted.api, f"{indebted.org}/apps/nightly"
+        settings = {**ORG, "quota_scope": "ORG", "rate_limits": {"*": DAILY}}
+        api.provision("PUT", indebted.org, settings)
+        api.provision("POST", f"{indebted.org}/limits/reset", WHY)
+        assert self.acquire(indebted, "premium", app).status == 200
+        reset = api.provision("POST", f"{app}/limits/reset", WHY)
+        assert (reset.status, reset.json["labels"]) == (200, ["premium"])
+
+
+STEPS = (
+    ("POST", "/credentials/revoke"),
+    ("PUT", "/freeze"),
+    ("POST", "/limits/reset"),
+)
+
+
+class TestReasons:
+    @pytest.mark.parametrize(("method", "rest"), STEPS)
+    @pytest.mark.parametrize(
+        "body",
+        [{}, {"reason": ""}, {"reason": "  "}, {"reason": None}, {"reason": "x" * 501}],
+        ids=["none", "empty", "blank", "null", "long"],
+    )
+    def test_it_has_to_be_given(
+        self, tenant: Tenant, method: str, rest: str, body: dict[str, Any]
+    ) -> None:
+        """The field is named and nothing happens."""
+        refused = tenant.api.provision(method, f"{tenant.app}{rest}", body)
+        assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+        assert [mistake["field"] for mistake in refused.json["errors"]] == ["reason"]
+        assert select(tenant).status == 200
+
+    @pytest.mark.parametrize(("method", "rest"), STEPS)
+    def test_it_must_not_be_a_secret_or_break_lines(
+        self, tenant: Tenant, method: str, rest: str
+    ) -> None:
+        """It is stored, shown and logged; whoever pastes what has leaked is told."""
+        secret = tenant.secrets[tenant.client_id]
+        for reason in (f"leaked: {secret}", f"Bearer {tenant.app_token}", "one\ntwo", "a\u202eb"):
+            refused = tenant.api.provision(method, f"{tenant.app}{rest}", {"reason": reason})
+            assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+            assert [mistake["field"] for mistake in refused.json["errors"]] == ["reason"]
+            assert secret not in refused.data.decode()
+        assert select(tenant).status == 200
+
+    @pytest.mark.parametrize("rest", ["/freeze", "/sessions", "/sessions/x"])
+    def test_where_there_is_no_body_it_may_be_in_the_query(self, tenant: Tenant, rest: str) -> None:
+        """And is as good as left out, but not bad."""
+        for query in ("?reason=", "?reason=%20", f"?reason={'x' * 501}"):
+            refused = tenant.api.provision("DELETE", f"{tenant.app}{rest}{query}")
+            assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+            assert [mistake["field"] for mistake in refused.json["errors"]] == ["reason"]
+        assert select(tenant).status == 200

@@ -1,0 +1,179 @@
+"""Two instances on one store, over their sockets: at once here, within half a minute there.
+
+Time is a clock that the test moves, so nothing waits.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from http_fixtures import KEY, Api, Reply, Tenant
+from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.tenants.cache import POLICY_AGE_MS_MAX
+from pricekeeper.tokens.validation import STANDING_AGE_MS_MAX
+from thief import ACCESS, EVERYTHING, NOTHING, SECRET, Thief, claim, thief_of
+from tokens.conftest import MovableClock
+
+HALF_A_MINUTE_MS = 30_000
+WHY = {"reason": "leaked"}
+
+Contain = Callable[[Tenant, Thief], object]
+
+
+class Instances:
+    """An instance that is told, another one that is not, and a thief who uses both."""
+
+    def __init__(self, here: Api, there: Api, clock: MovableClock) -> None:
+        self.here = here
+        self.there = there
+        self.clock = clock
+        self.tenant = Tenant(here).register()
+
+    def thieves(self) -> tuple[Thief, Thief]:
+        """One session, used at both, so that both remember what they asked about it."""
+        here = thief_of(self.tenant, self.tenant.client_id)
+        there = replace(here, api=self.there)
+        for one in (here, there):
+            assert one.call().status == 200
+            assert select(one).status == 200
+        return here, there
+
+
+def select(thief: Thief) -> Reply:
+    token = thief.granted["access_token"]
+    return thief.api.call("GET", f"{thief.path}/model-selection", token=token)
+
+
+def acquire(thief: Thief) -> Reply:
+    body = {"resource": "premium", "consume": {"rpm": 1}}
+    path, token = f"{thief.path}/limits/acquire", thief.granted["access_token"]
+    return thief.api.call("POST", path, body, token=token)
+
+
+@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+def instances(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Api, Api, MovableClock]]:
+    folder: Path = tmp_path_factory.mktemp("elsewhere")
+    settings = replace(
+        demo_settings(folder),
+        provisioning_key=KEY,
+        api_limits_per_minute={},
+        aggregator_interval_secs=0,
+    )
+    if request.param == "dynamodb-local":
+        endpoint: str = request.getfixturevalue("dynamodb_local")
+        prefix = f"elsewhere-{uuid.uuid4().hex[:8]}-"
+        settings = replace(settings, store=DynamoDbLocation("us-east-1", prefix, endpoint))
+    clock = MovableClock()
+    with ExitStack() as running:
+        here, there = (
+            Api(running.enter_context(running_service(settings, clock))) for _ in range(2)
+        )
+        yield here, there, clock
+
+
+@pytest.fixture
+def both(instances: tuple[Api, Api, MovableClock]) -> Instances:
+    return Instances(*instances)
+
+
+def revoke(tenant: Tenant, _: Thief) -> None:
+    path = f"{tenant.app}/credentials/revoke"
+    assert tenant.api.provision("POST", path, WHY).status == 200
+
+
+def rotate(tenant: Tenant, _: Thief) -> None:
+    path = f"{tenant.app}/credentials/rotate"
+    claim(tenant, tenant.api.provision("POST", path, {"grace_period_hours": 0}))
+
+
+def end_all(tenant: Tenant, _: Thief) -> None:
+    assert tenant.api.provision("DELETE", f"{tenant.app}/sessions").status == 204
+
+
+def end_one(tenant: Tenant, thief: Thief) -> None:
+    path = f"{tenant.app}/sessions/{thief.granted['session_id']}"
+    assert tenant.api.provision("DELETE", path).status == 204
+
+
+def test_the_bound_is_half_a_minute() -> None:
+    """What an instance remembers of a client and of a token is believed no longer than that."""
+    assert max(POLICY_AGE_MS_MAX, STANDING_AGE_MS_MAX) == HALF_A_MINUTE_MS
+
+
+@pytest.mark.parametrize(
+    ("contain", "left"),
+    [(revoke, NOTHING), (rotate, NOTHING), (end_all, {SECRET}), (end_one, {SECRET})],
+    ids=["revoke", "rotate", "end all", "end one"],
+)
+def test_a_thiefs_tokens_stop_here_at_once_and_there_within_half_a_minute(
+    both: Instances, contain: Contain, left: set[str]
+) -> None:
+    """Logging in and refreshing stop everywhere at once: only what was exchanged lives on."""
+    here, there = both.thieves()
+    contain(both.tenant, here)
+    assert here.ways_in() == left
+    assert there.ways_in() - {ACCESS} == left
+    both.clock.pass_ms(HALF_A_MINUTE_MS)
+    assert there.ways_in() == left
+
+
+def test_until_then_the_other_instance_believes_what_it_remembers(both: Instances) -> None:
+    """Which is what the bound is for: without it, this test would see nothing."""
+    here, there = both.thieves()
+    revoke(both.tenant, here)
+    assert here.call().status == 401
+    assert there.ways_in() == {ACCESS}
+    both.clock.pass_ms(HALF_A_MINUTE_MS)
+    assert there.ways_in() == NOTHING
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["org", "app"])
+def test_a_freeze_holds_here_at_once_and_there_within_half_a_minute(
+    both: Instances, *, whole: bool
+) -> None:
+    """And so does its end; logging in and usage go on all the time."""
+    here, there = both.thieves()
+    path = f"{both.tenant.org if whole else both.tenant.app}/freeze"
+    assert both.here.provision("PUT", path, WHY).status == 200
+    assert [select(here).code, acquire(here).code] == ["FROZEN", "FROZEN"]
+    assert select(there).status == 200
+    both.clock.pass_ms(HALF_A_MINUTE_MS)
+    assert [select(there).code, acquire(there).code] == ["FROZEN", "FROZEN"]
+    assert there.ways_in() == EVERYTHING
+    assert both.here.provision("DELETE", path).status == 204
+    assert [select(here).status, acquire(here).status] == [200, 200]
+    both.clock.pass_ms(HALF_A_MINUTE_MS)
+    assert [select(there).status, acquire(there).status] == [200, 200]
+
+
+def test_freezing_what_was_frozen_elsewhere_holds_here_at_once(both: Instances) -> None:
+    """Also where nothing has to be written any more for it."""
+    here, there = both.thieves()
+    path = f"{both.tenant.app}/freeze"
+    assert both.here.provision("PUT", path, WHY).status == 200
+    assert select(there).status == 200
+    assert both.there.provision("PUT", path, WHY).status == 200
+    assert [select(one).code for one in (here, there)] == ["FROZEN", "FROZEN"]
+    assert both.there.provision("DELETE", path).status == 204
+    assert select(here).code == "FROZEN"
+    assert both.here.provision("DELETE", path).status == 204
+    assert select(here).status == 200
+
+
+def test_a_bucket_that_was_reset_here_is_full_there(both: Instances) -> None:
+    """At once: what an instance remembers of a bucket is never believed against the store."""
+    _, there = both.thieves()
+    while acquire(there).status == 200:
+        pass
+    path = f"{both.tenant.app}/limits/reset"
+    assert both.here.provision("POST", path, WHY).json["labels"] == ["premium"]
+    path = f"{both.tenant.org}/limits/reset"
+    assert both.here.provision("POST", path, WHY).json["labels"] == ["premium"]
+    assert acquire(there).status == 200

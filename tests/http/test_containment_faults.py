@@ -1,0 +1,98 @@
+"""Containment on a store whose replies get lost, and through kill -9: nothing comes back."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_proxy import Fault, FaultProxy
+from http_fixtures import ENVIRONMENT, Api, Tenant
+from serving import running_server
+from thief import EVERYTHING, NOTHING, claim, thief_of
+
+WHY = {"reason": "leaked"}
+APPLIED = (
+    *(Fault.CLOSE_AFTER, Fault.RESET_MID_BODY, Fault.SHORT_BODY),
+    *(Fault.SERVER_ERROR_AFTER, Fault.CORRUPT_AFTER, Fault.NONSENSE_AFTER),
+)
+"""The store has done it, and its reply does not come through."""
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    """A revocation, a rotation without grace, ended sessions and a freeze, each killed at once."""
+    with running_server(tmp_path, environment=ENVIRONMENT) as server:
+        tenant = Tenant(Api(server.url)).register()
+        thief = thief_of(tenant, tenant.client_id)
+    contained: dict[str, Any] = {
+        "freeze": ("PUT", f"{tenant.app}/freeze", WHY),
+        "end sessions": ("DELETE", f"{tenant.app}/sessions", None),
+        "revoke": ("POST", f"{tenant.app}/credentials/revoke", WHY),
+    }
+    for method, path, body in contained.values():
+        with running_server(tmp_path, environment=ENVIRONMENT) as server:
+            assert Api(server.url).provision(method, path, body).status in (200, 204)
+            server.kill()
+    with running_server(tmp_path, environment=ENVIRONMENT) as server:
+        tenant.api = thief.api = Api(server.url)
+        assert thief.ways_in() == NOTHING
+        path = f"{tenant.app}/model-selection"
+        assert tenant.api.call("GET", path, token=tenant.org_token).code == "FROZEN"
+        rotate = f"{tenant.app}/credentials/rotate"
+        claim(tenant, tenant.api.provision("POST", rotate, {"grace_period_hours": 0}))
+        owner = thief_of(tenant, tenant.client_id)
+        claim(tenant, tenant.api.provision("POST", rotate, {"grace_period_hours": 0}))
+        server.kill()
+    with running_server(tmp_path, environment=ENVIRONMENT) as server:
+        tenant.api = owner.api = Api(server.url)
+        assert owner.ways_in() == NOTHING
+        assert thief_of(tenant, tenant.client_id).ways_in() == EVERYTHING
+
+
+@pytest.mark.timeout(300)
+async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
+    tmp_path: Path, dynamodb_local: str
+) -> None:
+    """It is sent again, recognises itself, and the administrator hears that it was done."""
+
+    def contain(proxy: FaultProxy) -> None:
+        prefix = f"contained-{uuid.uuid4().hex[:8]}-"
+        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
+        with running_server(tmp_path, environment=ENVIRONMENT, store=store) as server:
+            tenant = Tenant(Api(server.url)).register()
+            for fault in APPLIED:
+                contain_once(tenant, proxy, fault)
+
+    def contain_once(tenant: Tenant, proxy: FaultProxy, fault: Fault) -> None:
+        api, thief = tenant.api, thief_of(tenant, tenant.client_id)
+        selection = f"{tenant.app}/model-selection"
+        for method, rest, body in (
+            ("PUT", "/freeze", WHY),
+            ("DELETE", "/freeze", None),
+            ("DELETE", "/sessions", None),
+            ("POST", "/credentials/revoke", WHY),
+        ):
+            before = proxy.applied("UpdateItem")
+            proxy.next("UpdateItem", fault)
+            done = api.provision(method, f"{tenant.app}{rest}", body)
+            assert done.status in (200, 204), (fault, rest, done.data)
+            assert proxy.applied("UpdateItem") > before
+            selected = api.call("GET", selection, token=tenant.org_token).status
+            assert selected == (403 if (method, rest) == ("PUT", "/freeze") else 200)
+        assert thief.ways_in() == NOTHING
+        rotate = f"{tenant.app}/credentials/rotate"
+        rotated = api.provision("POST", rotate, {"grace_period_hours": 0})
+        proxy.next("TransactWriteItems", fault)
+        claim(tenant, rotated)
+        assert thief_of(tenant, tenant.client_id).ways_in() == EVERYTHING
+        take = {"resource": "premium", "consume": {"rpm": 10}}
+        acquire, reset = f"{tenant.app}/limits/acquire", f"{tenant.app}/limits/reset"
+        assert api.call("POST", acquire, take, token=tenant.org_token).status == 200
+        proxy.next("DeleteItem", fault)
+        # Whether a bucket was there is not known any more, so it is said to be unknown.
+        assert [api.provision("POST", reset, WHY).status for _ in range(2)] == [503, 200]
+        assert api.provision("POST", f"{tenant.org}/limits/reset", WHY).status == 200
+
+    async with FaultProxy(dynamodb_local) as proxy:
+        await asyncio.to_thread(contain, proxy)

@@ -1,0 +1,361 @@
+"""Freezing a client on every store: what holds, who may lift it, and what lost replies do to it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from contract.conftest import ShiftedClock
+from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import (
+    FrozenError,
+    NotFoundError,
+    NotPermittedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from pricekeeper.storage import Set, Store, Update
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Client, Freeze, Tenants, config_key
+from pricekeeper.values import AppId, Attribution, OrgId
+from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
+
+DEPLOYMENT = Attribution("deployment-key/0", "192.0.2.1", "r-1", "leaked")
+REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
+REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
+SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
+REFUSED = Faults(refused_pct=100, spare_reads=True)
+LATE = Faults(late_pct=100, spare_reads=True)
+
+Change = Callable[[Tenants], Awaitable[object]]
+
+
+def of_org(org_id: OrgId) -> Attribution:
+    """Say that somebody came with the organisation's own key."""
+    return replace(DEPLOYMENT, actor="org-key/0", org_id=org_id)
+
+
+def because(reason: str) -> Attribution:
+    return replace(DEPLOYMENT, reason=reason)
+
+
+async def freeze_of(tenants: Tenants, client: Client) -> Freeze | None:
+    """Read what is stored, whatever is remembered."""
+    return (await tenants.get(client)).freeze
+
+
+@pytest.fixture
+async def app(tenants: Tenants, org_id: OrgId) -> Client:
+    await tenants.put_org(org_id, org_body(quota_scope="ORG"))
+    await tenants.put_app(org_id, APP, app_body())
+    return Client(org_id, APP)
+
+
+class TestWhatHolds:
+    async def test_a_frozen_client_is_told_why_and_since_when(
+        self, tenants: Tenants, clock: ShiftedClock, app: Client
+    ) -> None:
+        """By whoever asks for its policy; before that nothing is raised."""
+        (await tenants.get(app)).require_unfrozen()
+        freeze = await tenants.freeze(app, DEPLOYMENT)
+        with pytest.raises(FrozenError) as told:
+            (await tenants.policy(app.org_id, app.app_id)).require_unfrozen()
+        error = told.value
+        assert (error.scope, error.reason) == ("APP", "leaked")
+        assert error.frozen_at_epoch == freeze.frozen_at_epoch
+        assert abs(error.frozen_at_epoch - clock.now_epoch()) < 60
+        (await tenants.get(app.org)).require_unfrozen()
+
+    async def test_an_organisations_freeze_is_its_apps_too(
+        self, tenants: Tenants, app: Client
+    ) -> None:
+        """Of registered ones and of others, seen here at once though they were remembered."""
+        nobody = AppId("never-registered")
+        for app_id in (None, APP, nobody):
+            assert (await tenants.policy(app.org_id, app_id)).freeze is None
+        await tenants.freeze(app.org, DEPLOYMENT)
+        for app_id in (None, APP, nobody):
+            freeze = (await tenants.policy(app.org_id, app_id)).freeze
+            assert freeze is not None
+            assert (freeze.scope, freeze.reason) == ("ORG", "leaked")
+        await tenants.unfreeze(app.org, DEPLOYMENT)
+        for app_id in (None, APP, nobody):
+            assert (await tenants.policy(app.org_id, app_id)).freeze is None
+
+    async def test_an_apps_own_freeze_is_shown_before_its_organisations(
+        self, tenants: Tenants, app: Client
+    ) -> None:
+        """Each is lifted by itself, and the other one goes on."""
+        await tenants.freeze(app.org, because("all"))
+        await tenants.freeze(app, because("one"))
+        freeze = await freeze_of(tenants, app)
+        assert freeze is not None
+        assert (freeze.scope, freeze.reason) == ("APP", "one")
+        assert await tenants.unfreeze(app, DEPLOYMENT)
+        freeze = await freeze_of(tenants, app)
+        assert freeze is not None
+        assert (freeze.scope, freeze.reason) == ("ORG", "all")
+        assert not await tenants.unfreeze(app, DEPLOYMENT)
+
+    async def test_freezing_again_keeps_the_moment_and_has_the_last_reason(
+        self, tenants: Tenants, clock: ShiftedClock, app: Client
+    ) -> None:
+        """Lifted and frozen anew, it is a new one."""
+        first = await tenants.freeze(app, because("one"))
+        clock.shift_ms = 60_000
+        again = await tenants.freeze(app, because("two"))
+        assert again == replace(first, reason="two")
+        assert await freeze_of(tenants, app) == again
+        await tenants.unfreeze(app, DEPLOYMENT)
+        anew = await tenants.freeze(app, because("three"))
+        assert anew.frozen_at_epoch >= first.frozen_at_epoch + 60
+
+    async def test_it_outlasts_new_settings_and_ends_with_the_client(
+        self, tenants: Tenants, app: Client
+    ) -> None:
+        """Putting settings touches settings; what is created again is another client."""
+        freeze = await tenants.freeze(app, DEPLOYMENT)
+        put = await tenants.put_app(app.org_id, APP, app_body(session_limit=7))
+        assert put.policy.freeze == freeze
+        await tenants.delete_app(app.org_id, APP)
+        assert (await tenants.put_app(app.org_id, APP, app_body())).policy.freeze is None
+        await tenants.freeze(app.org, DEPLOYMENT)
+        assert (await tenants.put_org(app.org_id, org_body())).policy.freeze is not None
+        await tenants.delete_org(app.org_id)
+        assert (await tenants.put_org(app.org_id, org_body())).policy.freeze is None
+
+    async def test_lists_show_it(self, tenants: Tenants, app: Client) -> None:
+        """Of apps with what they have from their organisation."""
+        await tenants.freeze(app.org, DEPLOYMENT)
+        (listed,) = (await tenants.list_apps(app.org_id)).policies
+        assert listed.freeze is not None
+        before = OrgId(f"{int(app.org_id[:8], 16) - 1:08x}{app.org_id[8:]}")
+        listed = (await tenants.list_orgs(after=before)).policies[0]
+        assert (listed.org_id, listed.freeze is not None) == (app.org_id, True)
+
+    async def test_it_is_one_read_and_one_write_and_none_if_nothing_changes(
+        self, tenants: Tenants, meter: StoreMeter, app: Client
+    ) -> None:
+        """Both ways."""
+        for change, calls in (
+            (tenants.freeze, {"batch_get": 1, "update": 1}),
+            (tenants.freeze, {"batch_get": 1}),
+            (tenants.unfreeze, {"batch_get": 1, "update": 1}),
+            (tenants.unfreeze, {"batch_get": 1}),
+        ):
+            meter.clear()
+            await change(app, DEPLOYMENT)
+            assert dict(meter.calls) == calls
+
+    async def test_nobody_can_not_be_frozen(self, tenants: Tenants, app: Client) -> None:
+        """Neither who never was, nor an app that nobody has registered."""
+        for client in (Client(new_org_id()), Client(app.org_id, AppId("nobody"))):
+            with pytest.raises(NotFoundError):
+                await tenants.freeze(client, DEPLOYMENT)
+            with pytest.raises(NotFoundError):
+                await tenants.unfreeze(client, DEPLOYMENT)
+
+
+@pytest.mark.parametrize("stored", [{}, "yes", True, {"reason": None, "frozen_at_epoch": "x"}])
+async def test_a_freeze_that_says_too_little_is_one_all_the_same(
+    tenants: Tenants, app: Client, stored: object
+) -> None:
+    """Somebody wrote it there by hand; the deployment's key lifts it."""
+    key = config_key(app)
+    await tenants._store.update(Update(CONFIG, key, (Set("freeze", stored),)))  # type: ignore[arg-type]
+    with pytest.raises(FrozenError):
+        (await tenants.get(app)).require_unfrozen()
+    with pytest.raises(NotPermittedError):
+        await tenants.unfreeze(app, of_org(app.org_id))
+    assert await tenants.unfreeze(app, DEPLOYMENT)
+    (await tenants.get(app)).require_unfrozen()
+
+
+class TestAuthority:
+    async def test_an_organisations_key_lifts_what_it_has_frozen(
+        self, tenants: Tenants, app: Client
+    ) -> None:
+        """And the deployment's lifts anything."""
+        own = of_org(app.org_id)
+        for lifting in (own, DEPLOYMENT):
+            await tenants.freeze(app, own)
+            assert await tenants.unfreeze(app, lifting)
+
+    async def test_it_does_not_touch_what_the_deployments_key_has_frozen(
+        self, tenants: Tenants, app: Client
+    ) -> None:
+        """Not by lifting it, and not by freezing over it; also if it had frozen it first."""
+        own = of_org(app.org_id)
+        await tenants.freeze(app, own)
+        freeze = await tenants.freeze(app, because("the platform says so"))
+        for change in (tenants.unfreeze, tenants.freeze):
+            with pytest.raises(NotPermittedError):
+                await change(app, own)
+        assert await freeze_of(tenants, app) == freeze
+        assert await tenants.unfreeze(app, DEPLOYMENT)
+
+
+class TestLostReplies:
+    @pytest.fixture
+    def changes(self, app: Client) -> dict[str, tuple[Change, bool]]:
+        """Freezing and lifting, and whether the client is frozen then."""
+        return {
+            "freeze": (lambda on: on.freeze(app, DEPLOYMENT), True),
+            "unfreeze": (lambda on: on.unfreeze(app, DEPLOYMENT), False),
+        }
+
+    async def under(
+        self, faults: Faults, tenants: Tenants, clock: ShiftedClock, change: Change
+    ) -> object:
+        """What the change comes to with such a store: its result or its error."""
+        turns = Interleaving(1)
+        shaky = Tenants(FaultyStore(tenants._store, turns, faults), clock, LABELS)
+
+        async def work() -> object:
+            return await change(shaky)
+
+        return (await turns.run(work()))[0]
+
+    @pytest.mark.parametrize("name", ["freeze", "unfreeze"])
+    async def test_what_was_done_is_recognised_and_the_rest_can_be_repeated(
+        self,
+        tenants: Tenants,
+        clock: ShiftedClock,
+        app: Client,
+        changes: dict[str, tuple[Change, bool]],
+        name: str,
+    ) -> None:
+        """A lost request is unknown, a refused one unavailable; neither has done anything."""
+        change, frozen = changes[name]
+        for faults, told in (
+            (REFUSED, StoreUnavailableError),
+            (REQUEST_LOST, OutcomeUnknownError),
+            (REPLY_LOST, None),
+            (SENT_TWICE, None),
+        ):
+            await (tenants.unfreeze if frozen else tenants.freeze)(app, DEPLOYMENT)
+            outcome = await self.under(faults, tenants, clock, change)
+            assert isinstance(outcome, Exception) == (told is not None), faults
+            assert told is None or isinstance(outcome, told)
+            assert (await freeze_of(tenants, app) is not None) == (frozen == (told is None))
+            await change(tenants)
+            assert (await freeze_of(tenants, app) is not None) == frozen
+
+    @pytest.mark.parametrize("name", ["freeze", "unfreeze"])
+    async def test_a_change_that_arrives_late_changes_nothing_that_came_after(
+        self,
+        tenants: Tenants,
+        clock: ShiftedClock,
+        app: Client,
+        changes: dict[str, tuple[Change, bool]],
+        name: str,
+    ) -> None:
+        """Neither is a lifted freeze brought back, nor one lifted that was set since."""
+        change, frozen = changes[name]
+        undo = changes["unfreeze" if frozen else "freeze"][0]
+        await undo(tenants)
+        turns = Interleaving(1)
+        store = FaultyStore(tenants._store, turns, LATE)
+        late = Tenants(store, clock, LABELS)
+
+        async def work() -> object:
+            return await change(late)
+
+        (told,) = await turns.run(work())
+        assert isinstance(told, OutcomeUnknownError)
+        await change(tenants)
+        await undo(tenants)
+        await store.deliver()
+        assert (await freeze_of(tenants, app) is not None) != frozen
+
+    async def test_an_outcome_that_nobody_can_read_is_seen_here_when_it_can(
+        self, tenants: Tenants, clock: ShiftedClock, app: Client
+    ) -> None:
+        """What was remembered before is not believed any more."""
+        turns = Interleaving(1)
+        shaky = FaultyStore(tenants._store, turns, Faults())
+        here = Tenants(shaky, clock, LABELS)
+        assert (await here.policy(app.org_id, app.app_id)).freeze is None
+        real_update = shaky.update
+
+        async def go_dark(operation: object) -> object:
+            shaky.faults = Faults(reply_lost_pct=100)
+            return await real_update(operation)  # type: ignore[arg-type]
+
+        shaky.update = go_dark  # type: ignore[method-assign,assignment]
+        (told,) = await turns.run(here.freeze(app, DEPLOYMENT))
+        assert isinstance(told, OutcomeUnknownError)
+        shaky.faults = Faults()
+        assert (await here.policy(app.org_id, app.app_id)).freeze is not None
+
+
+async def test_racing_changes_all_succeed_and_leave_one_whole_freeze(
+    store: Store, clock: ShiftedClock, tenants: Tenants, app: Client
+) -> None:
+    """Whoever loses reads again; what is left is what somebody wanted."""
+    reasons = [f"reason {number}" for number in range(6)]
+    racers = [Tenants(store, clock, LABELS) for _ in reasons]
+    made = await asyncio.gather(
+        *(one.freeze(app, because(reason)) for one, reason in zip(racers, reasons, strict=True))
+    )
+    left = await freeze_of(tenants, app)
+    assert left is not None
+    assert left in made
+    assert {freeze.frozen_at_epoch for freeze in made} <= {
+        left.frozen_at_epoch,
+        left.frozen_at_epoch + 1,
+    }
+
+
+async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
+    store: Store, seeds: range
+) -> None:
+    """One administrator, every fault, many seeds: after an acknowledged change, it holds.
+
+    Also for the instance itself, while others keep asking it.
+    """
+    befell: Counter[str] = Counter()
+    faults = Faults(
+        refused_pct=5, request_lost_pct=5, reply_lost_pct=10, late_pct=15, resent_pct=10
+    )
+    for seed in seeds:
+        clock = ManualClock()
+        org_id, turns = new_org_id(), Interleaving(seed)
+        shaky = FaultyStore(store, turns, faults)
+        tenants = Tenants(shaky, InterleavedClock(clock, turns, clock.advance_ms), LABELS)
+        sound = Tenants(store, clock, LABELS)
+        await sound.put_org(org_id, org_body())
+        client = Client(org_id)
+
+        async def administer(
+            tenants: Tenants = tenants, sound: Tenants = sound, client: Client = client
+        ) -> None:
+            for step in range(12):
+                try:
+                    if step % 3 == 2:
+                        await tenants.unfreeze(client, DEPLOYMENT)
+                    else:
+                        await tenants.freeze(client, because(f"step {step}"))
+                except (OutcomeUnknownError, StoreUnavailableError):
+                    continue
+                freeze = (await sound.get(client)).freeze
+                wanted = None if step % 3 == 2 else f"step {step}"
+                assert (None if freeze is None else freeze.reason) == wanted
+                cached = tenants._cache.get(client)
+                assert cached is None or cached.freeze == freeze
+
+        async def ask(tenants: Tenants = tenants, org_id: OrgId = org_id) -> None:
+            for _ in range(12):
+                try:
+                    await tenants.policy(org_id)
+                except StoreUnavailableError:
+                    continue
+
+        outcomes = await turns.run(administer(), ask(), ask())
+        assert outcomes == [None, None, None], seed
+        befell += shaky.befell
+    assert len(seeds) < 100 or len(befell) == 5, befell
