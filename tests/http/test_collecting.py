@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+from http_fixtures import KEY
 from pricekeeper.http.collecting import THRESHOLDS
 
 SHOW = """
@@ -19,7 +20,7 @@ def test_a_worker_leaves_out_what_was_there_at_its_start() -> None:
     """Nine tenths and more of what there is: modules, types, functions."""
     ended = subprocess.run(  # noqa: S603 - our own command
         [sys.executable, "-c", SHOW],
-        env={**os.environ, "PRICEKEEPER_LOG_LEVEL": "error"},
+        env={**os.environ, "PRICEKEEPER_LOG_LEVEL": "error", "PRICEKEEPER_PROVISIONING_KEY": KEY},
         capture_output=True,
         text=True,
         check=True,

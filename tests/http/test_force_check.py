@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from http_fixtures import KEY, ORG, Api, Tenant, usage
+from http_fixtures import KEY, METRICS_TOKEN, ORG, Api, Tenant, usage
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings, SqliteLocation
@@ -30,6 +30,7 @@ def tenant(tmp_path: Path) -> Iterator[Tenant]:
         store=SqliteLocation(str(tmp_path / "store.db")),
         data_dir=tmp_path / "data",
         provisioning_key=KEY,
+        metrics_token=METRICS_TOKEN,
         aggregator_interval_secs=0,
         log_level="error",
         drain_secs=0,

@@ -20,7 +20,6 @@ _STORE_EXAMPLES: Final = (
     "or dynamodb://REGION?prefix=NAME-&endpoint=http://127.0.0.1:8000"
 )
 _SOURCE_EXAMPLES: Final = "use genai-prices, aws:REGION or aws:REGION:FILE_OR_URL[,FILE_OR_URL...]"
-_SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 _REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{0,100}")
 
