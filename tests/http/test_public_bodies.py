@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, Api, Reply, Tenant
-from pricekeeper.http.edge import BODY_BYTES_MAX, PUBLIC_BODY_BYTES_MAX
+from pricekeeper.http.batch import BATCH_BYTES_MAX
+from pricekeeper.http.edge import BODY_BYTES_MAX
+from pricekeeper.http.provisioning import SETTINGS_BYTES_MAX
 from scraping import moves
 from serving import running_server
 
@@ -47,7 +49,7 @@ def post(api: Api, path: str, data: bytes, **headers: str) -> Reply:
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_body_ends_at_sixteen_kibibytes(api: Api, path: str, declared: bool) -> None:
     """Whether it says so before or not; up to there it is read and judged."""
-    fits = json.dumps({"nonsense": 1}).encode().ljust(PUBLIC_BODY_BYTES_MAX)
+    fits = json.dumps({"nonsense": 1}).encode().ljust(BODY_BYTES_MAX)
     for data, statuses in ((fits, (400, 401)), (fits + b" ", (413,))):
         if declared:
             reply = post(api, path, data)
@@ -58,12 +60,31 @@ def test_a_body_ends_at_sixteen_kibibytes(api: Api, path: str, declared: bool) -
     assert reply.json["code"] == "PAYLOAD_TOO_LARGE"
 
 
-def test_who_has_proved_who_it_is_may_send_more(api: Api, tenant: Tenant) -> None:
-    """A batch of records has to fit."""
-    data = b" " * (BODY_BYTES_MAX - 2) + b"{}"
-    for path in (f"{tenant.app}/usage", f"{tenant.app}/usage/batch"):
-        assert api.call("POST", path, data=data, token=tenant.app_token).status == 400
-    assert api.call("PUT", tenant.org, data=data, key=KEY).status == 400
+def test_each_operation_has_a_bound_that_suits_it(api: Api, tenant: Tenant) -> None:
+    """A batch of records has to fit, and settings with limits for every label."""
+    bounds = {
+        ("POST", f"{tenant.app}/usage"): BODY_BYTES_MAX,
+        ("POST", f"{tenant.app}/limits/acquire"): BODY_BYTES_MAX,
+        ("POST", f"{tenant.app}/usage/batch"): BATCH_BYTES_MAX,
+        ("PUT", tenant.org): SETTINGS_BYTES_MAX,
+    }
+    for (method, path), bytes_max in bounds.items():
+        fits = b"{}".rjust(bytes_max)
+        for data, status in ((fits, 400), (b" " + fits, 413)):
+            reply = api.call(method, path, data=data, token=tenant.app_token, key=KEY)
+            assert reply.status == status, path
+
+
+@pytest.mark.parametrize("filler", [b"{}", b"[]", b"0", b'{"a":0}'])
+def test_a_body_with_many_values_is_refused_before_it_is_parsed(
+    api: Api, tenant: Tenant, filler: bytes
+) -> None:
+    """A mebibyte of small values would hold up everybody else for a quarter of a second."""
+    data = b'{"requests":[' + b",".join([filler] * 50_000) + b"]}"
+    path = f"{tenant.app}/usage/batch"
+    reply = api.call("POST", path, data=data, token=tenant.app_token)
+    assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+    assert "values at most" in reply.json["detail"]
 
 
 BAD = {

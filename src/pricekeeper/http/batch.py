@@ -19,6 +19,7 @@ from pricekeeper.http.problems import RETRY_SECS, problem_of, status_of
 from pricekeeper.http.wire import runtime as wire
 from pricekeeper.metering import BATCH_MAX, GROUP_RECORDS, Recorded, Refused, Usage
 
+BATCH_BYTES_MAX: Final = 1024 * 1024
 _OUTCOMES: Final = ("accepted", "duplicate", "failed")
 _UNAVAILABLE: Final = 503
 UsageOf: TypeAlias = Callable[[wire.UsageBody], Usage]
@@ -28,7 +29,7 @@ async def answer_batch(call: Call, usage_of: UsageOf) -> Answer:
     """Count the records of the body; ``usage_of`` makes a usage of one."""
     metering = call.services.metering
     async with metering.admit_batch(call.org_id) as places:
-        body = await read_body(call.request)
+        body = await read_body(call.request, BATCH_BYTES_MAX)
         policy = await call.services.tenants.policy(call.org_id, call.app_id)
         await places.begin_work()
         parsed = await _parse_each(_records(body), usage_of)

@@ -22,7 +22,6 @@ from pricekeeper.errors import (
     StoreError,
 )
 from pricekeeper.http.edge import (
-    PUBLIC_BODY_BYTES_MAX,
     RequestRefusedError,
     convert,
     read_body,
@@ -49,7 +48,7 @@ class OAuthRefusedError(RequestRefusedError):
 async def parameters(call: Call, wire: type[_Wire]) -> _Wire:
     """The parameters of the request, from a form or from JSON."""
     kind = (call.request.header(b"content-type") or "").partition(";")[0].strip().lower()
-    body = await read_body(call.request, PUBLIC_BODY_BYTES_MAX)
+    body = await read_body(call.request)
     if kind == FORM:
         return convert(_form(body), wire)
     if kind == JSON:

@@ -18,6 +18,8 @@ from pricekeeper.values import OrgId, parse_app_id, parse_model_label, parse_org
 
 PAGE_DEFAULT: Final = 100
 
+SETTINGS_BYTES_MAX: Final = 256 * 1024
+"""Room for limits of their own for every model label."""
 _ORG: Final = "/api/v1/orgs/{org_id}"
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
 _AFTER: Final = "The `next` of the page before."
@@ -160,7 +162,7 @@ def _status(provisioned: Provisioned) -> int:
 
 async def _object(call: Call) -> dict[str, Any]:
     """The body as plain JSON: settings have their own parser, which names every bad field."""
-    plain = strict_json(await read_body(call.request))
+    plain = strict_json(await read_body(call.request, SETTINGS_BYTES_MAX))
     if not isinstance(plain, dict):
         mistake = FieldMistake("", "expected an object")
         raise RequestRefusedError("the body must be a JSON object", (mistake,))

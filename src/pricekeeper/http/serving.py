@@ -21,8 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pricekeeper.errors import NotFoundError, OverloadedError, PriceKeeperError
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.edge import (
-    BODY_BYTES_MAX,
-    PUBLIC_BODY_BYTES_MAX,
     BodyTooLargeError,
     RequestRefusedError,
     read_json,
@@ -48,12 +46,11 @@ _NOBODY_LEFT: Final = 499
 class Endpoint:
     """The gate of one operation."""
 
-    __slots__ = ("_body_bytes_max", "_counts_failures", "_unread", "operation")
+    __slots__ = ("_counts_failures", "_unread", "operation")
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         public = operation.access is Access.PUBLIC
-        self._body_bytes_max = PUBLIC_BODY_BYTES_MAX if public else BODY_BYTES_MAX
         self._unread: tuple[type[PriceKeeperError], ...] = ()
         """What counts as a failure of its address, as a guess does."""
         if public and operation.body is not None:
@@ -87,7 +84,7 @@ class Endpoint:
         else:
             await admit(call, operation)
         if operation.body is not None and not operation.reads_body:
-            call.body = await read_json(call.request, operation.body, self._body_bytes_max)
+            call.body = await read_json(call.request, operation.body)
         return await operation.handler(call)
 
 
