@@ -162,6 +162,9 @@ def test_it_does_not_lift_what_the_deployments_key_has_frozen(
         assert (refused.status, refused.code) == (403, "FORBIDDEN")
         assert "deployment" in refused.json["detail"]
         assert fresh.api.call("GET", selection, token=fresh.app_token).json["reason"] == REASON
+    if not whole:  # it could create the app anew, without the freeze
+        refused = fresh.api.call("DELETE", fresh.app, key=key)
+        assert (refused.status, refused.code) == (403, "FORBIDDEN")
     assert fresh.api.provision("DELETE", path).status == 204
     assert fresh.api.call("GET", selection, token=fresh.app_token).status == 200
     assert thief_of(fresh, fresh.client_id).ways_in() == EVERYTHING

@@ -105,7 +105,7 @@ async def list_apps(call: Call) -> Answer:
 
 async def delete_app(call: Call) -> Answer:
     """End an app; its tokens stop working."""
-    await call.services.tenants.delete_app(call.org_id, call.app_id)
+    await call.services.tenants.delete_app(call.org_id, call.app_id, call.key_org_id)
     return Answer(204)
 
 
@@ -303,7 +303,12 @@ OPERATIONS: Final = (
         "GET", _APP, "getApp", get_app, answers={200: wire.AppAnswer}, problems=frozenset({404})
     ),
     _provisioning(
-        "DELETE", _APP, "deleteApp", delete_app, answers={204: None}, problems=frozenset({404})
+        "DELETE",
+        _APP,
+        "deleteApp",
+        delete_app,
+        answers={204: None},
+        problems=frozenset({403, 404}),
     ),
     *(
         _provisioning(

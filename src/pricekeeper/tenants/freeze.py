@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pricekeeper.errors import FrozenError, NotPermittedError
-from pricekeeper.values import Attribution
+from pricekeeper.values import Attribution, OrgId
 
 FreezeScope: TypeAlias = Literal["ORG", "APP"]
 """Whether a whole organisation is frozen, or one app of it."""
@@ -38,7 +38,7 @@ def next_freeze(
 
     It keeps the first moment and has the last reason.
     """
-    require_authority(standing, by)
+    require_authority(standing, by.org_id)
     return Freeze(
         scope=scope,
         reason=by.reason or "",
@@ -47,10 +47,10 @@ def next_freeze(
     )
 
 
-def require_authority(standing: Freeze | None, by: Attribution) -> None:
+def require_authority(standing: Freeze | None, key_org_id: OrgId | None) -> None:
     """Raise if an organisation's own key is to change what the deployment's key has frozen.
 
     Whoever stole an organisation's key could otherwise go on with it.
     """
-    if standing is not None and not standing.by_org and by.org_id is not None:
+    if standing is not None and not standing.by_org and key_org_id is not None:
         raise NotPermittedError("this was frozen with the deployment's own key, which may lift it")

@@ -41,7 +41,7 @@ async def unfreeze(store: Store, read: ReadItem, client: Client, by: Attribution
         standing = items.freeze_of(item)
         if standing is None:
             return False
-        require_authority(standing, by)
+        require_authority(standing, by.org_id)
         if await _write(store, client, item, None):
             return True
     raise _contended(client)

@@ -43,7 +43,7 @@ from pricekeeper.tenants import freezing, items
 from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
 from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
-from pricekeeper.tenants.freeze import Freeze
+from pricekeeper.tenants.freeze import Freeze, require_authority
 from pricekeeper.tenants.generations import random_name, start_generation
 from pricekeeper.tenants.listing import PAGE_MAX, AppPage, OrgPage, list_apps, list_orgs
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
@@ -215,15 +215,25 @@ class Tenants:
         if not ended:
             raise NotFoundError(client.client_id)
 
-    async def delete_app(self, org_id: OrgId, app_id: AppId) -> None:
-        """End the app."""
+    async def delete_app(
+        self, org_id: OrgId, app_id: AppId, key_org_id: OrgId | None = None
+    ) -> None:
+        """End the app.
+
+        ``key_org_id`` is given for an organisation's own key. That ends no app which the
+        deployment's key has frozen: it could create the app anew, without the freeze.
+        """
         client = Client(org_id, app_id)
-        life = (await self.record(client)).life
+        record = await self.record(client)
+        life, same = record.life, items.same_life(record.life)
+        if key_org_id is not None:
+            require_authority(items.freeze_of(record.item), key_org_id)
+            same = items.same_freeze(record.item)
         try:
-            await self._store.delete(
-                Delete(CONFIG, items.config_key(client), items.same_life(life))
-            )
+            await self._store.delete(Delete(CONFIG, items.config_key(client), same))
         except ConditionFailedError as failure:
+            if failure.item and items.life_of(failure.item).incarnation == life.incarnation:
+                raise ContendedError(f"{client.client_id}: its freeze has changed") from failure
             raise NotFoundError(client.client_id) from failure
         except OutcomeUnknownError as lost:
             if await self._lives(client, life, lost):
