@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -98,13 +100,35 @@ asyncio.run(main())
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+@pytest.mark.parametrize("redirection", ["> /dev/full", ">&-"])
+def test_a_secret_is_not_lost_where_stdout_can_not_be_written(
+    environment: Mapping[str, str], redirection: str, words: tuple[str, ...]
+) -> None:
+    """It is shown once and never again, so it is shown on stderr, with what is wrong."""
+    program = [sys.executable, "-m", "pricekeeper", "credentials", "claim", "-", *words]
+    done = subprocess.run(  # noqa: S602  # our own program, and nothing from outside
+        f"{shlex.join(program)} {redirection}",
+        shell=True,
+        env={**os.environ, **environment},
+        input=retrieval_token(environment),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert re.search(r"PRICEKEEPER_CLIENT_SECRET=pks_[\w-]{40,}", done.stderr)
+    assert "stdout can't be written" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
 def test_the_first_ctrl_c_ends_a_question(environment: Mapping[str, str]) -> None:
     """Nothing was done, and the exit code says so."""
     with in_a_terminal("org", "delete", ORG, environment=environment) as terminal:
         terminal.read_until("[y/N]:")
         terminal.type(CTRL_C)
-        assert terminal.end() == 1
-    assert "Aborted" in terminal.printed
+        assert terminal.end() == 130
     assert piped("org", "get", ORG, environment=environment).returncode == 0
 
 

@@ -71,6 +71,7 @@ def steps(tenant: Tenant) -> list[tuple[str, str, str, Any, dict[str, Any]]]:
             {"session_id": session},
         ),
         ("sessions.end_all", "DELETE", f"{app}/sessions{query}", None, {}),
+        ("sessions.end_all", "DELETE", f"{app}/sessions", WHY, {}),
         ("freeze", "PUT", f"{app}/freeze", WHY, {}),
         ("unfreeze", "DELETE", f"{app}/freeze{query}", None, {"was_frozen": True}),
         ("limits.reset", "POST", f"{app}/limits/reset", WHY, {"labels": []}),

@@ -7,8 +7,10 @@ work on the store) and gives back an `Outcome`: the answer as JSON, and a pictur
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import inspect
+import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -163,17 +165,45 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise exits.MisusedError("nobody is here to ask; say --yes if it is meant")
-    typer.confirm(harmless(question), abort=True, err=True)
+    try:
+        typer.confirm(harmless(question), abort=True, err=True)
+    except typer.Abort as aborted:
+        if isinstance(aborted.__context__, KeyboardInterrupt):
+            raise typer.Exit(exits.INTERRUPTED) from None
+        raise
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the answer, and exit with what it means."""
+    """Print the answer, and exit with what it means.
+
+    If stdout can't be written, the answer goes to stderr: it may be a secret that is shown once.
+    """
+    try:
+        _print(outcome, as_json=as_json)
+    except OSError as error:
+        make_console(stderr=True).print(outcome.picture, soft_wrap=True)
+        _discard_stdout()
+        told = f"stdout can't be written ({error.strerror}), so the answer is here on stderr"
+        raise exits.MisusedError(told) from error
+    if outcome.exit_code != exits.OK:
+        raise typer.Exit(outcome.exit_code)
+
+
+def _print(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the answer on stdout, and see to it that it gets there."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed")
     if as_json:
         print_json(outcome.answer)
     else:
         make_console().print(outcome.picture, soft_wrap=True)
-    if outcome.exit_code != exits.OK:
-        raise typer.Exit(outcome.exit_code)
+    sys.stdout.flush()
+
+
+def _discard_stdout() -> None:
+    """Let what stdout has not written go nowhere: Python would try it again at its end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(answer: Any) -> None:

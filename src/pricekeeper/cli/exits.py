@@ -7,6 +7,7 @@
 3     not found: there is no such organisation, app, session or retrieval token
 4     refused: credentials are missing, wrong, or not for this
 5     unavailable: the service or the store can't do it now; later may work
+130   interrupted: ctrl-c
 ====  ============================================================================
 """
 
@@ -35,6 +36,7 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
 UNAVAILABLE: Final = 5
+INTERRUPTED: Final = 130
 
 _BY_STATUS: Final[Mapping[int, int]] = {
     0: UNAVAILABLE,

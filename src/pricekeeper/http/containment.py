@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.http.edge import parse_json, read_body
 from pricekeeper.http.gate import address_of
 from pricekeeper.http.identity import session_list
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
@@ -39,14 +40,14 @@ async def list_sessions(call: Call) -> Answer:
 
 async def end_session(call: Call) -> Answer:
     """End one session of a client; its tokens stop working."""
-    by = _attribution(call, call.request.query.get("reason"))
+    by = _attribution(call, await _optional_reason(call))
     await call.services.containment.end_session(_client(call), call.path["session_id"], by)
     return Answer(204)
 
 
 async def end_sessions(call: Call) -> Answer:
     """End every session of a client and all of its tokens; its secret goes on working."""
-    by = _attribution(call, call.request.query.get("reason"))
+    by = _attribution(call, await _optional_reason(call))
     await call.services.containment.end_all_sessions(_client(call), by)
     return Answer(204)
 
@@ -60,7 +61,7 @@ async def freeze(call: Call) -> Answer:
 
 async def unfreeze(call: Call) -> Answer:
     """Lift a client's own freeze, if it has one."""
-    by = _attribution(call, call.request.query.get("reason"))
+    by = _attribution(call, await _optional_reason(call))
     await call.services.containment.unfreeze(_client(call), by)
     return Answer(204)
 
@@ -75,6 +76,17 @@ async def reset_limits(call: Call) -> Answer:
 
 def _client(call: Call) -> Client:
     return Client(call.org_id, call.app_id_or_none)
+
+
+async def _optional_reason(call: Call) -> str | None:
+    """The reason of a DELETE: in the query, or in a body like that of the other operations."""
+    body = await read_body(call.request)
+    if not body:
+        return call.request.query.get("reason")
+    reason = parse_json(body, wire.ReasonBody).reason
+    if call.request.query.get("reason", reason) != reason:
+        raise InvalidValueError("reason", "is in the query and, differently, in the body")
+    return reason
 
 
 def _attribution(call: Call, reason: str | None) -> Attribution:

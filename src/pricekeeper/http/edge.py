@@ -63,6 +63,10 @@ class RequestRefusedError(PriceKeeperError):
         self.mistakes = mistakes
 
 
+class _NotAcceptableError(ValueError):
+    """JSON that two readers could understand differently."""
+
+
 class BodyTooLargeError(PriceKeeperError):
     """The body is larger than any request of ours needs to be."""
 
@@ -143,8 +147,10 @@ def strict_json(body: bytes) -> Any:
         raise RequestRefusedError(f"the body is not JSON: {error.msg}, at {error.pos}") from None
     except RecursionError:
         raise RequestRefusedError("the body is nested too deeply") from None
-    except ValueError as error:
+    except _NotAcceptableError as error:
         raise RequestRefusedError(f"the body is not acceptable JSON: {error}") from None
+    except ValueError:  # Python converts only so many digits
+        raise RequestRefusedError("the body has a number with too many digits") from None
     return plain
 
 
@@ -167,7 +173,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = _first_repeated(name for name, _ in pairs)
-        raise ValueError(f"the key {_cropped(twice)!r} is there twice")
+        raise _NotAcceptableError(f"the key {_cropped(twice)!r} is there twice")
     return made
 
 
@@ -181,7 +187,7 @@ def _first_repeated(names: Iterator[str]) -> str:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
+    raise _NotAcceptableError(f"{name} is not a number")
 
 
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
