@@ -1,6 +1,6 @@
 """The real service in the event loop of the test: a real socket, and a clock that the test moves.
 
-Service and test share one thread, so that time passes for the service exactly when the test says so.
+Service and test share one thread: time passes for the service when the test says so.
 """
 
 import asyncio
@@ -51,6 +51,11 @@ class Service:
             shown = await reply.json(content_type=None) if "json" in reply.content_type else None
             return Reply(reply.status, names, shown)
 
+    async def text(self, path: str, token: str) -> str:
+        headers = {"authorization": f"Bearer {token}"}
+        async with self.session.get(self.url + path, headers=headers) as reply:
+            return await reply.text()
+
     async def provision(self, method: str, path: str, body: Any = None) -> Reply:
         return await self.call(method, path, body, key=self.key)
 
@@ -84,7 +89,7 @@ async def serving(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
         server = uvicorn.Server(server_config(make_app(settings, clock=clock)))
         running = asyncio.create_task(server.serve([listening]))
         try:
-            while not server.started and not running.done():
+            while not server.started and not running.done():  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.005)
             assert server.started, "the service did not start; its log says why"
             async with aiohttp.ClientSession() as session:

@@ -15,8 +15,9 @@ import pytest
 from http_fixtures import METRICS_TOKEN, ORG, usage
 from in_loop_service import Account, Service, pass_time, register, serving
 from pricekeeper.cli.demo.service import demo_settings
-from pricekeeper.clock import ManualClock, SystemClock
+from pricekeeper.clock import STEADY_MS, ManualClock, SystemClock, TrustedClock
 from pricekeeper.settings import Settings, parse_store_location
+from scraping import read_samples
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -166,3 +167,65 @@ async def test_logins_are_put_off_while_the_time_is_in_doubt(
     assert (await service.call("POST", "/auth/token", account.credentials)).status == 200
     assert (await service.call("POST", "/api/v1/credentials/claim", claim)).status == 200
     assert (await service.provision("PUT", org, config)).status == 201
+
+
+async def test_a_leap_is_said_and_heals_by_itself(service: Service, clock: ManualClock) -> None:
+    """By readiness and metrics. Only our own clocks disagree, so nobody else is better off."""
+    account = await register(service, str(uuid.uuid4()))
+
+    async def said() -> tuple[int, str, float, float]:
+        ready = await service.call("GET", "/readyz")
+        samples = read_samples(await service.text("/metrics", METRICS_TOKEN))
+        return (
+            ready.status,
+            ready.json["status"],
+            samples["pricekeeper_clock_in_doubt"],
+            samples["pricekeeper_clock_leap_seconds"],
+        )
+
+    assert await said() == (200, "ready", 0, 0)
+    clock.jump_ms(-HOUR_MS)
+    assert await said() == (200, "clock in doubt", 1, -3_600)
+    assert (await service.call("POST", "/auth/token", account.credentials)).status == 503
+    clock.advance_ms(STEADY_MS)  # it was set right, or a machine that was paused runs on
+    assert await said() == (200, "ready", 0, 0)
+    assert (await service.call("POST", "/auth/token", account.credentials)).status == 200
+
+
+async def test_an_instance_that_the_store_contradicts_is_not_ready(
+    dynamodb_local: str, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Others have the right time, and can do what it can't; it answers all the same."""
+    url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={dynamodb_local}"
+    settings = replace(
+        demo_settings(tmp_path), store=parse_store_location(url), aggregator_interval_secs=0
+    )
+    async with serving(settings, TrustedClock(clock)) as service:
+        account = await register(service, str(uuid.uuid4()))
+        token = (await log_in(service, account))["access_token"]
+        assert (await service.call("GET", "/readyz")).status == 200
+        clock.jump_ms(DAY_MS)
+        ready = await service.call("GET", "/readyz")
+        assert (ready.status, ready.json["status"]) == (503, "clock in doubt")
+        assert int(ready.headers["retry-after"]) > 0
+        assert await limits_of(service, account, token) == 200
+        clock.jump_ms(-DAY_MS)
+        assert (await service.call("GET", "/readyz")).status == 200
+
+
+async def test_a_start_behind_the_stores_newest_moment_issues_nothing(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """A machine that has lost its time, until it has heard it again; tokens still count."""
+    settings = replace(demo_settings(tmp_path), aggregator_interval_secs=0)
+    async with serving(settings, clock) as service:
+        account = await register(service, str(uuid.uuid4()))
+        token = (await log_in(service, account))["access_token"]
+        await pass_time(clock, 70_000)  # the sweeper notes the time
+        assert await limits_of(service, account, token) == 200
+    clock.jump_ms(-DAY_MS)
+    async with serving(settings, clock) as service:
+        assert (await service.call("POST", "/auth/token", account.credentials)).status == 503
+        assert await limits_of(service, account, token) == 200
+        clock.jump_ms(DAY_MS)
+        assert (await service.call("POST", "/auth/token", account.credentials)).status == 200

@@ -14,16 +14,19 @@ before anything is deleted that a right clock would still show.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Final
 
 import apsw
 import msgspec
 
-from pricekeeper.storage.sqlite.database import MOMENTS, STATEMENTS
+from pricekeeper.clock import LEAP_MS_MAX
+from pricekeeper.storage.sqlite.database import MOMENTS, STATEMENTS, connect, translated
 
 SWEEP_AFTER_MS: Final = 24 * 3_600_000
 SWEEP_PACE: Final = 2
 
+_BUSY_TIMEOUT_MS: Final = 5_000
 _KEY: Final = ("clock", "")
 
 
@@ -38,6 +41,11 @@ class Moments(msgspec.Struct, frozen=True):
     """Up to which expiry rows were due to be deleted: where the sweep goes on after a start."""
     deleted_until_ms: int = 0
     """Up to which expiry rows were deleted indeed."""
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest of them."""
+        return max(self.newest_ms, self.swept_until_ms, self.deleted_until_ms)
 
     def followed_by(self, later: Moments) -> Moments:
         """What to remember when a service says these later ones. Doubt changes the leap alone."""
@@ -74,6 +82,27 @@ def write_moments(connection: apsw.Connection, moments: Moments) -> None:
     """Remember these. The caller holds a transaction."""
     row = (*_KEY, None, msgspec.msgpack.encode(moments))
     connection.execute(STATEMENTS[MOMENTS].upsert, row)
+
+
+def stored_moments(path: str) -> Moments | None:
+    """What the file at that path remembers."""
+    with closing(connect(path, busy_timeout_ms=_BUSY_TIMEOUT_MS, read_only=True)) as connection:
+        return read_moments(connection)
+
+
+def forget_ahead(path: str, now_ms: int, *, dry_run: bool) -> bool:
+    """Let the file at that path forget moments that are after now; whether it knew any."""
+    with closing(connect(path, busy_timeout_ms=_BUSY_TIMEOUT_MS)) as connection:
+        try:
+            with connection:
+                moments = read_moments(connection)
+                if moments is None or moments.latest_ms <= now_ms + LEAP_MS_MAX:
+                    return False
+                if not dry_run:
+                    write_moments(connection, Moments(now_ms, 0, now_ms - SWEEP_AFTER_MS, now_ms))
+        except apsw.Error as error:
+            raise translated(error) from error
+    return True
 
 
 _decode = msgspec.msgpack.Decoder(Moments).decode
