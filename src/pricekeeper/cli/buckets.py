@@ -81,14 +81,15 @@ async def _policies(tenants: Tenants) -> AsyncIterator[Policy]:
 
 
 def _picture(answer: dict[str, Any]) -> RenderableType:
-    buckets = answer["buckets"]
-    if not buckets and answer["store_ahead"]:
+    buckets, lines = answer["buckets"], list[RenderableType]()
+    if answer["store_ahead"]:
         what = "knows" if answer["dry_run"] else "has forgotten"
-        return Text(f"no bucket is ahead of this clock; the store {what} a time that is", "yellow")
+        lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
     if not buckets:
-        return Text(f"no bucket is ahead of this clock, of {answer['clients']} clients", "green")
+        told = f"no bucket is ahead of this clock, of {answer['clients']} clients"
+        return page(Text(told, "green"), *lines)
     rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
     for one in buckets:
         rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
     what = "would be brought back" if answer["dry_run"] else "brought back to now"
-    return page(Text(f"{len(buckets)} {what}", "bold"), rows)
+    return page(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)

@@ -287,17 +287,17 @@ def _store_time(settings: Settings, clock: TrustedClock) -> Check:
     doubt = clock.doubt
     if doubt is not None:
         fix += "; if this one is right: pricekeeper limits repair"
-        told = f"this clock is {_seconds(clock.leap_ms)} of the store's: {doubt}"
+        told = f"this clock is {_distance(clock.leap_ms)} the store's time: {doubt}"
         return Check(name, "FAIL", told, fix)
     leap_ms = noted_leap_ms(settings.store)
     if leap_ms:
-        told = f"a service doubts its clock, which is {_seconds(leap_ms)} of what it goes by"
+        told = f"a service doubts its clock, which is {_distance(leap_ms)} the time it goes by"
         return Check(name, "FAIL", told, fix)
     return Check(name, "OK", "the store agrees about the time")
 
 
-def _seconds(ahead_ms: int) -> str:
-    return f"{abs(ahead_ms) // 1000:,} s {'ahead' if ahead_ms > 0 else 'behind'}"
+def _distance(ahead_ms: int) -> str:
+    return f"{abs(ahead_ms) // 1000:,} s {'ahead of' if ahead_ms > 0 else 'behind'}"
 
 
 def secrets_check(ages: Ages) -> Check:

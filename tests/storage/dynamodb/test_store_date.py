@@ -10,7 +10,7 @@ import pytest
 from fault_proxy import Canned, FaultProxy
 from http_fixtures import ORG
 from pricekeeper.bootstrap import open_services
-from pricekeeper.clock import STEADY_MS, Doubt, ManualClock, SystemClock, TrustedClock
+from pricekeeper.clock import STEADY_MS, Doubt, ManualClock, SystemClock, TrustedClock, doubt_of
 from pricekeeper.errors import ClockInDoubtError, StoreMisconfiguredError
 from pricekeeper.settings import DynamoDbLocation, Settings
 from pricekeeper.storage import Key
@@ -45,7 +45,7 @@ async def test_a_clock_is_compared_with_the_engines(
     store = await opened(request.getfixturevalue(engine), f"no-{uuid.uuid4().hex}-", clock)
     with pytest.raises(StoreMisconfiguredError):  # there are no tables
         await store.get(CONFIG, KEY)
-    assert clock.doubt is (Doubt.CONTRADICTED if wrong_by_ms else None)
+    assert doubt_of(clock) is (Doubt.CONTRADICTED if wrong_by_ms else None)
     assert abs(clock.now_ms() - right_ms) < 60_000
     await store.close()
 
@@ -58,17 +58,17 @@ async def test_a_correction_is_believed_when_the_store_agrees(
     start_ms, clock = machine.now_ms(), TrustedClock(machine)
     store = await opened(proxy.endpoint, prefix, clock)
     await store.get(CONFIG, KEY)
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
     machine.jump_ms(DAY_MS)
     for _ in range(3):
         proxy.date = http_date(start_ms + machine.monotonic_ms())
         await store.get(CONFIG, KEY)
-        assert clock.doubt is Doubt.CONTRADICTED
+        assert doubt_of(clock) is Doubt.CONTRADICTED
         assert abs(clock.now_ms() - start_ms - machine.monotonic_ms()) < 1_000
         machine.advance_ms(STEADY_MS)
     proxy.date = http_date(machine.now_ms())
     await store.get(CONFIG, KEY)
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
     assert clock.now_ms() == machine.now_ms()
     await store.close()
 
@@ -80,7 +80,7 @@ async def test_dates_that_are_none_change_nothing(proxy: FaultProxy, prefix: str
     for date in ("yesterday", "-1", "Mon, 99 Foo 2026 25:00:00 GMT"):
         proxy.date = date
         await store.get(CONFIG, KEY)
-        assert clock.doubt is None
+        assert doubt_of(clock) is None
     await store.close()
 
 
@@ -113,7 +113,7 @@ async def test_a_service_with_a_wrong_clock_issues_nothing(
     settings = Settings(location, data_dir=tmp_path)
     org_id = parse_org_id(str(uuid.uuid4()))
     async with open_services(settings, clock=TrustedClock(machine)) as services:
-        assert services.clock.doubt is Doubt.CONTRADICTED
+        assert doubt_of(services.clock) is Doubt.CONTRADICTED
         with pytest.raises(ClockInDoubtError):
             await services.provisioning.put_org(org_id, ORG)
         machine.jump_ms(-DAY_MS)

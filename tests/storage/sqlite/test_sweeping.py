@@ -8,7 +8,7 @@ import apsw
 import msgspec
 import pytest
 
-from pricekeeper.clock import LEAP_MS_MAX, STEADY_MS, Doubt, ManualClock, TrustedClock
+from pricekeeper.clock import LEAP_MS_MAX, STEADY_MS, Doubt, ManualClock, TrustedClock, doubt_of
 from pricekeeper.settings import SqliteLocation
 from pricekeeper.storage import Key, Put, forget_moments_ahead, noted_leap_ms
 from pricekeeper.storage.opening import open_store
@@ -101,7 +101,7 @@ async def test_nothing_is_swept_while_the_time_is_in_doubt(
     assert noted_leap_ms(SqliteLocation(path)) == 50 * HOUR_MS
     machine.jump_ms(-50 * HOUR_MS)
     assert await store.sweep() == 1
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
     assert kept(path) == {"young"}
     assert noted_leap_ms(SqliteLocation(path)) == 0
 
@@ -123,7 +123,7 @@ async def test_a_clock_that_is_believed_and_wrong_has_a_day_before_it_does_harm(
         clock = TrustedClock(machine)
         await store.sweep()
         machine.advance_ms(STEADY_MS)
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
     for _ in range(23):
         machine.advance_ms(HOUR_MS)
         await store.sweep()
@@ -131,9 +131,9 @@ async def test_a_clock_that_is_believed_and_wrong_has_a_day_before_it_does_harm(
     machine.jump_ms(-1_000 * DAY_MS)  # the clock is set right, a day after it went wrong
     await store.close()
     store, clock = await start()
-    assert clock.doubt is Doubt.BEHIND
+    assert doubt_of(clock) is Doubt.BEHIND
     machine.advance_ms(STEADY_MS)
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
     await store.sweep()
     assert kept(path) == {"alive"}
 
@@ -169,12 +169,12 @@ async def test_a_start_behind_the_newest_moment_is_in_doubt(
     for set_back_ms, doubt in ((LEAP_MS_MAX, None), (LEAP_MS_MAX + 1, Doubt.BEHIND)):
         machine.jump_ms(-set_back_ms)
         store, clock = await start()
-        assert clock.doubt is doubt
+        assert doubt_of(clock) is doubt
         await store.close()
         machine.jump_ms(set_back_ms)
     machine.jump_ms(300 * DAY_MS)
     _, clock = await start()
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
 
 
 async def test_a_time_at_which_deleted_rows_would_live_is_not_believed(
@@ -187,14 +187,14 @@ async def test_a_time_at_which_deleted_rows_would_live_is_not_believed(
     assert await store.sweep() == 1
     machine.jump_ms(-2 * DAY_MS)
     machine.advance_ms(STEADY_MS)
-    assert clock.doubt is Doubt.LEAP
+    assert doubt_of(clock) is Doubt.LEAP
     await store.close()
     _, clock = await start()
-    assert clock.doubt is Doubt.BEHIND
+    assert doubt_of(clock) is Doubt.BEHIND
     machine.advance_ms(STEADY_MS)
-    assert clock.doubt is Doubt.BEHIND
+    assert doubt_of(clock) is Doubt.BEHIND
     machine.advance_ms(DAY_MS - 2 * STEADY_MS)
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
 
 
 async def test_an_operator_can_say_that_the_clock_is_right(
@@ -209,12 +209,12 @@ async def test_an_operator_can_say_that_the_clock_is_right(
     location, now_ms = SqliteLocation(path), machine.now_ms()
     assert forget_moments_ahead(location, now_ms=now_ms, dry_run=True)
     store, clock = await start()
-    assert clock.doubt is Doubt.BEHIND
+    assert doubt_of(clock) is Doubt.BEHIND
     await store.close()
     assert forget_moments_ahead(location, now_ms=now_ms, dry_run=False)
     assert not forget_moments_ahead(location, now_ms=now_ms, dry_run=False)
     _, clock = await start()
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
 
 
 @pytest.mark.parametrize("damage", ["no table", "no row", "strange row"])
@@ -236,7 +236,7 @@ async def test_a_file_that_remembers_nothing_can_be_used(
     connection.close()
     assert stored_moments(path) is None
     store, clock = await start()
-    assert clock.doubt is None
+    assert doubt_of(clock) is None
     await store.sweep()
     assert stored_moments(path) == Moments(START_MS, swept_until_ms=START_MS - SWEEP_AFTER_MS)
 
