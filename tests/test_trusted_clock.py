@@ -154,7 +154,7 @@ def test_a_clock_that_runs_too_fast_is_noticed(machine: ManualClock, clock: Trus
     for _ in range(60):
         machine.advance_ms(ANCHOR_MS // 60)
         machine.jump_ms(1_200)
-        fast.now_ms()
+        assert fast.leap_ms <= 60 * 1_200  # to ask for it, as metrics do, changes nothing
     assert doubt_of(fast) is Doubt.LEAP
 
 

@@ -231,9 +231,8 @@ class TrustedClock:
     @property
     def leap_ms(self) -> int:
         """How far wall time is ahead of the time to go by; 0 without doubt."""
-        with self._lock:
-            now_ms = self._look()
-            return 0 if self._doubt is None else self._read_wall() - now_ms
+        now_ms = self.now_ms()
+        return 0 if self._doubt is None else self._read_wall() - now_ms
 
     def hear_store_date(self, date_ms: int) -> None:
         """Take note of the time that the store's own clock shows at this moment."""

@@ -71,8 +71,9 @@ def read_moments(connection: apsw.Connection) -> Moments | None:
     try:
         for (data,) in connection.execute(STATEMENTS[MOMENTS].peek, _KEY):
             return _decode(data)
-    except apsw.SQLError:
-        pass  # no such table: the file is new, or an older version has made it
+    except apsw.SQLError as error:
+        if "no such table" not in str(error):  # then the file is new, or of an older version
+            raise
     except msgspec.MsgspecError:
         pass  # as good as none; the next sweep writes it anew
     return None
@@ -87,7 +88,10 @@ def write_moments(connection: apsw.Connection, moments: Moments) -> None:
 def stored_moments(path: str) -> Moments | None:
     """What the file at that path remembers."""
     with closing(connect(path, busy_timeout_ms=_BUSY_TIMEOUT_MS, read_only=True)) as connection:
-        return read_moments(connection)
+        try:
+            return read_moments(connection)
+        except apsw.Error as error:
+            raise translated(error) from error
 
 
 def forget_ahead(path: str, now_ms: int, *, dry_run: bool) -> bool:
