@@ -19,7 +19,7 @@ import socket
 import struct
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from types import TracebackType
@@ -57,6 +57,7 @@ class Canned:
 
     reply: Mapping[str, Any]
     status: int = 400
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Meanwhile: TypeAlias = Callable[[], Awaitable[object]]
@@ -95,6 +96,8 @@ class FaultProxy:
 
     def __init__(self, engine: str) -> None:
         self.seen: list[Seen] = []
+        self.date = ""
+        """What the engine's replies say instead of their own date, if anything."""
         self._engine = engine
         self._scripts: dict[str, deque[Step]] = defaultdict(deque)
         self._odds_pct: Mapping[Fault, int] = {}
@@ -211,7 +214,8 @@ class FaultProxy:
             fault = Fault.NONE
         if isinstance(fault, Canned):
             self._note(action, body, applied=False)
-            return await _send(writer, _Reply(fault.status, {}, json.dumps(fault.reply).encode()))
+            canned = json.dumps(fault.reply).encode()
+            return await _send(writer, _Reply(fault.status, dict(fault.headers), canned))
         if fault is Fault.LATE:
             self._late.append((action, headers, body))
             await reader.read()
@@ -253,6 +257,8 @@ class FaultProxy:
                 for name, value in response.headers.items()
                 if name.lower() not in _NOT_PASSED_ON
             }
+            if self.date:
+                told["Date"] = self.date
             return _Reply(response.status, told, content)
 
     async def _half(self, headers: Mapping[str, str], body: bytes) -> _Reply:

@@ -12,6 +12,7 @@
     ├── NotPermittedError              whoever asks may do much, but not this
     ├── InvalidClientError             client and secret do not belong together
     ├── OverloadedError                too much costly work is waiting; later may work
+    ├── ClockInDoubtError              wall time has leapt: nothing is issued until it is believed
     ├── InvalidTokenError              a token that does not count, for whatever reason
     ├── SessionLimitRaceError          other logins of this client kept winning
     ├── RateLimitExceededError         a bucket holds too little: when to come back, or never
@@ -151,6 +152,16 @@ class OverloadedError(PriceKeeperError):
     """A bounded queue in front of costly work is full; nothing was done."""
 
     code = "OVERLOADED"
+
+
+class ClockInDoubtError(PriceKeeperError):
+    """Wall time is not believed at this moment, so nothing that ends at a moment is issued."""
+
+    code = "CLOCK_IN_DOUBT"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this machine's clock is in doubt: {reason}")
+        self.reason = reason
 
 
 class InvalidTokenError(PriceKeeperError):

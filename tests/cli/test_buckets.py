@@ -4,6 +4,7 @@ import asyncio
 import os
 import uuid
 
+import apsw
 import pytest
 
 from cli.conftest import ORG, ORG_FLAGS, Cli
@@ -11,6 +12,7 @@ from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.limiter import Limit, Limiter
 from pricekeeper.settings import read_settings
 from pricekeeper.storage import open_store
+from pricekeeper.storage.sqlite.moments import Moments, write_moments
 from pricekeeper.tenants import Client, Tenants
 from pricekeeper.values import AppId, OrgId
 
@@ -80,3 +82,18 @@ def test_people_are_told_what_was_repaired(registered: Cli) -> None:
     done = registered("limits", "repair").out
     assert "brought back to now" in done
     assert f"org-{ORG}-app-chat" in done
+
+
+def test_a_store_that_is_ahead_forgets_it(cli: Cli) -> None:
+    """Else services would doubt a clock that was set right; `doctor` names the command."""
+    cli.ok("org", "put", ORG, *ORG_FLAGS)
+    connection = apsw.Connection(str(cli.folder / "demo.db"))
+    write_moments(connection, Moments(SystemClock().now_ms() + 400 * DAY_SECS * 1_000))
+    connection.close()
+    refused = cli("credentials", "rotate", ORG)
+    assert refused.code == 5
+    assert "CLOCK_IN_DOUBT" in refused.err
+    assert "the store knows a time that is ahead" in cli("limits", "repair", "--dry-run").out
+    assert cli.ok("limits", "repair")["store_ahead"]
+    assert not cli.ok("limits", "repair")["store_ahead"]
+    assert cli("credentials", "rotate", ORG).code == 0

@@ -11,19 +11,22 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import apsw
 import botocore.session
 import pytest
 
 from cli.conftest import ORG, Cli, drop_a_table
 from free_port import free_port
 from pricekeeper.cli.checks import FREE_BYTES_CALM, FREE_BYTES_MIN
+from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.cli.listening import Listening, write_note
 from pricekeeper.cli.secret_ages import Ages
-from pricekeeper.clock import SystemClock
+from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.metering.items import checkpoint_update
 from pricekeeper.settings import SqliteLocation, read_settings
 from pricekeeper.storage import Set, Update, open_store
+from pricekeeper.storage.sqlite.moments import Moments, write_moments
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, config_key
 from pricekeeper.values import parse_app_id, parse_org_id
@@ -129,10 +132,19 @@ ILLS = {
     "clock behind": Ill(
         "aggregator", "FAIL", lambda c: checkpoint_at(c.folder / "demo.db", 3_600_000)
     ),
+    "store ahead": Ill("store's time", "FAIL", lambda c: moments(c, ahead_ms=3_600_000)),
+    "clock leapt": Ill("store's time", "FAIL", lambda c: moments(c, leap_ms=-3_600_000)),
     "old secret": Ill("client secrets", "WARN", lambda c: secret_made(c, days_ago=91)),
     "little room": Ill("disk", "WARN", lambda c: leave_free(c, FREE_BYTES_CALM - 1)),
     "no room": Ill("disk", "FAIL", lambda c: leave_free(c, FREE_BYTES_MIN - 1)),
 }
+
+
+def moments(cli: Cli, ahead_ms: int = 0, leap_ms: int = 0) -> None:
+    """Let a service have noted that time, or that its clock has leapt."""
+    connection = apsw.Connection(str(cli.folder / "demo.db"))
+    write_moments(connection, Moments(SystemClock().now_ms() + ahead_ms, leap_ms))
+    connection.close()
 
 
 def secret_made(cli: Cli, days_ago: int) -> None:
@@ -283,3 +295,14 @@ def test_a_service_that_is_not_there(cli: Cli) -> None:
     """One line, exit code 1."""
     code, found = levels(cli, "--url", f"http://127.0.0.1:{free_port()}")
     assert (code, found) == (1, {"service": "FAIL"})
+
+
+def test_a_service_whose_clock_is_in_doubt(cli: Cli, tmp_path: Path) -> None:
+    """It answers, and says so; what it can't do then is told."""
+    clock = ManualClock()
+    with running_service(demo_settings(tmp_path), clock) as url:
+        assert levels(cli, "--url", url)[1]["ready"] == "OK"
+        clock.jump_ms(3_600_000)
+        code, found = levels(cli, "--url", url)
+        assert (code, found["ready"]) == (1, "FAIL")
+        assert "clock is in doubt" in cli("doctor", "--url", url).out

@@ -165,11 +165,25 @@ async def test_a_job_that_crashes_is_counted(at: Instance) -> None:
     assert at.scrape()[name] == 2
 
 
+async def test_a_clock_in_doubt_is_shown(at: Instance) -> None:
+    """While it is, and how far wall time is ahead; and how often that began."""
+    names = [f"pricekeeper_clock_{name}" for name in ("in_doubt", "leap_seconds", "leaps_total")]
+
+    def shown() -> list[float]:
+        samples = at.scrape()
+        return [samples[name] for name in names]
+
+    assert shown() == [0, 0, 0]
+    at.clock.jump_ms(-DAY_MS)
+    assert shown() == [1, -86_400, 1]
+    at.clock.jump_ms(DAY_MS)
+    assert shown() == [0, 0, 1]
+
+
 async def test_swept_rows_are_counted(at: Instance) -> None:
     """What expired and was removed from the file."""
-    expired = {"PK": "jti", "expires_at_epoch": at.clock.now_ms() // 1000 + 1}
+    expired = {"PK": "jti", "expires_at_epoch": (at.clock.now_ms() - DAY_MS) // 1000}
     await at.services.store.put(Put(REVOKED_TOKENS, expired))
-    at.clock.advance_ms(2_000)
     assert isinstance(at.services.store, SqliteStore)
     await at.services.store.sweep()
     assert at.scrape()["pricekeeper_store_swept_total"] == 1

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 from prometheus_client import Metric
 
-from pricekeeper.http.metrics import LAG, QUOTA, REQUESTS, SECRETS, SIZES, TOTALS, Metrics
+from pricekeeper.http.metrics import (
+    IN_DOUBT,
+    LAG,
+    LEAP,
+    QUOTA,
+    REQUESTS,
+    SECRETS,
+    SIZES,
+    TOTALS,
+    Metrics,
+)
 from pricekeeper.settings import (
     API_LIMITS_PER_MINUTE,
     CLIENT_SETTINGS,
@@ -21,7 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text("utf-8"))
 FAMILIES: list[Metric] = list(Metrics(StoreMeter()).registry.collect())
-GAUGES = (LAG, QUOTA, SECRETS)
+GAUGES = (LAG, QUOTA, SECRETS, IN_DOUBT, LEAP)
 LABELS = {family.name: set(family.labels) for family in (REQUESTS, *GAUGES, *TOTALS, *SIZES)}
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 OF_PROMETHEUS = {"instance", "le"}

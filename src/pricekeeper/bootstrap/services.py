@@ -11,7 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.clock import Clock, SystemClock
+import structlog
+
+from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.containment import Containment
 from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Verifier
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
@@ -31,13 +33,15 @@ KEY_FILE: Final = "signing-keys.json"
 STORE_WAIT_MS: Final = 60_000
 """For how long a service that starts waits for a store that keeps failing."""
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """Every feature, ready to be called."""
 
     settings: Settings
-    clock: Clock
+    clock: TrustedClock
     meter: StoreMeter
     store: Store
     tenants: Tenants
@@ -59,9 +63,10 @@ async def open_services(
 ) -> AsyncIterator[Services]:
     """Open everything on the running event loop, and close it at the end.
 
-    A store that can't be reached yet is waited for so long.
+    A store that can't be reached yet is waited for so long. The time is that of the clock as far as
+    it can be believed.
     """
-    clock, meter = clock or SystemClock(), StoreMeter()
+    clock, meter = trusted_clock(clock), StoreMeter()
     catalogue = load_catalogue(settings.config_path)
     peppers = load_or_create_peppers(settings.data_dir / PEPPER_FILE)
     async with AsyncExitStack() as closing:
@@ -106,3 +111,21 @@ async def open_services(
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),
         )
+
+
+def trusted_clock(clock: Clock | None = None) -> TrustedClock:
+    """This machine's clock, or a given one, judged. What changes about that is logged.
+
+    A given clock is one that tests or simulations move: the store's clock does not follow it.
+    """
+    if isinstance(clock, TrustedClock):
+        return clock
+    given = clock is not None
+    return TrustedClock(clock or SystemClock(), hears_store=not given, on_change=_log_doubt)
+
+
+def _log_doubt(doubt: Doubt | None, leap_ms: int) -> None:
+    if doubt is None:
+        _log.warning("clock_believed", corrected_by_ms=leap_ms)
+    else:
+        _log.error("clock_in_doubt", reason=doubt.value, ahead_by_ms=leap_ms)

@@ -28,13 +28,16 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     """Bring token buckets that a leaping clock refilled in the future back to now.
 
     Do this where the clock is right. Services heal such buckets by themselves while they run; a
-    repaired one is right for new instances, too. Balances stay, and debts become empty buckets.
+    repaired one is right for new instances, too. Balances stay, and debts become empty buckets. A
+    store that has noted a later time forgets it; a service that doubts this clock is then started
+    again.
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
     from pricekeeper.cli.local import opened_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.limiter import Limiter  # noqa: PLC0415
+    from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
 
     clients, buckets = 0, []
@@ -51,7 +54,9 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
                 }
                 for found in await limiter.repair(policy.bucket_entity, dry_run=dry_run)
             ]
-    answer = {"dry_run": dry_run, "clients": clients, "buckets": buckets}
+    now_ms = clock.now_ms()
+    ahead = forget_moments_ahead(settings.store, now_ms=now_ms, dry_run=dry_run)
+    answer = {"dry_run": dry_run, "clients": clients, "buckets": buckets, "store_ahead": ahead}
     return Outcome(answer, _picture(answer))
 
 
@@ -76,11 +81,15 @@ async def _policies(tenants: Tenants) -> AsyncIterator[Policy]:
 
 
 def _picture(answer: dict[str, Any]) -> RenderableType:
-    buckets = answer["buckets"]
+    buckets, lines = answer["buckets"], list[RenderableType]()
+    if answer["store_ahead"]:
+        what = "knows" if answer["dry_run"] else "has forgotten"
+        lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
     if not buckets:
-        return Text(f"no bucket is ahead of this clock, of {answer['clients']} clients", "green")
+        told = f"no bucket is ahead of this clock, of {answer['clients']} clients"
+        return page(Text(told, "green"), *lines)
     rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
     for one in buckets:
         rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
     what = "would be brought back" if answer["dry_run"] else "brought back to now"
-    return page(Text(f"{len(buckets)} {what}", "bold"), rows)
+    return page(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)

@@ -22,7 +22,7 @@ from pricekeeper.cli.local import opened_store
 from pricekeeper.cli.places import Target, is_missing_file, store_name
 from pricekeeper.cli.secret_ages import Ages, stored_secrets
 from pricekeeper.cli.upkeep import tables_found
-from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.credentials.strength import (
@@ -42,7 +42,15 @@ from pricekeeper.settings import (
     SqliteLocation,
     unknown_settings,
 )
-from pricekeeper.storage import Delete, Item, Key, Put, Store, tables_without_expiry
+from pricekeeper.storage import (
+    Delete,
+    Item,
+    Key,
+    Put,
+    Store,
+    noted_leap_ms,
+    tables_without_expiry,
+)
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.tokens import KeyFile
 
@@ -90,7 +98,7 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
     for check in (*_data_folder(settings), *_disk(settings)):
         yield check
     clock = SystemClock()
-    async for check in _store(settings, clock):
+    async for check in _store(settings, TrustedClock(clock)):
         yield check
     yield await clock_check(clock)
     yield _file_clock(settings, clock)
@@ -207,13 +215,13 @@ def _disk(settings: Settings) -> Iterator[Check]:
             yield Check("disk", "OK", told)
 
 
-async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
+async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check]:
     if is_missing_file(settings):
         told = f"{store_name(settings)} is not there yet"
         yield Check("store", "WARN", told, "pricekeeper tables create, or just serve")
         return
     try:
-        async with opened_store(settings) as store:
+        async with opened_store(settings, clock=clock) as store:
             found = await tables_found(store)
             missing = [name for name, there in found.items() if not there]
             if missing:
@@ -225,6 +233,7 @@ async def _store(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
             yield await _writable(store, clock)
             yield await _aggregation(store, clock)
             yield secrets_check(await stored_secrets(store, clock))
+            yield _store_time(settings, clock)
     except PriceKeeperError as error:
         yield Check("store", "FAIL", str(error), "check where it is, permissions and credentials")
     match settings.store:
@@ -270,6 +279,25 @@ async def _aggregation(store: Store, clock: Clock) -> Check:
     if age_ms > AGGREGATION_AGE_MS_MAX:
         return Check(name, "WARN", told, "is a service running? else: pricekeeper aggregate")
     return Check(name, "OK", told)
+
+
+def _store_time(settings: Settings, clock: TrustedClock) -> Check:
+    """Whether store and services agree with this clock; the store was asked a moment ago."""
+    name, fix = "store's time", "set the clocks: timedatectl set-ntp true"
+    doubt = clock.doubt
+    if doubt is not None:
+        fix += "; if this one is right: pricekeeper limits repair"
+        told = f"this clock is {_distance(clock.leap_ms)} the store's time: {doubt}"
+        return Check(name, "FAIL", told, fix)
+    leap_ms = noted_leap_ms(settings.store)
+    if leap_ms:
+        told = f"a service doubts its clock, which is {_distance(leap_ms)} the time it goes by"
+        return Check(name, "FAIL", told, fix)
+    return Check(name, "OK", "the store agrees about the time")
+
+
+def _distance(ahead_ms: int) -> str:
+    return f"{abs(ahead_ms) // 1000:,} s {'ahead of' if ahead_ms > 0 else 'behind'}"
 
 
 def secrets_check(ages: Ages) -> Check:

@@ -16,6 +16,7 @@ from pricekeeper.cli.secret_ages import served_secrets
 from pricekeeper.client import Admin, PriceKeeper, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError
+from pricekeeper.http.health import CLOCK_IN_DOUBT
 from pricekeeper.settings import PROVISIONING_KEY, unknown_settings
 from pricekeeper.tenants import parse_client_id
 
@@ -40,7 +41,10 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
         yield Check("service", "FAIL", f"{base} does not answer: {error}", fix)
         return
     yield Check("service", "OK", f"{base} answers")
-    if ready.status == HTTPStatus.OK:
+    if CLOCK_IN_DOUBT in told:
+        fix = "set its clock: timedatectl set-ntp true, over there"
+        yield Check("ready", "FAIL", "its clock is in doubt, so it issues no tokens", fix)
+    elif ready.status == HTTPStatus.OK:
         yield Check("ready", "OK", "it serves requests")
     else:
         yield Check("ready", "FAIL", told, "look at its store: pricekeeper doctor, over there")

@@ -60,6 +60,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "STORE_MISCONFIGURED": "'pricekeeper doctor' says more, 'pricekeeper tables create' makes it",
     "STORE_UNAVAILABLE": "'pricekeeper doctor' says what is wrong",
     "STORE_CONTENDED": "try again",
+    "CLOCK_IN_DOUBT": "'pricekeeper doctor' says how far it is off",
     "OUTCOME_UNKNOWN": "look before you repeat it",
 }
 

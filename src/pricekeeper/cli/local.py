@@ -24,7 +24,7 @@ from starlette.types import Message
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.places import is_missing_file, store_name
 from pricekeeper.client import Admin, PriceKeeper, Request
-from pricekeeper.clock import SystemClock
+from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.errors import NotFoundError, SettingsError, StoreMisconfiguredError
 from pricekeeper.http.app import OPERATIONS
@@ -133,11 +133,13 @@ async def opened_services(
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings, *, may_create: bool = False) -> AsyncIterator[Store]:
+async def opened_store(
+    settings: Settings, *, may_create: bool = False, clock: Clock | None = None
+) -> AsyncIterator[Store]:
     """The store alone, for what needs neither keys nor prices. Nothing is created in it."""
     if not may_create:
         _require_store(settings)
-    store = await open_store(settings.store, clock=SystemClock())
+    store = await open_store(settings.store, clock=clock or SystemClock())
     try:
         yield store
     finally:

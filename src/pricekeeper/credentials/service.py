@@ -4,7 +4,8 @@ A secret is minted by the call that hands it out and never rests anywhere but as
 registration and rotation give away is a retrieval token, good for ten minutes and one claim.
 Whoever loses the reply to a claim needs a new retrieval token; there is no second look.
 
-Failing closed: without the store nobody is authenticated, nothing is claimed.
+Failing closed: without the store nobody is authenticated, nothing is claimed. While the time is
+in doubt no secret and no retrieval token is issued: `ClockInDoubtError`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from pricekeeper.clock import Clock
+from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.credentials import items
 from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.items import Claimable
@@ -189,6 +190,7 @@ class Credentials:
             raise InvalidValueError(
                 "grace_period_hours", f"must be an integer from 0 to {GRACE_HOURS_MAX}"
             )
+        require_trusted_time(self._clock)
         for _ in range(ATTEMPTS_MAX):
             item = (await self._tenants.record(client)).item
             key, retrieval, now_epoch = self._new_retrieval()
@@ -221,6 +223,7 @@ class Credentials:
 
         Without a grace, every token that the replaced secret was exchanged for ends with this.
         """
+        require_trusted_time(self._clock)
         key, claimable = claim.key, claim.claimable
         client, client_id = claimable.client, claim.client_id
         secret = mint(CLIENT_SECRET, self._entropy)

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
+from pricekeeper.clock import Doubt
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
 from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
 from pricekeeper.http.wire.common import Health
 
+CLOCK_IN_DOUBT: Final = "clock in doubt"
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _PAGE_SECURITY: Final = tuple({**dict(SECURITY), b"content-security-policy": POLICY}.items())
 
@@ -22,12 +24,19 @@ async def healthz(call: Call) -> Answer:
 
 
 async def readyz(call: Call) -> Answer:
-    """Whether requests can be served: the store answers, and we are not shutting down."""
+    """Whether requests can be served: the store answers, and we are not shutting down.
+
+    A clock in doubt is said. It makes an instance unready only if the store's own clock says
+    otherwise. If nothing does but the monotonic clock, nobody else is better off.
+    """
     if call.request.state["draining"].is_set():
         return Answer(503, Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
     if not await call.request.state["readiness"].check():
         return Answer(503, Health("unavailable"), (*_NO_STORE, (b"retry-after", b"1")))
-    return Answer(200, Health("ready"), _NO_STORE)
+    doubt = call.services.clock.doubt
+    if doubt is Doubt.CONTRADICTED:  # instances with a right clock can do what this one can't
+        return Answer(503, Health(CLOCK_IN_DOUBT), (*_NO_STORE, (b"retry-after", b"10")))
+    return Answer(200, Health(CLOCK_IN_DOUBT if doubt else "ready"), _NO_STORE)
 
 
 async def metrics(call: Call) -> Answer:

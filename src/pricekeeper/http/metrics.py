@@ -76,6 +76,7 @@ TOTALS: Final = (
     ),
     Family("pricekeeper_store_swept", "Expired rows removed from SQLite."),
     Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",)),
+    Family("pricekeeper_clock_leaps", "How often wall time came into doubt."),
 )
 SIZES: Final = (
     Family("pricekeeper_store_commit_operations", "Operations in one SQLite commit."),
@@ -94,6 +95,14 @@ SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
     "When the present secret of a client was claimed, by organisation and app.",
     ("org", "app"),
+)
+IN_DOUBT: Final = Family(
+    "pricekeeper_clock_in_doubt",
+    "1 while wall time is in doubt, and nothing is issued or removed; else 0.",
+)
+LEAP: Final = Family(
+    "pricekeeper_clock_leap_seconds",
+    "How far wall time is ahead of the time that the service goes by; 0 without doubt.",
 )
 
 Counts: TypeAlias = Mapping[str, float] | Mapping[tuple[str, str], float]
@@ -120,6 +129,8 @@ class Metrics:
         self.aggregator_lag = self._gauge(LAG)
         self.quota = self._gauge(QUOTA)
         self.secrets = self._gauge(SECRETS)
+        self.clock_in_doubt = self._gauge(IN_DOUBT)
+        self.clock_leap = self._gauge(LEAP)
         self._problems: Counter[str] = Counter()
         self._limit_decisions: Counter[tuple[str, str]] = Counter()
         self._limit_names: set[str] = set()

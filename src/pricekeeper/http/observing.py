@@ -56,6 +56,7 @@ class Observer:
     def carry(self) -> None:
         """Carry over what every feature has counted."""
         self.metrics.carry_own()
+        self._carry_clock()
         self._carry_aggregator_lag()
         self._carry_quotas()
         self._carry_spend()
@@ -79,6 +80,12 @@ class Observer:
             report = await self._services.prices.refresh(source)
             _log.info("prices_refreshed", report=str(report))
             await self._services.clock.sleep_ms(PRICES_INTERVAL_MS)
+
+    def _carry_clock(self) -> None:
+        clock = self._services.clock
+        self.metrics.clock_in_doubt.set(clock.doubt is not None)
+        self.metrics.clock_leap.set(clock.leap_ms / 1000)
+        self.metrics.carry("pricekeeper_clock_leaps", {"": clock.leaps})
 
     def _carry_aggregator_lag(self) -> None:
         """It grows until a run is complete; who does not run the aggregator does not know it."""

@@ -23,6 +23,8 @@ API_SCOPE: Final = "API"
 """Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
 RETRY_SECS: Final = 1
 """When the store could not be reached, how soon trying again makes sense."""
+CLOCK_RETRY_SECS: Final = 10
+"""The same when the clock is in doubt, which may last for minutes."""
 
 _TITLES: Final = {
     400: "Bad Request",
@@ -127,6 +129,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.InvalidTokenError: (401, "UNAUTHORIZED"),
     # What passes.
     errors.SessionLimitRaceError: (503, None),
+    errors.ClockInDoubtError: (503, None),
     errors.OverloadedError: (503, "STORE_UNAVAILABLE"),
     errors.StoreUnavailableError: (503, "STORE_UNAVAILABLE"),
     errors.OutcomeUnknownError: (503, "STORE_UNAVAILABLE"),
@@ -164,7 +167,8 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     detail = _SAY_NOTHING.get(status) or str(error)
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if status == 503:  # noqa: PLR2004 - it reads better as the number everybody knows
-        headers = ((b"retry-after", b"%d" % RETRY_SECS),)
+        in_doubt = isinstance(error, errors.ClockInDoubtError)
+        headers = ((b"retry-after", b"%d" % (CLOCK_RETRY_SECS if in_doubt else RETRY_SECS)),)
     elif status in (401, 403) and not isinstance(error, errors.FrozenError):
         headers = ((b"www-authenticate", _challenge(error)),)
     elif isinstance(error, (errors.RateLimitExceededError, errors.QuotaExceededError)):

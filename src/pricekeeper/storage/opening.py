@@ -60,6 +60,30 @@ async def tables_without_expiry(location: StoreLocation, *, clock: Clock) -> lis
     return []
 
 
+def noted_leap_ms(location: StoreLocation) -> int:
+    """How far its wall time was ahead, by the last note of a service that doubted it; else 0."""
+    match location:
+        case SqliteLocation(path):
+            from pricekeeper.storage.sqlite.moments import stored_moments  # noqa: PLC0415
+
+            moments = stored_moments(path)
+            return 0 if moments is None else moments.leap_ms
+    return 0
+
+
+def forget_moments_ahead(location: StoreLocation, *, now_ms: int, dry_run: bool) -> bool:
+    """Let the store forget moments after now, by a clock that is right; whether it knew any.
+
+    A service doubts a clock that is behind such a moment.
+    """
+    match location:
+        case SqliteLocation(path):
+            from pricekeeper.storage.sqlite.moments import forget_ahead  # noqa: PLC0415
+
+            return forget_ahead(path, now_ms, dry_run=dry_run)
+    return False
+
+
 @asynccontextmanager
 async def _opened_dynamodb(
     location: DynamoDbLocation, clock: Clock

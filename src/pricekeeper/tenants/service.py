@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pricekeeper.clock import Clock
+from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -300,6 +300,8 @@ class Tenants:
     ) -> bool:
         """Whether it was this call that created the item; if not, somebody was faster."""
         enrolment = enrolment or Enrolment()
+        if enrolment.operations:
+            require_trusted_time(self._clock)  # a retrieval token ends at a moment
         put = Put(CONFIG, {**item, **enrolment.attributes}, vacant)
         operations = [put, *others, *enrolment.operations]
         try:

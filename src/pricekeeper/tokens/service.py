@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from pricekeeper.clock import Clock
+from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.credentials import Authenticated, Credentials
 from pricekeeper.errors import (
     ConditionFailedError,
@@ -152,8 +152,9 @@ class Identity:
         """Open a session for a client that has proved who it is.
 
         `SessionLimitRaceError` if other logins of the same client kept winning. The same
-        request token again gives the same session.
+        request token again gives the same session. `ClockInDoubtError` while the time is in doubt.
         """
+        require_trusted_time(self._clock)
         policy = authenticated.policy
         opened = await self._sessions.open_session(
             Login(
@@ -172,8 +173,10 @@ class Identity:
     ) -> Grant:
         """A new access token and the next refresh token, if session and client still stand.
 
-        If a client has authenticated itself, the token must be one of its own.
+        If a client has authenticated itself, the token must be one of its own. `ClockInDoubtError`
+        while the time is in doubt.
         """
+        require_trusted_time(self._clock)
         try:
             policy, opened = await self._refreshed(refresh_token, authenticated)
         except InvalidTokenError:

@@ -12,6 +12,7 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreMisconfiguredError
 from pricekeeper.storage import Item, Key, Put
 from pricekeeper.storage.sqlite import database
+from pricekeeper.storage.sqlite.moments import SWEEP_AFTER_MS
 from pricekeeper.storage.sqlite.store import SWEEP_INTERVAL_MS, SWEEP_ROWS_MAX, SqliteStore
 from pricekeeper.storage.tables import CONFIG, REQUEST_DEDUP
 from pricekeeper.telemetry import StoreMeter
@@ -92,12 +93,14 @@ def rows(path: str) -> int:
 async def test_expired_rows_are_swept_and_no_others(
     path: str, store: SqliteStore, clock: ManualClock, meter: StoreMeter
 ) -> None:
-    """In steps of a bounded size, until none is left."""
+    """A day after their expiry, in steps of a bounded size, until none is left."""
     dead = SWEEP_ROWS_MAX * 2 + 7
     await asyncio.gather(*(store.put(receipt(n, clock, 60)) for n in range(dead)))
     await asyncio.gather(*(store.put(receipt(dead + n, clock, 3600)) for n in range(5)))
     await store.put(Put(CONFIG, {"PK": "c", "SK": "1", "expires_at_epoch": 1}))
-    clock.jump_ms(60_000)
+    clock.advance_ms(60_000 + SWEEP_AFTER_MS - 1_000)
+    assert await store.sweep() == 0
+    clock.advance_ms(1_000)
     commits = meter.commits
     assert await store.sweep() == dead
     assert meter.commits - commits >= 3
@@ -110,12 +113,13 @@ async def test_sweeping_goes_on_in_the_background(
 ) -> None:
     """Every interval, without being asked; a failure is counted and tried again."""
     await asyncio.gather(*(store.put(receipt(n, clock, 60)) for n in range(10)))
+    clock.advance_ms(SWEEP_AFTER_MS)
     await let_the_sweeper_run(clock, meter, lambda: meter.swept == 10)
     assert rows(path) == 0
     store._writer._connection.execute('ALTER TABLE "Sessions" RENAME TO "Gone"')
     await let_the_sweeper_run(clock, meter, lambda: meter.faults["sweep"] == 1)
     store._writer._connection.execute('ALTER TABLE "Gone" RENAME TO "Sessions"')
-    await store.put(receipt(99, clock, 1))
+    await store.put(receipt(99, clock, 1 - SWEEP_AFTER_MS // 1_000))
     await let_the_sweeper_run(clock, meter, lambda: meter.swept == 11)
 
 

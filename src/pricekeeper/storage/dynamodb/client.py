@@ -13,11 +13,13 @@ idempotent; POST is not among them, and a test watches that this stays so. Redir
 
 from __future__ import annotations
 
+import contextlib
 import random
 import ssl
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Final
 
@@ -25,7 +27,7 @@ import aiohttp
 import msgspec
 import yarl
 
-from pricekeeper.clock import Clock
+from pricekeeper.clock import LEAP_MS_MAX, Clock, TrustedClock
 from pricekeeper.errors import (
     InvalidOperationError,
     OutcomeUnknownError,
@@ -36,6 +38,7 @@ from pricekeeper.errors import (
 from pricekeeper.storage.dynamodb.credentials import Access
 from pricekeeper.storage.dynamodb.faults import (
     PASSING,
+    SKEWED,
     TRANSACTION_CANCELLED,
     Fault,
     Treatment,
@@ -47,6 +50,8 @@ from pricekeeper.telemetry import StoreMeter
 _TARGET: Final = "DynamoDB_20120810."
 _CHECKSUM: Final = "x-amz-crc32"
 _OK: Final = 200
+_HALF_A_SECOND_MS: Final = 500
+"""A Date header has whole seconds: on average it is so much behind."""
 _READS: Final = frozenset({"GetItem", "BatchGetItem", "Query"})
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -114,6 +119,8 @@ class Client:
     ) -> None:
         self.limits = limits
         self._clock = clock
+        self._trusted = clock if isinstance(clock, TrustedClock) else None
+        self._date_heard = ""
         self._meter = meter
         self._prefix = prefix
         self._randomness = randomness
@@ -189,8 +196,8 @@ class Client:
             return Fault(Treatment.MISCONFIGURED, "Credentials", str(error))
         except StoreUnavailableError as error:
             return Fault(Treatment.UNAVAILABLE, "Credentials", str(error))
-        now_epoch = self._clock.now_ms() // 1000
-        headers = self._signer.headers(credentials, _TARGET + action, body, now_epoch)
+        now_ms = self._clock.now_ms()
+        headers = self._signer.headers(credentials, _TARGET + action, body, now_ms // 1000)
         self._meter.attempts[action] += 1
         try:
             # No "async with": read() lets go of the connection, whichever way it ends.
@@ -202,12 +209,25 @@ class Client:
             return Fault(Treatment.UNREACHABLE, type(error).__name__, str(error))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Fault(Treatment.LOST, type(error).__name__, str(error))
+        self._hear_date(response.headers.get("Date"))
         outcome = _read(response.status, response.headers.get(_CHECKSUM), content)
         if not isinstance(outcome, Fault):
             self._count_capacity(action, outcome)
+        elif outcome.name in SKEWED and abs(self._clock.now_ms() - now_ms) > LEAP_MS_MAX:
+            # The reply has corrected our time, by which the next request is signed.
+            return Fault(Treatment.RENEW, outcome.name, outcome.message)
         elif outcome.treatment is Treatment.RENEW:
             self._credentials.discard(credentials)
         return outcome
+
+    def _hear_date(self, date: str | None) -> None:
+        """Tell our clock what time it is at the store. Its answers of one second say the same."""
+        if self._trusted is None or date is None or date == self._date_heard:
+            return
+        self._date_heard = date
+        with contextlib.suppress(ValueError):  # a proxy's own idea of a date says nothing
+            date_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
+            self._trusted.hear_store_date(date_ms + _HALF_A_SECOND_MS)
 
     def _pause_ms(self, failures: int) -> int:
         longest = min(self.limits.pause_max_ms, self.limits.pause_first_ms << (failures - 1))

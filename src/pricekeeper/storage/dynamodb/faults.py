@@ -47,7 +47,7 @@ class Treatment(Enum):
     LOST = "ambiguous"
     """It may have been applied; the reply is lost, or is none."""
     RENEW = "credentials"
-    """The credentials have run out; newer ones may exist."""
+    """The credentials, or the time of the signature, have run out; newer ones may exist."""
     REFUSED = "refused"
     """A condition did not hold. This is an answer, not a failure."""
     MISCONFIGURED = "misconfigured"
@@ -132,6 +132,9 @@ _CANCELLED_BY: Final = (
     (ReasonCode.THROTTLED, _T.THROTTLED),
 )
 """What a cancelled transaction means: the first of these that is among its reasons."""
+
+SKEWED: Final = frozenset({"InvalidSignatureException", "RequestExpired", "RequestTimeTooSkewed"})
+"""Among other reasons: the request was signed at a time that the store finds wrong."""
 
 PASSING: Final = frozenset({_T.UNREACHABLE, _T.THROTTLED, _T.CONFLICT, _T.LOST})
 """What may be gone at the next attempt."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 import apsw
+import msgspec
 
 from pricekeeper.errors import (
     CancellationReason,
@@ -35,6 +36,7 @@ from pricekeeper.storage.operations import (
 )
 from pricekeeper.storage.sqlite.codec import pack, unpack
 from pricekeeper.storage.sqlite.database import STATEMENTS, TOKENS, create_schema, read_data
+from pricekeeper.storage.sqlite.moments import Moments, read_moments, write_moments
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import EXPIRY, ITEM_BYTES_MAX, Item
 
@@ -116,11 +118,23 @@ class Batch:
         """Make whatever tables are missing."""
         create_schema(self._connection)
 
-    def sweep(self, request: tuple[str, int]) -> int:
-        """Remove some rows whose time has come; returns how many."""
-        name, rows_max = request
-        self._connection.execute(STATEMENTS[name].sweep, (self._now_epoch, rows_max))
-        return self._connection.changes()  # what was swept is expired in every view as well
+    def note_moments(self, noted: Moments) -> Moments:
+        """Remember what a service believes of the time; returns what is remembered now."""
+        current = read_moments(self._connection)
+        moments = noted if current is None else current.followed_by(noted)
+        write_moments(self._connection, moments)
+        return moments
+
+    def sweep(self, request: tuple[str, int, int]) -> int:
+        """Remove some rows that expired until then; returns how many."""
+        name, until_epoch, rows_max = request
+        self._connection.execute(STATEMENTS[name].sweep, (until_epoch, rows_max))
+        swept = self._connection.changes()  # what was swept is expired in every view as well
+        moments = read_moments(self._connection) if swept else None
+        if moments is not None and moments.deleted_until_ms < until_epoch * 1000:
+            deleted = msgspec.structs.replace(moments, deleted_until_ms=until_epoch * 1000)
+            write_moments(self._connection, deleted)
+        return swept
 
     def flush(self) -> None:
         """Write what changed, each row once."""

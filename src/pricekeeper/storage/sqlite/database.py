@@ -32,6 +32,8 @@ SQLITE_OLDEST: Final = (3, 51, 3)
 APPLICATION_ID: Final = 0x50_4B_53_31
 SCHEMA_VERSION: Final = 1
 TOKENS: Final = "TransactionToken"
+MOMENTS: Final = "ClockMoments"
+"""One row: what this store has seen of the time. See `moments`."""
 
 _STATEMENT_CACHE: Final = 200
 _UNUSABLE: Final = (
@@ -75,7 +77,8 @@ class Statements:
         )
 
 
-STATEMENTS: Final = {name: Statements(name) for name in (*(t.name for t in ALL_TABLES), TOKENS)}
+_NAMES: Final = (*(table.name for table in ALL_TABLES), TOKENS, MOMENTS)
+STATEMENTS: Final = {name: Statements(name) for name in _NAMES}
 
 
 def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> apsw.Connection:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 
 import apsw
 
-from pricekeeper.clock import Clock
+from pricekeeper.clock import Clock, TrustedClock, doubt_of
 from pricekeeper.errors import StoreClosedError, StoreError
 from pricekeeper.settings import MEMORY
 from pricekeeper.storage.operations import (
@@ -35,6 +35,7 @@ from pricekeeper.storage.sqlite.database import (
     read_range,
     translated,
 )
+from pricekeeper.storage.sqlite.moments import Moments, read_moments, sweep_until_ms
 from pricekeeper.storage.sqlite.writer import Writer
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import SORT_KEY, Item
@@ -58,12 +59,15 @@ class SqliteStore:
         *,
         clock: Clock,
         meter: StoreMeter,
+        moments: Moments | None = None,
     ) -> None:
         self._writer = writer
         self._reader = reader
         self._in_memory = reader is None
         self._clock = clock
         self._meter = meter
+        self._swept_until_ms = None if moments is None else moments.swept_until_ms
+        self._swept_at_ms = clock.monotonic_ms()
         self._sweeper = asyncio.create_task(self._sweep_forever(), name="pricekeeper-sweeper")
 
     @classmethod
@@ -73,7 +77,15 @@ class SqliteStore:
         reader = None
         if path != MEMORY:
             reader = connect(path, busy_timeout_ms=READ_BUSY_TIMEOUT_MS, read_only=True)
-        return cls(Writer(connection, clock=clock, meter=meter), reader, clock=clock, meter=meter)
+        try:
+            moments = read_moments(connection)
+        except apsw.Error as error:
+            raise translated(error) from error
+        if moments is not None and isinstance(clock, TrustedClock):
+            clock.hear_deleted(moments.deleted_until_ms)
+            clock.hear_newest_moment(moments.newest_ms)
+        writer = Writer(connection, clock=clock, meter=meter)
+        return cls(writer, reader, clock=clock, meter=meter, moments=moments)
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         """The item at that key; always consistent here."""
@@ -129,12 +141,27 @@ class SqliteStore:
         await self._writer.submit(Batch.create_tables, None)
 
     async def sweep(self) -> int:
-        """Remove every item whose time has come, in small steps that others can slip between."""
+        """Remove what expired a day ago, in small steps that others can slip between.
+
+        Nothing is removed while the time is in doubt. What is believed of it is remembered.
+        """
+        now_ms, began_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        until_ms = sweep_until_ms(now_ms, self._swept_until_ms, began_ms - self._swept_at_ms)
+        trusted = self._clock if isinstance(self._clock, TrustedClock) else None
+        leap_ms = 0 if trusted is None else trusted.leap_ms
+        noted = Moments(now_ms, leap_ms, swept_until_ms=until_ms)
+        moments = await self._writer.submit(Batch.note_moments, noted)
+        if trusted is not None:
+            trusted.hear_deleted(moments.deleted_until_ms)
+        if leap_ms or doubt_of(self._clock) is not None:
+            return 0
+        self._swept_until_ms, self._swept_at_ms = until_ms, began_ms
         swept = 0
         for name in STATEMENTS:
             step = SWEEP_ROWS_MAX
             while step == SWEEP_ROWS_MAX:
-                step = await self._writer.submit(Batch.sweep, (name, SWEEP_ROWS_MAX))
+                wanted = (name, until_ms // 1000, SWEEP_ROWS_MAX)
+                step = await self._writer.submit(Batch.sweep, wanted)
                 swept += step
         self._meter.swept += swept
         return swept

@@ -1,0 +1,112 @@
+"""What the file remembers of the time, and how far expired rows may be deleted.
+
+An expired row counts for nothing, so deleting it late costs space alone. Deleting it early can't be
+mended: a revocation that is gone makes a token good again. A wall clock that is ahead when a
+service starts can't be told from a service that was stopped for long. So two rules hold:
+
+- A row is deleted a day after its expiry (`SWEEP_AFTER_MS`).
+- A sweep goes on where the last one ended, also after a start, and its time passes at most twice
+  as fast as the monotonic clock's. After a long stop it takes as long again to catch up.
+
+Together: a clock that is ahead, by whatever amount and whoever believes it, has to be so for a day
+before anything is deleted that a right clock would still show.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Final
+
+import apsw
+import msgspec
+
+from pricekeeper.clock import LEAP_MS_MAX
+from pricekeeper.storage.sqlite.database import MOMENTS, STATEMENTS, connect, translated
+
+SWEEP_AFTER_MS: Final = 24 * 3_600_000
+SWEEP_PACE: Final = 2
+
+_BUSY_TIMEOUT_MS: Final = 5_000
+_KEY: Final = ("clock", "")
+
+
+class Moments(msgspec.Struct, frozen=True):
+    """What services have written about the time, in milliseconds since the epoch."""
+
+    newest_ms: int
+    """The last time that a service has believed."""
+    leap_ms: int = 0
+    """How far wall time was ahead of the time that it went by; 0 if it was believed."""
+    swept_until_ms: int = 0
+    """Up to which expiry rows were due to be deleted: where the sweep goes on after a start."""
+    deleted_until_ms: int = 0
+    """Up to which expiry rows were deleted indeed."""
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest of them."""
+        return max(self.newest_ms, self.swept_until_ms, self.deleted_until_ms)
+
+    def followed_by(self, later: Moments) -> Moments:
+        """What to remember when a service says these later ones. Doubt changes the leap alone."""
+        if later.leap_ms:
+            return msgspec.structs.replace(self, leap_ms=later.leap_ms)
+        return msgspec.structs.replace(later, deleted_until_ms=self.deleted_until_ms)
+
+
+def sweep_until_ms(now_ms: int, swept_until_ms: int | None, elapsed_ms: int) -> int:
+    """Up to which expiry rows may be deleted now.
+
+    ``swept_until_ms`` is what this was the last time, if there was one, and ``elapsed_ms`` what the
+    monotonic clock has measured since then, or since the start if that was later.
+    """
+    due_ms = now_ms - SWEEP_AFTER_MS
+    if swept_until_ms is None:
+        return due_ms
+    return min(due_ms, swept_until_ms + SWEEP_PACE * elapsed_ms)
+
+
+def read_moments(connection: apsw.Connection) -> Moments | None:
+    """What the file remembers; ``None`` if nothing that can be read."""
+    try:
+        for (data,) in connection.execute(STATEMENTS[MOMENTS].peek, _KEY):
+            return _decode(data)
+    except apsw.SQLError as error:
+        if "no such table" not in str(error):  # then the file is new, or of an older version
+            raise
+    except msgspec.MsgspecError:
+        pass  # as good as none; the next sweep writes it anew
+    return None
+
+
+def write_moments(connection: apsw.Connection, moments: Moments) -> None:
+    """Remember these. The caller holds a transaction."""
+    row = (*_KEY, None, msgspec.msgpack.encode(moments))
+    connection.execute(STATEMENTS[MOMENTS].upsert, row)
+
+
+def stored_moments(path: str) -> Moments | None:
+    """What the file at that path remembers."""
+    with closing(connect(path, busy_timeout_ms=_BUSY_TIMEOUT_MS, read_only=True)) as connection:
+        try:
+            return read_moments(connection)
+        except apsw.Error as error:
+            raise translated(error) from error
+
+
+def forget_ahead(path: str, now_ms: int, *, dry_run: bool) -> bool:
+    """Let the file at that path forget moments that are after now; whether it knew any."""
+    with closing(connect(path, busy_timeout_ms=_BUSY_TIMEOUT_MS)) as connection:
+        try:
+            with connection:
+                moments = read_moments(connection)
+                if moments is None or moments.latest_ms <= now_ms + LEAP_MS_MAX:
+                    return False
+                if not dry_run:
+                    write_moments(connection, Moments(now_ms, 0, now_ms - SWEEP_AFTER_MS, now_ms))
+        except apsw.Error as error:
+            raise translated(error) from error
+    return True
+
+
+_decode = msgspec.msgpack.Decoder(Moments).decode

@@ -1,0 +1,231 @@
+"""A wall clock that leaps destroys nothing, and the service goes on by the monotonic clock.
+
+Over a real socket, on both stores. The service is handed a clock whose wall time the test sets.
+"""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from http_fixtures import METRICS_TOKEN, ORG, usage
+from in_loop_service import Account, Service, pass_time, register, serving
+from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.clock import STEADY_MS, ManualClock, SystemClock, TrustedClock
+from pricekeeper.settings import Settings, parse_store_location
+from scraping import read_samples
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+ACQUIRE = {"resource": "premium", "consume": {"rpm": 10}}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """It begins at the real time: DynamoDB Local deletes what has expired by its own clock."""
+    return ManualClock(SystemClock().now_ms())
+
+
+@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    settings = replace(
+        demo_settings(tmp_path), metrics_token=METRICS_TOKEN, aggregator_interval_secs=0
+    )
+    if request.param == "dynamodb-local":
+        endpoint = request.getfixturevalue("dynamodb_local")
+        url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
+        settings = replace(settings, store=parse_store_location(url))
+    return settings
+
+
+@pytest.fixture
+async def service(settings: Settings, clock: ManualClock) -> AsyncIterator[Service]:
+    async with serving(settings, clock) as service:
+        yield service
+
+
+async def log_in(service: Service, account: Account) -> Any:
+    granted = await service.call("POST", "/auth/token", account.credentials)
+    assert granted.status == 200, granted.json
+    return granted.json
+
+
+async def limits_of(service: Service, account: Account, token: str) -> int:
+    return (await service.call("GET", f"{account.path}/limits", token=token)).status
+
+
+def again(settings: Settings, clock: ManualClock) -> AbstractAsyncContextManager[Service]:
+    """The service after a restart: everything that it kept in memory is gone."""
+    return serving(settings, clock)
+
+
+async def test_a_revocation_survives_a_day_that_lasted_70_seconds(
+    settings: Settings, clock: ManualClock
+) -> None:
+    """The revoked token is refused while the clock is ahead, afterwards, and after a restart."""
+    async with serving(settings, clock) as service:
+        account = await register(service, str(uuid.uuid4()))
+        token = (await log_in(service, account))["access_token"]
+        kept = (await log_in(service, account))["access_token"]
+        revoked = await service.call("POST", "/auth/revoke", {"token": token}, token=token)
+        assert revoked.status == 200
+        clock.jump_ms(DAY_MS)
+        await pass_time(clock, 70_000)
+        assert await limits_of(service, account, token) == 401
+        assert await limits_of(service, account, kept) == 200  # answers go on
+        clock.jump_ms(-DAY_MS)
+        assert await limits_of(service, account, token) == 401
+    async with again(settings, clock) as service:
+        assert await limits_of(service, account, token) == 401
+        assert await limits_of(service, account, kept) == 200
+
+
+async def test_a_receipt_survives_50_hours_that_lasted_70_seconds(
+    settings: Settings, clock: ManualClock
+) -> None:
+    """The same record is a duplicate while the clock is ahead, afterwards, and after a restart."""
+    record = usage()
+    async with serving(settings, clock) as service:
+        account = await register(service, str(uuid.uuid4()))
+        token = (await log_in(service, account))["access_token"]
+
+        async def count(service: Service) -> str:
+            reply = await service.call("POST", f"{account.path}/usage", record, token=token)
+            assert reply.status == 202, reply.json
+            return str(reply.json["status"])
+
+        assert await count(service) == "accepted"
+        clock.jump_ms(50 * HOUR_MS)
+        await pass_time(clock, 70_000)
+        assert await count(service) == "duplicate"
+        clock.jump_ms(-50 * HOUR_MS)
+        assert await count(service) == "duplicate"
+    async with again(settings, clock) as service:
+        assert await count(service) == "duplicate"
+
+
+@pytest.mark.parametrize("leap_ms", [-HOUR_MS, DAY_MS], ids=["back an hour", "ahead a day"])
+async def test_buckets_refill_by_the_monotonic_clock(
+    service: Service, clock: ManualClock, leap_ms: int
+) -> None:
+    """Neither for the length of the leap nor after it does a drained bucket deny too long."""
+    account = await register(service, str(uuid.uuid4()))
+    token = (await log_in(service, account))["access_token"]
+
+    async def acquire() -> int:
+        path = f"{account.path}/limits/acquire"
+        return (await service.call("POST", path, ACQUIRE, token=token)).status
+
+    assert await acquire() == 200
+    assert await acquire() == 429
+    clock.jump_ms(leap_ms)
+    assert await acquire() == 429  # the leap itself refills nothing
+    clock.advance_ms(60_000)
+    assert await acquire() == 200
+    assert await acquire() == 429
+    clock.jump_ms(-leap_ms)
+    assert await acquire() == 429
+    clock.advance_ms(60_000)
+    assert await acquire() == 200
+
+
+@pytest.mark.parametrize("leap_ms", [-HOUR_MS, DAY_MS], ids=["back an hour", "ahead a day"])
+async def test_logins_are_put_off_while_the_time_is_in_doubt(
+    service: Service, clock: ManualClock, leap_ms: int
+) -> None:
+    """Every way to get a credential says 503 and why; when the clock is back, all of them work."""
+    account = await register(service, str(uuid.uuid4()))
+    granted = await log_in(service, account)
+    refresh = {"grant_type": "refresh_token", "refresh_token": granted["refresh_token"]}
+    rotate = f"{account.path}/credentials/rotate"
+    rotated = await service.provision("POST", rotate, {"grace_period_hours": 1})
+    claim = {"token": rotated.json["secret_retrieval"]["token"]}
+    clock.jump_ms(leap_ms)
+    org = f"/api/v1/orgs/{uuid.uuid4()}"
+    config = {key: value for key, value in ORG.items() if key != "rate_limits"}
+    for path, body in (("/auth/token", account.credentials), ("/auth/refresh", refresh)):
+        put_off = await service.call("POST", path, body)
+        assert (put_off.status, put_off.json["code"]) == (503, "CLOCK_IN_DOUBT")
+        assert put_off.json["error"] == "temporarily_unavailable"
+        assert int(put_off.headers["retry-after"]) > 0
+    for put_off in (
+        await service.call("POST", "/api/v1/credentials/claim", claim),
+        await service.provision("POST", rotate, {"grace_period_hours": 1}),
+        await service.provision("PUT", org, config),
+    ):
+        assert (put_off.status, put_off.json["code"]) == (503, "CLOCK_IN_DOUBT")
+        assert int(put_off.headers["retry-after"]) > 0
+    assert (await service.provision("GET", org)).status == 404  # nothing was made
+    changed = await service.provision("PUT", account.path, {"app_name": "Renamed"})
+    assert changed.status == 200  # settings may be changed: that issues nothing
+    clock.jump_ms(-leap_ms)
+    assert (await service.call("POST", "/auth/refresh", refresh)).status == 200
+    assert (await service.call("POST", "/auth/token", account.credentials)).status == 200
+    assert (await service.call("POST", "/api/v1/credentials/claim", claim)).status == 200
+    assert (await service.provision("PUT", org, config)).status == 201
+
+
+async def test_a_leap_is_said_and_heals_by_itself(service: Service, clock: ManualClock) -> None:
+    """By readiness and metrics. Only our own clocks disagree, so nobody else is better off."""
+    account = await register(service, str(uuid.uuid4()))
+
+    async def said() -> tuple[int, str, float, float]:
+        ready = await service.call("GET", "/readyz")
+        samples = read_samples(await service.text("/metrics", METRICS_TOKEN))
+        return (
+            ready.status,
+            ready.json["status"],
+            samples["pricekeeper_clock_in_doubt"],
+            samples["pricekeeper_clock_leap_seconds"],
+        )
+
+    assert await said() == (200, "ready", 0, 0)
+    clock.jump_ms(-HOUR_MS)
+    assert await said() == (200, "clock in doubt", 1, -3_600)
+    assert (await service.call("POST", "/auth/token", account.credentials)).status == 503
+    clock.advance_ms(STEADY_MS)  # it was set right, or a machine that was paused runs on
+    assert await said() == (200, "ready", 0, 0)
+    assert (await service.call("POST", "/auth/token", account.credentials)).status == 200
+
+
+async def test_an_instance_that_the_store_contradicts_is_not_ready(
+    dynamodb_local: str, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Others have the right time, and can do what it can't; it answers all the same."""
+    url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={dynamodb_local}"
+    settings = replace(
+        demo_settings(tmp_path), store=parse_store_location(url), aggregator_interval_secs=0
+    )
+    async with serving(settings, TrustedClock(clock)) as service:
+        account = await register(service, str(uuid.uuid4()))
+        token = (await log_in(service, account))["access_token"]
+        assert (await service.call("GET", "/readyz")).status == 200
+        clock.jump_ms(DAY_MS)
+        ready = await service.call("GET", "/readyz")
+        assert (ready.status, ready.json["status"]) == (503, "clock in doubt")
+        assert int(ready.headers["retry-after"]) > 0
+        assert await limits_of(service, account, token) == 200
+        clock.jump_ms(-DAY_MS)
+        assert (await service.call("GET", "/readyz")).status == 200
+
+
+async def test_a_start_behind_the_stores_newest_moment_issues_nothing(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """A machine that has lost its time, until it has heard it again; tokens still count."""
+    settings = replace(demo_settings(tmp_path), aggregator_interval_secs=0)
+    async with serving(settings, clock) as service:
+        account = await register(service, str(uuid.uuid4()))
+        token = (await log_in(service, account))["access_token"]
+        await pass_time(clock, 70_000)  # the sweeper notes the time
+        assert await limits_of(service, account, token) == 200
+    clock.jump_ms(-DAY_MS)
+    async with serving(settings, clock) as service:
+        assert (await service.call("POST", "/auth/token", account.credentials)).status == 503
+        assert await limits_of(service, account, token) == 200
+        clock.jump_ms(DAY_MS)
+        assert (await service.call("POST", "/auth/token", account.credentials)).status == 200
