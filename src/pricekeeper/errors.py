@@ -28,7 +28,11 @@
         ├── InvalidOperationError      the caller's mistake: the store's rules refuse it
         │   └── TokenReusedError       a transaction token came back with other operations
         ├── StoreMisconfiguredError    a missing table or permission: retrying can't help
+        │   ├── StoreReplacedError     the database file was removed or replaced while it was open
+        │   ├── StoreDamagedError      the database file is damaged
+        │   └── StoreReadOnlyError     the database file can be read and not written
         ├── StoreUnavailableError      not applied; trying again later may work
+        │   ├── StoreFullError         there is no room left on the disk
         │   ├── ThrottledError         the store asked us to slow down, to the end
         │   ├── ContendedError         other writers kept winning, to the end
         │   └── StoreClosedError       this store object was closed
@@ -378,12 +382,41 @@ class StoreMisconfiguredError(StoreError):
     """A table, a permission or an account is not as it must be; an operator has to act."""
 
     code = "STORE_MISCONFIGURED"
+    may_be_applied: bool = False
+    """Whether the write may stand somewhere, such as in a file that was taken away."""
+
+
+class StoreReplacedError(StoreMisconfiguredError):
+    """The database file was removed, replaced or overwritten while it was open.
+
+    Whether what was written last counts depends on which file the operator goes on with.
+    """
+
+    code = "STORE_REPLACED"
+
+
+class StoreDamagedError(StoreMisconfiguredError):
+    """The database file is damaged: it is neither read nor written any more."""
+
+    code = "STORE_DAMAGED"
+
+
+class StoreReadOnlyError(StoreMisconfiguredError):
+    """The database file, or its file system, can be read and not written."""
+
+    code = "STORE_READ_ONLY"
 
 
 class StoreUnavailableError(StoreError):
     """The operation was not applied, and the store could not take it now."""
 
     code = "STORE_UNAVAILABLE"
+
+
+class StoreFullError(StoreUnavailableError):
+    """There is no room left on the disk."""
+
+    code = "STORE_FULL"
 
 
 class ThrottledError(StoreUnavailableError):

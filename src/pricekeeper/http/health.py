@@ -22,11 +22,12 @@ async def healthz(call: Call) -> Answer:
 
 
 async def readyz(call: Call) -> Answer:
-    """Whether requests can be served: the store answers, and we are not shutting down."""
+    """Whether requests can be served: the store takes writes, and we are not shutting down."""
     if call.request.state["draining"].is_set():
         return Answer(503, Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
-    if not await call.request.state["readiness"].check():
-        return Answer(503, Health("unavailable"), (*_NO_STORE, (b"retry-after", b"1")))
+    reason = await call.request.state["readiness"].check()
+    if reason is not None:
+        return Answer(503, Health("unavailable", reason), (*_NO_STORE, (b"retry-after", b"1")))
     return Answer(200, Health("ready"), _NO_STORE)
 
 

@@ -129,6 +129,8 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.StoreUnavailableError: (503, "STORE_UNAVAILABLE"),
     errors.OutcomeUnknownError: (503, "STORE_UNAVAILABLE"),
     errors.StoreMisconfiguredError: (503, "STORE_UNAVAILABLE"),
+    errors.StoreReplacedError: (503, None),
+    errors.StoreDamagedError: (503, None),
     # What should never get here: our own mistake.
     errors.ConditionFailedError: (500, "INTERNAL"),
     errors.TransactionCancelledError: (500, "INTERNAL"),

@@ -18,7 +18,13 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pricekeeper.errors import NotFoundError, OverloadedError, PriceKeeperError
+from pricekeeper.errors import (
+    NotFoundError,
+    OverloadedError,
+    PriceKeeperError,
+    StoreDamagedError,
+    StoreReplacedError,
+)
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.edge import (
     BODY_BYTES_MAX,
@@ -41,6 +47,7 @@ log = structlog.get_logger("pricekeeper.http")
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _PROBLEM: Final = b"application/problem+json"
+_LOGGED_OTHERWISE: Final = (OverloadedError, StoreDamagedError, StoreReplacedError)
 _NOBODY_LEFT: Final = 499
 """Whoever asked has gone: nginx's number for it, in the log and the metrics only."""
 
@@ -211,10 +218,10 @@ def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: st
     """Count an error that is about to be told; what is no fault of the caller's is logged too.
 
     A refusal because of overload is counted and has its access line; a traceback for each would
-    cost more than the request that it refuses.
+    cost more than the request that it refuses. A file that is unusable was logged when it was found.
     """
     metrics.problem(error.code)
-    if status >= 500 and not isinstance(error, OverloadedError):  # noqa: PLR2004
+    if status >= 500 and not isinstance(error, _LOGGED_OTHERWISE):  # noqa: PLR2004
         log.warning("problem", request_id=request_id, code=error.code, exc_info=error)
 
 

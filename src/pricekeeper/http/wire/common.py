@@ -67,7 +67,8 @@ class OAuthError(Response, frozen=True):
     error_description: str
 
 
-class Health(Response, frozen=True):
-    """A word about the process."""
+class Health(Response, frozen=True, omit_defaults=True):
+    """A word about the process, and why it is not ready if it is not."""
 
     status: str
+    reason: str | None = None
