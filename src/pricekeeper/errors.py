@@ -11,6 +11,7 @@
     ├── NotFoundError                  absent, deleted or another's: nobody can tell which
     ├── InvalidClientError             client and secret do not belong together
     ├── OverloadedError                too much costly work is waiting; later may work
+    ├── DeadlineExceededError          a request took longer than it may
     ├── InvalidTokenError              a token that does not count, for whatever reason
     ├── SessionLimitRaceError          other logins of this client kept winning
     ├── RateLimitExceededError         a bucket holds too little: when to come back, or never
@@ -147,6 +148,16 @@ class OverloadedError(PriceKeeperError):
     """A bounded queue in front of costly work is full; nothing was done."""
 
     code = "OVERLOADED"
+
+
+class DeadlineExceededError(PriceKeeperError):
+    """The time for a request is up. ``may_be_applied``: nobody knows whether it was applied."""
+
+    code = "DEADLINE_EXCEEDED"
+
+    def __init__(self, *, may_be_applied: bool) -> None:
+        super().__init__("the request took longer than it may")
+        self.may_be_applied = may_be_applied
 
 
 class InvalidTokenError(PriceKeeperError):

@@ -52,7 +52,18 @@ _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
 
 def _health(path: str, name: str, handler: Any, answers: dict[int, Any], **more: Any) -> Operation:
     summary, access = (handler.__doc__ or "").strip(), more.pop("access", Access.PUBLIC)
-    return Operation("GET", path, name, summary, handler, access, answers, tag="operations", **more)
+    return Operation(
+        "GET",
+        path,
+        name,
+        summary,
+        handler,
+        access,
+        answers,
+        tag="operations",
+        bounds_itself=access is Access.PUBLIC,
+        **more,
+    )
 
 
 class Document(msgspec.Struct):
