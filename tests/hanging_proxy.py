@@ -53,7 +53,7 @@ class HangingProxy:
                     arguments = (source, target, source is client)
                     threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, requests: bool) -> None:  # noqa: FBT001
+    def _pass_on(self, source: socket.socket, target: socket.socket, requests: bool) -> None:
         with contextlib.suppress(OSError):
             while part := source.recv(65_536):
                 if requests and not self._goes_on.is_set():

@@ -3,7 +3,8 @@
 A store that can be read may still refuse every write: the disk is full, the file system is
 read-only, or a process that was stopped holds the write lock. So the probe goes the way that every
 write goes. Anybody may ask ``/readyz``, and each probe costs money on DynamoDB. So one probe
-answers everybody who asks while it is under way, or within a second of its beginning. Nobody waits for it longer than `PROBE_MS_MAX`; a probe that hangs stays the only one until it ends.
+answers everybody who asks while it is under way, or within a second of its beginning. Nobody waits
+for it longer than `PROBE_MS_MAX`; a probe that hangs stays the only one until it ends.
 
 The answer names the kind of the trouble alone, because anybody may read it. The log has the rest,
 once for each change.

@@ -15,7 +15,12 @@ from pricekeeper.storage.expressions import (
     SetOnce,
     attr,
 )
-from pricekeeper.storage.opening import enable_expiry, open_store, tables_without_expiry
+from pricekeeper.storage.opening import (
+    enable_expiry,
+    find_damage,
+    open_store,
+    tables_without_expiry,
+)
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
 from pricekeeper.storage.port import Store
 from pricekeeper.storage.tables import Key, Table
@@ -44,6 +49,7 @@ __all__ = [
     "Write",
     "attr",
     "enable_expiry",
+    "find_damage",
     "open_store",
     "tables_without_expiry",
 ]

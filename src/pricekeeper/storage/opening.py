@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pricekeeper.clock import Clock
-from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
+from pricekeeper.settings import MEMORY, DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage.port import Store
 from pricekeeper.telemetry import StoreMeter
 
 if TYPE_CHECKING:
     from pricekeeper.storage.dynamodb.store import DynamoDbStore
+    from pricekeeper.storage.sqlite.inspection import FileCheck
 
 
 async def open_store(
@@ -58,6 +60,18 @@ async def tables_without_expiry(location: StoreLocation, *, clock: Clock) -> lis
             async with _opened_dynamodb(location, clock) as store:
                 return [table.name for table in await store.tables_without_expiry()]
     return []
+
+
+async def find_damage(
+    location: StoreLocation, *, clock: Clock, patience_ms: int
+) -> FileCheck | None:
+    """Whether the file of an embedded store is whole; ``None`` for a store that is no file."""
+    match location:
+        case SqliteLocation(path) if path != MEMORY:
+            from pricekeeper.storage.sqlite.inspection import check_file  # noqa: PLC0415
+
+            return await asyncio.to_thread(check_file, path, clock, patience_ms)
+    return None
 
 
 @asynccontextmanager

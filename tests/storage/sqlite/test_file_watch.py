@@ -19,6 +19,7 @@ from pricekeeper.storage.sqlite import file_watch
 from pricekeeper.storage.sqlite.batch import Batch
 from pricekeeper.storage.sqlite.database import connect
 from pricekeeper.storage.sqlite.file_watch import FileWatch
+from pricekeeper.storage.sqlite.inspection import FileCheck, check_file
 from pricekeeper.storage.sqlite.store import LOOK_INTERVAL_MS, SqliteStore
 from pricekeeper.storage.sqlite.writer import CHECKPOINT_FRAMES, Writer
 from pricekeeper.storage.tables import CONFIG
@@ -44,6 +45,10 @@ def reading(path: str, vfs: str | None = None) -> apsw.Connection:
     return other
 
 
+def size_of(path: str) -> int:
+    return Path(path).stat().st_size
+
+
 @pytest.fixture
 async def impatient(path: str, meter: StoreMeter) -> AsyncIterator[Writer]:
     """A writer that does not wait for other processes' checkpoints."""
@@ -63,7 +68,7 @@ async def test_a_copy_over_the_name_is_noticed_by_the_first_commit(
     for n in range(3):
         await impatient.submit(Batch.put, put(n))
     if written_back:
-        while Path(path).stat().st_size < CHECKPOINT_FRAMES * 4_096:  # noqa: ASYNC240 - it grows
+        while size_of(path) < CHECKPOINT_FRAMES * 4_096:
             await impatient.submit(Batch.put, put(3, size=300_000))
             await impatient.submit(Batch.put, put(secrets.randbits(32), size=300_000))
     copy = tmp_path / "copy.db"
@@ -114,8 +119,7 @@ async def test_our_own_checkpoints_are_no_replacement(
     """The log stays about as long as a checkpoint allows, however much is written."""
     for n in range(60):
         await impatient.submit(Batch.put, put(n % 7, size=300_000))
-    log_bytes = Path(f"{path}-wal").stat().st_size
-    assert log_bytes < 2 * CHECKPOINT_FRAMES * 4_200
+    assert size_of(f"{path}-wal") < 2 * CHECKPOINT_FRAMES * 4_200
     assert not meter.faults["replaced"]
 
 
@@ -231,3 +235,17 @@ async def test_a_damaged_file_is_neither_read_nor_written(
         await store.put(put(1))
     assert meter.faults["damaged"] == 1
     await store.close()
+
+
+async def test_a_search_for_damage_ends_when_its_time_is_up(
+    path: str, clock: ManualClock, meter: StoreMeter
+) -> None:
+    """It says then that it has not seen everything; with time enough it has."""
+    store = await SqliteStore.open(path, clock=clock, meter=meter)
+    await store.create_tables()
+    await asyncio.gather(*(store.put(put(n, size=3_000)) for n in range(5_000)))
+    await store.close()
+    assert check_file(path, clock, 0) == FileCheck(None)
+    assert check_file(path, clock, -1) == FileCheck(None, complete=False)
+    damage(Path(path))
+    assert check_file(path, clock, 0).damage

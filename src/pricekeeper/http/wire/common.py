@@ -58,6 +58,8 @@ class ProblemBody(Response, frozen=True):
     request_id: str
     errors: list[Mistake] | UnsetType = UNSET
     details: dict[str, Any] | UnsetType = UNSET
+    outcome: Literal["OUTCOME_UNKNOWN", "NOT_APPLIED"] | UnsetType = UNSET
+    """Of a 503: whether the request may have been applied all the same, where that is known."""
 
 
 class OAuthError(Response, frozen=True):
