@@ -165,6 +165,17 @@ def test_the_listener_has_metrics_and_health_and_nothing_else(tmp_path: Path) ->
         assert (posted.code, posted.headers["allow"]) == ("METHOD_NOT_ALLOWED", "GET, HEAD")
 
 
+def test_the_listener_says_why_the_service_is_not_ready(tmp_path: Path) -> None:
+    """In the words of the service itself."""
+    with with_listener(tmp_path) as (server, listener):
+        until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
+        (tmp_path / "store.db").unlink()
+        until(lambda: listener.call("GET", "/readyz").status == 503)
+        told = listener.call("GET", "/readyz").json
+        assert told == Api(server.url).call("GET", "/readyz").json
+        assert "removed or replaced" in told["reason"]
+
+
 def test_if_there_is_a_token_the_listener_asks_for_it(tmp_path: Path) -> None:
     """For metrics; health is for everybody who reaches it."""
     with with_listener(tmp_path, token=METRICS_TOKEN) as (server, listener):

@@ -27,7 +27,7 @@ from pricekeeper.errors import (
     StoreReplacedError,
 )
 from pricekeeper.http.access_log import AccessLog
-from pricekeeper.http.deadline import Deadline
+from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import (
     BODY_BYTES_MAX,
     PUBLIC_BODY_BYTES_MAX,
@@ -76,7 +76,7 @@ class Endpoint:
         if self.operation.bounds_itself:
             return await self._answer(call)
         try:
-            async with Deadline(call.services.settings.request_deadline_ms) as deadline:
+            with call.request.state[DEADLINES].begin() as deadline:
                 call.request.deadline = deadline
                 return await self._answer_or_count(call)
         except PriceKeeperError as error:
