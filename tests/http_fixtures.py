@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "PRICEKEEPER_METRICS_TOKEN": METRICS_TOKEN,
     "PRICEKEEPER_API_RATE_LIMITS": "off",
     "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "0",
+    "PRICEKEEPER_REQUEST_DEADLINE_SECS": "60",  # a busy machine may be slow
 }
 ORG: dict[str, Any] = {
     "org_name": "Acme",

@@ -13,6 +13,7 @@
     ├── InvalidClientError             client and secret do not belong together
     ├── OverloadedError                too much costly work is waiting; later may work
     ├── ClockInDoubtError              wall time has leapt: nothing is issued until it is believed
+    ├── DeadlineExceededError          a request took longer than it may
     ├── InvalidTokenError              a token that does not count, for whatever reason
     ├── SessionLimitRaceError          other logins of this client kept winning
     ├── RateLimitExceededError         a bucket holds too little: when to come back, or never
@@ -31,7 +32,11 @@
         ├── InvalidOperationError      the caller's mistake: the store's rules refuse it
         │   └── TokenReusedError       a transaction token came back with other operations
         ├── StoreMisconfiguredError    a missing table or permission: retrying can't help
+        │   ├── StoreReplacedError     the database file was removed or replaced while it was open
+        │   ├── StoreDamagedError      the database file is damaged
+        │   └── StoreReadOnlyError     the database file can be read and not written
         ├── StoreUnavailableError      not applied; trying again later may work
+        │   ├── StoreFullError         there is no room left on the disk
         │   ├── ThrottledError         the store asked us to slow down, to the end
         │   ├── ContendedError         other writers kept winning, to the end
         │   └── StoreClosedError       this store object was closed
@@ -162,6 +167,16 @@ class ClockInDoubtError(PriceKeeperError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"this machine's clock is in doubt: {reason}")
         self.reason = reason
+
+
+class DeadlineExceededError(PriceKeeperError):
+    """The time for a request is up. ``may_be_applied``: nobody knows whether it was applied."""
+
+    code = "DEADLINE_EXCEEDED"
+
+    def __init__(self, *, may_be_applied: bool) -> None:
+        super().__init__("the request took longer than it may")
+        self.may_be_applied = may_be_applied
 
 
 class InvalidTokenError(PriceKeeperError):
@@ -413,12 +428,41 @@ class StoreMisconfiguredError(StoreError):
     """A table, a permission or an account is not as it must be; an operator has to act."""
 
     code = "STORE_MISCONFIGURED"
+    may_be_applied: bool = False
+    """Whether the write may stand somewhere, such as in a file that was taken away."""
+
+
+class StoreReplacedError(StoreMisconfiguredError):
+    """The database file was removed, replaced or overwritten while it was open.
+
+    Whether what was written last counts depends on which file the operator goes on with.
+    """
+
+    code = "STORE_REPLACED"
+
+
+class StoreDamagedError(StoreMisconfiguredError):
+    """The database file is damaged: it is neither read nor written any more."""
+
+    code = "STORE_DAMAGED"
+
+
+class StoreReadOnlyError(StoreMisconfiguredError):
+    """The database file, or its file system, can be read and not written."""
+
+    code = "STORE_READ_ONLY"
 
 
 class StoreUnavailableError(StoreError):
     """The operation was not applied, and the store could not take it now."""
 
     code = "STORE_UNAVAILABLE"
+
+
+class StoreFullError(StoreUnavailableError):
+    """There is no room left on the disk."""
+
+    code = "STORE_FULL"
 
 
 class ThrottledError(StoreUnavailableError):

@@ -124,7 +124,8 @@ ILLS = {
     ),
     "open store": Ill("store file", "WARN", lambda c: (c.folder / "demo.db").chmod(0o644)),
     "no store": Ill("store", "WARN", lambda c: (c.folder / "demo.db").unlink()),
-    "not ours": Ill("store", "FAIL", lambda c: (c.folder / "demo.db").write_text("x" * 4096)),
+    "damaged": Ill("damage", "FAIL", lambda c: damage(c.folder / "demo.db")),
+    "not ours": Ill("damage", "FAIL", lambda c: (c.folder / "demo.db").write_text("x" * 4096)),
     "missing table": Ill("tables", "FAIL", lambda c: drop_a_table(c.folder / "demo.db")),
     "sleepy aggregator": Ill(
         "aggregator", "WARN", lambda c: checkpoint_at(c.folder / "demo.db", -3_600_000)
@@ -145,6 +146,12 @@ def moments(cli: Cli, ahead_ms: int = 0, leap_ms: int = 0) -> None:
     connection = apsw.Connection(str(cli.folder / "demo.db"))
     write_moments(connection, Moments(SystemClock().now_ms() + ahead_ms, leap_ms))
     connection.close()
+
+
+def damage(path: Path) -> None:
+    """Overwrite every page but the first, as a dying disk does."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4_096] + b"\xa5" * (len(whole) - 4_096))
 
 
 def secret_made(cli: Cli, days_ago: int) -> None:
@@ -178,6 +185,19 @@ def test_each_ill_is_found(healthy: Cli, ill: Ill) -> None:
     code, found = levels(healthy)
     assert found[ill.check] == ill.level
     assert code == int("FAIL" in found.values())
+
+
+def test_a_damaged_file_is_left_as_it_is(healthy: Cli) -> None:
+    """The doctor says what to do, and does not write to it."""
+    path = healthy.folder / "demo.db"
+    damage(path)
+    before = path.read_bytes()
+    (check,) = [
+        check for check in healthy("doctor", "--json").json["checks"] if check["name"] == "damage"
+    ]
+    assert "stop the service" in check["fix"]
+    assert "backup" in check["fix"]
+    assert path.read_bytes() == before
 
 
 def test_an_old_secret_is_named(healthy: Cli) -> None:

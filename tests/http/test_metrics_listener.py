@@ -165,6 +165,17 @@ def test_the_listener_has_metrics_and_health_and_nothing_else(tmp_path: Path) ->
         assert (posted.code, posted.headers["allow"]) == ("METHOD_NOT_ALLOWED", "GET, HEAD")
 
 
+def test_the_listener_says_why_the_service_is_not_ready(tmp_path: Path) -> None:
+    """In the words of the service itself."""
+    with with_listener(tmp_path) as (server, listener):
+        until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
+        (tmp_path / "store.db").unlink()
+        until(lambda: listener.call("GET", "/readyz").status == 503)
+        told = listener.call("GET", "/readyz").json
+        assert told == Api(server.url).call("GET", "/readyz").json
+        assert "removed or replaced" in told["reason"]
+
+
 def test_if_there_is_a_token_the_listener_asks_for_it(tmp_path: Path) -> None:
     """For metrics; health is for everybody who reaches it."""
     with with_listener(tmp_path, token=METRICS_TOKEN) as (server, listener):
@@ -245,7 +256,7 @@ def test_a_loop_that_stands_still_does_not_hold_up_the_listener(
         assert listener.call("GET", "/healthz").json == {"status": "alive"}
         assert b"pricekeeper_problems" in listener.call("GET", "/metrics").data
         ready = listener.call("GET", "/readyz")
-        assert (ready.status, ready.json) == (503, {"status": "unavailable"})
+        assert (ready.status, ready.json["status"]) == (503, "unavailable")
 
 
 class Beating:
@@ -273,7 +284,7 @@ def test_alive_means_that_every_loop_has_turned_of_late() -> None:
 
         assert health() == (503, "starting")
         assert listener.call("GET", "/metrics").status == 503
-        assert listener.call("GET", "/readyz").json == {"status": "unavailable"}
+        assert listener.call("GET", "/readyz").json["status"] == "unavailable"
         watched.beats_ms = (clock.monotonic_ms(), None)
         assert health() == (200, "alive")
         clock.advance_ms(ALIVE_MS_MAX)

@@ -1,4 +1,4 @@
-"""Readiness: whether the store answers, asked at most once a second whoever wants to know."""
+"""Readiness: whether the store takes writes, tried once a second at most whoever asks."""
 
 import asyncio
 import uuid
@@ -13,18 +13,19 @@ import pytest
 from http_fixtures import METRICS_TOKEN, Api
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.http.readiness import MEMORY_MS, Readiness
+from pricekeeper.errors import StoreError, StoreUnavailableError
+from pricekeeper.http.readiness import HANGS, MEMORY_MS, PROBE_MS_MAX, Readiness
 from pricekeeper.settings import MEMORY, SqliteLocation, parse_store_location
-from pricekeeper.storage import Item, Key, Store, Table, open_store
+from pricekeeper.storage import Item, Key, Put, Store, Table, open_store
 from pricekeeper.telemetry import StoreMeter
 from scraping import scrape
 
 GETS = 'pricekeeper_store_calls_total{call="get"}'
+PUTS = 'pricekeeper_store_calls_total{call="put"}'
 
 
 @pytest.mark.parametrize("kind", ["sqlite-file", "dynamodb-local"])
-def test_however_often_it_is_asked_the_store_is_read_once_a_second(
+def test_however_often_it_is_asked_the_store_is_written_once_a_second(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """Over a socket, by many at once, without credentials."""
@@ -43,12 +44,18 @@ def test_however_often_it_is_asked_the_store_is_read_once_a_second(
             return api.call("GET", "/readyz").status
 
         for second in range(3):
-            before = scrape(api).get(GETS, 0)
+            before = scrape(api)
             assert set(pool.map(ask, range(20))) == {200}
             clock.advance_ms(MEMORY_MS - 1)
             assert set(pool.map(ask, range(20))) == {200}
-            assert scrape(api)[GETS] - before == 1, second
+            after = scrape(api)
+            assert [after[one] - before.get(one, 0) for one in (GETS, PUTS)] == [1, 1], second
             clock.advance_ms(1)
+
+
+def leaves(kind: type[StoreError]) -> list[type[StoreError]]:
+    """The kind itself and every one below it."""
+    return [kind, *(leaf for child in kind.__subclasses__() for leaf in leaves(child))]
 
 
 class Failing:
@@ -57,15 +64,18 @@ class Failing:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.asked = 0
-        self.down = False
+        self.failure: StoreError | None = None
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def get(self, table: Table, key: Key) -> Item | None:
+    async def put(self, operation: Put) -> None:
         self.asked += 1
         await self.answers.wait()
-        if self.down:
-            raise StoreUnavailableError("it is down")
+        if self.failure is not None:
+            raise self.failure
+        await self._store.put(operation)
+
+    async def get(self, table: Table, key: Key) -> Item | None:
         return await self._store.get(table, key)
 
 
@@ -87,28 +97,54 @@ async def readiness_of() -> AsyncIterator[tuple[Failing, Readiness, ManualClock]
 async def test_both_answers_are_remembered_for_a_second() -> None:
     """A store that comes back, or goes away, is noticed after that."""
     async with readiness_of() as (store, readiness, clock):
-        for down in (False, True, False):
-            store.down = down
-            assert await readiness.check() is not down
-            store.down = not down
-            assert await readiness.check() is not down
+        failure = StoreUnavailableError("it is down")
+        for down in (None, failure, None):
+            store.failure = down
+            assert (await readiness.check() is None) is (down is None)
+            store.failure = None if down else failure
+            assert (await readiness.check() is None) is (down is None)
             clock.advance_ms(MEMORY_MS)
         assert store.asked == 3
 
 
-async def test_while_the_store_hangs_one_look_is_under_way() -> None:
-    """Everybody waits for the same one, also after whoever began it has left."""
+async def test_a_probe_that_hangs_is_the_only_one_and_holds_nobody() -> None:
+    """Whoever asks waits for it so long and no longer; when it ends, its answer counts."""
     async with readiness_of() as (store, readiness, clock):
         store.answers.clear()
         first, second = (asyncio.create_task(readiness.check()) for _ in range(2))
         await until(lambda: store.asked == 1)
-        clock.advance_ms(10 * MEMORY_MS)
-        third = asyncio.create_task(readiness.check())
         first.cancel()
         await asyncio.wait([first])
-        store.answers.set()
-        assert (await second, await third) == (True, True)
+        clock.advance_ms(PROBE_MS_MAX - 1)
+        await turn()
+        assert not second.done()
+        clock.advance_ms(1)
+        assert await second == HANGS
+        clock.advance_ms(10 * MEMORY_MS)
+        assert await readiness.check() == HANGS
         assert store.asked == 1
+        store.answers.set()
+        probe, patience = readiness._probe, readiness._patience
+        assert probe is not None
+        assert patience is not None
+        assert await probe is None
+        assert patience.done()  # and nothing is left behind
+        assert await readiness.check() is None
+
+
+@pytest.mark.parametrize("failure", leaves(StoreError))
+async def test_every_failure_of_a_store_has_a_reason(failure: type[StoreError]) -> None:
+    """And the reason does not quote the error, which may name accounts and paths."""
+    async with readiness_of() as (store, readiness, _):
+        store.failure = failure.__new__(failure, "arn:aws:secret")
+        reason = await readiness.check()
+        assert reason
+        assert "arn" not in reason
+
+
+async def turn() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -48,6 +48,7 @@ from pricekeeper.storage import (
     Key,
     Put,
     Store,
+    find_damage,
     noted_leap_ms,
     tables_without_expiry,
 )
@@ -58,6 +59,8 @@ Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
 
 KEY_AGE_DAYS_MAX: Final = 180
 AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
+DAMAGE_MS_MAX: Final = 20_000
+"""How long a database file is read in search of damage."""
 SKEW_MS_MAX: Final = 30_000
 """What tokens and buckets are built to bear."""
 STEP_MS_MAX: Final = 250
@@ -220,6 +223,11 @@ async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check
         told = f"{store_name(settings)} is not there yet"
         yield Check("store", "WARN", told, "pricekeeper tables create, or just serve")
         return
+    whole = await _whole_file(settings, clock)
+    if whole is not None:
+        yield whole
+        if whole.level == "FAIL":
+            return  # what follows would write to it
     try:
         async with opened_store(settings, clock=clock) as store:
             found = await tables_found(store)
@@ -239,6 +247,23 @@ async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
             yield _store_file(path)
+
+
+async def _whole_file(settings: Settings, clock: Clock) -> Check | None:
+    """Whether the file of an embedded store is damaged."""
+    found = await find_damage(settings.store, clock=clock, patience_ms=DAMAGE_MS_MAX)
+    if found is None:
+        return None
+    if found.damage is not None:
+        fix = (
+            "stop the service, move the file with its -wal and -shm away, put a backup in its "
+            "place (without one: sqlite3 DAMAGED .recover | sqlite3 NEW), then start it"
+        )
+        return Check("damage", "FAIL", f"it is damaged: {found.damage}", fix)
+    if not found.complete:
+        told = f"no damage in what could be read in {DAMAGE_MS_MAX // 1000} s"
+        return Check("damage", "WARN", told, "look at all of it: sqlite3 FILE 'PRAGMA quick_check'")
+    return Check("damage", "OK", "it is not damaged")
 
 
 async def _expiry(settings: Settings, clock: Clock) -> Check:

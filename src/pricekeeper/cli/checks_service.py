@@ -33,7 +33,7 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
             async with session.get(f"{base}/healthz") as health:
                 skew_ms = _skew_ms(health.headers.get("Date"), clock.now_ms())
             async with session.get(f"{base}/readyz") as ready:
-                told = (await ready.text())[:80]
+                told = (await ready.text())[:200]
             async with session.get(f"{base}/metrics") as metrics:
                 shown = metrics.status == HTTPStatus.OK
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:

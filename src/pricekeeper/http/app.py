@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from pricekeeper.http import (
 )
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.collecting import calm_collector
+from pricekeeper.http.deadline import DEADLINES, Deadlines
 from pricekeeper.http.draining import readiness_ends_first
 from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever
 from pricekeeper.http.limits import ApiLimits
@@ -73,7 +74,10 @@ def make_app(
             _readiness(services) as readiness,
             _shown(worker, observer.metrics),
         ):
-            with readiness_ends_first(draining, settings.drain_secs):
+            with (
+                readiness_ends_first(draining, settings.drain_secs),
+                closing(Deadlines(settings.request_deadline_ms)) as deadlines,
+            ):
                 yield {
                     "services": services,
                     "api_limits": api_limits,
@@ -81,6 +85,7 @@ def make_app(
                     "openapi": document,
                     "draining": draining,
                     "readiness": readiness,
+                    DEADLINES: deadlines,
                     connections.STATE: connections.Connections(
                         connections.affordable_connections(settings.connections_max),
                         connections.HELD_BYTES_MAX,

@@ -28,11 +28,13 @@ UsageOf: TypeAlias = Callable[[wire.UsageBody], Usage]
 async def answer_batch(call: Call, usage_of: UsageOf) -> Answer:
     """Count the records of the body; ``usage_of`` makes a usage of one."""
     metering = call.services.metering
+    call.note_change(begins=False)
     async with metering.admit_batch(call.org_id) as places:
         body = await read_body(call.request, BATCH_BYTES_MAX)
         policy = await call.services.tenants.policy(call.org_id, call.app_id)
         await places.begin_work()
         parsed = await _parse_each(_records(body), usage_of)
+        call.note_change()
         usages = [one for one in parsed if isinstance(one, Usage)]
         outcomes = await metering.record_many(policy, usages, places) if usages else []
     passing = [one.error for one in outcomes if isinstance(one, Refused) and _passes(one.error)]

@@ -24,15 +24,16 @@ async def healthz(call: Call) -> Answer:
 
 
 async def readyz(call: Call) -> Answer:
-    """Whether requests can be served: the store answers, and we are not shutting down.
+    """Whether requests can be served: the store takes writes, and we are not shutting down.
 
     A clock in doubt is said. It makes an instance unready only if the store's own clock says
     otherwise. If nothing does but the monotonic clock, nobody else is better off.
     """
     if call.request.state["draining"].is_set():
         return Answer(503, Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
-    if not await call.request.state["readiness"].check():
-        return Answer(503, Health("unavailable"), (*_NO_STORE, (b"retry-after", b"1")))
+    reason = await call.request.state["readiness"].check()
+    if reason is not None:
+        return Answer(503, Health("unavailable", reason), (*_NO_STORE, (b"retry-after", b"1")))
     doubt = call.services.clock.doubt
     if doubt is Doubt.CONTRADICTED:  # instances with a right clock can do what this one can't
         return Answer(503, Health(CLOCK_IN_DOUBT), (*_NO_STORE, (b"retry-after", b"10")))
@@ -60,7 +61,18 @@ _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
 
 def _health(path: str, name: str, handler: Any, answers: dict[int, Any], **more: Any) -> Operation:
     summary, access = (handler.__doc__ or "").strip(), more.pop("access", Access.PUBLIC)
-    return Operation("GET", path, name, summary, handler, access, answers, tag="operations", **more)
+    return Operation(
+        "GET",
+        path,
+        name,
+        summary,
+        handler,
+        access,
+        answers,
+        tag="operations",
+        bounds_itself=access is Access.PUBLIC,
+        **more,
+    )
 
 
 class Document(msgspec.Struct):

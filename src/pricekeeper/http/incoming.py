@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Receive, Scope
 
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.http.deadline import Deadline
 
 QUERY_FIELDS_MAX: Final = 20
 
@@ -15,11 +16,13 @@ QUERY_FIELDS_MAX: Final = 20
 class Incoming:
     """An ASGI request. Header names are lower-case bytes, as ASGI has them."""
 
-    __slots__ = ("_headers", "receive", "scope")
+    __slots__ = ("_headers", "deadline", "receive", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
         self.receive = receive
+        self.deadline: Deadline | None = None
+        """When the answer is due; none for what bounds itself."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
 
     def repeated(self) -> set[bytes]:

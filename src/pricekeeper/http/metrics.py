@@ -33,7 +33,9 @@ _METHODS: Final = frozenset({"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", 
 _LIMIT_NAMES_MAX: Final = 200
 """Limits are named by tenants; beyond this many names, the rest counts as one."""
 _REST: Final = "other"
-_NO_FAULTS: Final = dict.fromkeys(("throttled", "conflict", "ambiguous", "unreachable", "sweep"), 0)
+_NO_FAULTS: Final = dict.fromkeys(
+    ("throttled", "conflict", "ambiguous", "unreachable", "sweep", "replaced", "damaged"), 0
+)
 """Shown from the beginning, so that the first one is seen as a change."""
 
 

@@ -32,6 +32,7 @@ from pricekeeper.http.wire.common import Health
 
 PATIENCE_SECS: Final = 2
 """How long the service has to answer, or to bring its counts up to date."""
+NO_ANSWER: Final = "the service does not answer on its own port"
 READY_BYTES_MAX: Final = 64 * 1024
 _PATHS: Final = ("/healthz", "/readyz", "/metrics")
 _METHODS: Final = ("GET", "HEAD")
@@ -149,7 +150,8 @@ class MetricsListener:
         if path == "/healthz":
             return _told(*self._health())
         if path == "/readyz":
-            return _told(*await self._readiness())
+            status, health = await self._readiness()
+            return status, JSON.encode(), msgspec.json.encode(health)
         authorization = dict(scope["headers"]).get(b"authorization")
         given = None if authorization is None else authorization.decode("latin-1")
         if self._token is not None:
@@ -167,15 +169,15 @@ class MetricsListener:
         stuck = now_ms - min(begun) > ALIVE_MS_MAX
         return (503, "stuck") if stuck else (200, "alive")
 
-    async def _readiness(self) -> tuple[int, str]:
+    async def _readiness(self) -> tuple[int, Health]:
         """As the service itself says, which remembers it for a second."""
         try:
             async with asyncio.timeout(PATIENCE_SECS):
                 head, _, body = (await _exchange(*self._service)).partition(b"\r\n\r\n")
-                told = msgspec.json.decode(body, type=Health).status
+                health = msgspec.json.decode(body, type=Health)
         except (OSError, TimeoutError, msgspec.DecodeError):
-            return 503, "unavailable"
-        return (200 if head.startswith(b"HTTP/1.1 200 ") else 503), told
+            return 503, Health("unavailable", NO_ANSWER)
+        return (200 if head.startswith(b"HTTP/1.1 200 ") else 503), health
 
 
 async def _exchange(host: str, port: int) -> bytes:

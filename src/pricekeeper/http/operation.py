@@ -78,6 +78,11 @@ class Call(msgspec.Struct):
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
 
+    def note_change(self, *, begins: bool = True) -> None:
+        """Note whether the request may be applied from here on, for when its time is up."""
+        if self.request.deadline is not None:
+            self.request.deadline.may_be_applied = begins
+
     @property
     def org_id(self) -> OrgId:
         """The organisation in the path, checked at the gate."""
@@ -133,5 +138,7 @@ class Operation:
     limits_itself: bool = False
     """Whether the handler applies it, because the body brings the credentials."""
     tag: str = "runtime"
+    bounds_itself: bool = False
+    """Whether it answers in time by itself, so that no deadline is needed."""
     problems: frozenset[int] = field(default_factory=frozenset)
     """Further statuses that are answered with a problem, beyond those that access implies."""

@@ -21,6 +21,8 @@ LAST_EPOCH: Final = 253_402_300_799
 """The end of the year 9999, after which RFC 3339 has no word for a moment."""
 API_SCOPE: Final = "API"
 """Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
+UNKNOWN: Final = "OUTCOME_UNKNOWN"
+NOT_APPLIED: Final = "NOT_APPLIED"
 RETRY_SECS: Final = 1
 """When the store could not be reached, how soon trying again makes sense."""
 CLOCK_RETRY_SECS: Final = 10
@@ -131,9 +133,12 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.SessionLimitRaceError: (503, None),
     errors.ClockInDoubtError: (503, None),
     errors.OverloadedError: (503, "STORE_UNAVAILABLE"),
+    errors.DeadlineExceededError: (503, "STORE_UNAVAILABLE"),
     errors.StoreUnavailableError: (503, "STORE_UNAVAILABLE"),
     errors.OutcomeUnknownError: (503, "STORE_UNAVAILABLE"),
     errors.StoreMisconfiguredError: (503, "STORE_UNAVAILABLE"),
+    errors.StoreReplacedError: (503, None),
+    errors.StoreDamagedError: (503, None),
     # What should never get here: our own mistake.
     errors.ConditionFailedError: (500, "INTERNAL"),
     errors.TransactionCancelledError: (500, "INTERNAL"),
@@ -164,7 +169,7 @@ _SAY_NOTHING: Final = {
 def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     """The problem that tells this error, at this moment."""
     status, code = status_of(type(error))
-    detail = _SAY_NOTHING.get(status) or str(error)
+    detail = _detail(error) or _SAY_NOTHING.get(status) or str(error)
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if status == 503:  # noqa: PLR2004 - it reads better as the number everybody knows
         in_doubt = isinstance(error, errors.ClockInDoubtError)
@@ -177,6 +182,18 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
         headers = ((b"allow", ", ".join(error.allowed).encode()),)
     extras = _EXTRAS.get(type(error), _no_extras)(error)
     return Problem(status, code or error.code, detail, extras, headers)
+
+
+def _detail(error: errors.PriceKeeperError) -> str | None:
+    """What a caller may know of a 503 beyond that it is one."""
+    outcome = _outcome(error).get("outcome")
+    if isinstance(error, errors.StoreReplacedError):
+        return "the database file was removed or replaced; the service has to be restarted"
+    if isinstance(error, errors.StoreDamagedError):
+        return "the database file is damaged; an operator has to act"
+    if outcome == UNKNOWN:
+        return "nobody knows whether this was applied; send the same request again to find out"
+    return "this took too long and was not applied; try again" if outcome == NOT_APPLIED else None
 
 
 def _challenge(error: errors.PriceKeeperError) -> bytes:
@@ -218,6 +235,14 @@ def _wait_secs(
 
 def _no_extras(_: Any) -> dict[str, Any]:
     return {}
+
+
+def _outcome(error: Any) -> dict[str, Any]:
+    """Whether a request that failed may have been applied all the same, where that is known."""
+    if isinstance(error, errors.OutcomeUnknownError) or getattr(error, "may_be_applied", False):
+        return {"outcome": UNKNOWN}
+    applied_not = (errors.DeadlineExceededError, errors.StoreReplacedError)
+    return {"outcome": NOT_APPLIED} if isinstance(error, applied_not) else {}
 
 
 def _refused(error: RequestRefusedError) -> dict[str, Any]:
@@ -285,4 +310,7 @@ _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     errors.QuotaExceededError: _quota,
     errors.FrozenError: _frozen,
     errors.RateLimitExceededError: _rate,
+    errors.DeadlineExceededError: _outcome,
+    errors.OutcomeUnknownError: _outcome,
+    errors.StoreReplacedError: _outcome,
 }

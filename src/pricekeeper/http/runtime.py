@@ -68,7 +68,7 @@ async def model_selection(call: Call) -> Answer:
 
 async def record_usage(call: Call) -> Answer:
     """Count what one model call used, exactly once."""
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    policy = await _policy(call)
     recorded = await call.services.metering.record(policy, _usage(call.body))
     return Answer(202, _recorded(recorded, policy))
 
@@ -80,7 +80,7 @@ async def record_batch(call: Call) -> Answer:
 
 async def acquire(call: Call) -> Answer:
     """Take tokens from the buckets of a label, all or nothing."""
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    policy = await _policy(call)
     policy.require_unfrozen()
     body: wire.AcquireBody = call.body
     catalogue = call.services.prices.catalogue
@@ -95,7 +95,7 @@ async def acquire(call: Call) -> Answer:
             parents=_parents(policy),
             limits=_limits(policy),
             lease_id=body.lease_id or uuid.uuid4(),
-        )
+        ).granted(undo=body.lease_id is None)  # nobody could ask for it by its name
     except RateLimitExceededError as denied:
         for name in {violation.limit for violation in denied.violations}:
             call.metrics.limit_decision(name, "denied")
@@ -110,7 +110,7 @@ async def acquire(call: Call) -> Answer:
 
 async def adjust(call: Call) -> Answer:
     """Settle a lease to what was really used; the same adjustment applies once."""
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    policy = await _policy(call)
     lease_id, body = call.path["lease_id"], call.body
     held = await call.services.limiter.adjust(
         policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
@@ -120,7 +120,7 @@ async def adjust(call: Call) -> Answer:
 
 async def release(call: Call) -> Answer:
     """Give everything back that a lease holds."""
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    policy = await _policy(call)
     await call.services.limiter.release(policy.bucket_entity, call.path["lease_id"])
     return Answer(204)
 
@@ -161,6 +161,14 @@ def parse_timestamp(text: str) -> int:
         ) from None
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+
+
+async def _policy(call: Call) -> Policy:
+    """The policy, which is read before anything is changed."""
+    call.note_change(begins=False)
+    policy = await call.services.tenants.policy(call.org_id, call.app_id)
+    call.note_change()
+    return policy
 
 
 def _forced(call: Call) -> bool:

@@ -18,8 +18,16 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pricekeeper.errors import NotFoundError, OverloadedError, PriceKeeperError
+from pricekeeper.errors import (
+    DeadlineExceededError,
+    NotFoundError,
+    OverloadedError,
+    PriceKeeperError,
+    StoreDamagedError,
+    StoreReplacedError,
+)
 from pricekeeper.http.access_log import AccessLog
+from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import (
     BodyTooLargeError,
     RequestRefusedError,
@@ -39,6 +47,7 @@ log = structlog.get_logger("pricekeeper.http")
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _PROBLEM: Final = b"application/problem+json"
+_LOGGED_OTHERWISE: Final = (OverloadedError, StoreDamagedError, StoreReplacedError)
 _NOBODY_LEFT: Final = 499
 """Whoever asked has gone: nginx's number for it, in the log and the metrics only."""
 
@@ -60,22 +69,28 @@ class Endpoint:
         self._counts_failures = operation.oauth or by_metrics_token or bool(self._unread)
 
     async def answer(self, call: Call) -> Answer:
-        """Admit, parse, handle."""
-        if not self._counts_failures:
+        """Admit, parse, handle, within the deadline."""
+        if self.operation.bounds_itself:
             return await self._answer(call)
         try:
-            try:
-                return await self._answer(call)
-            except PriceKeeperError as error:
-                if is_guess(error) or isinstance(error, self._unread):
-                    await count_failure(call)
-                raise
+            with call.request.state[DEADLINES].begin() as deadline:
+                call.request.deadline = deadline
+                return await self._answer_or_count(call)
         except PriceKeeperError as error:
             if not self.operation.oauth:
                 raise
             answer = oauth_error(error, call)
             _note(error, answer.status, call.metrics, call.request_id)
             return answer
+
+    async def _answer_or_count(self, call: Call) -> Answer:
+        """As `_answer`; what proved wrong there is charged to the address that it came from."""
+        try:
+            return await self._answer(call)
+        except PriceKeeperError as error:
+            if self._counts_failures and (is_guess(error) or isinstance(error, self._unread)):
+                await count_failure(call)
+            raise
 
     async def _answer(self, call: Call) -> Answer:
         operation = self.operation
@@ -85,6 +100,8 @@ class Endpoint:
             await admit(call, operation)
         if operation.body is not None and not operation.reads_body:
             call.body = await read_json(call.request, operation.body)
+        if operation.method != "GET":
+            call.note_change()
         return await operation.handler(call)
 
 
@@ -208,11 +225,13 @@ def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: st
     """Count an error that is about to be told; what is no fault of the caller's is logged too.
 
     A refusal because of overload is counted and has its access line; a traceback for each would
-    cost more than the request that it refuses.
+    cost more than the request that it refuses. A file that
+    is unusable was logged when it was found.
     """
     metrics.problem(error.code)
-    if status >= 500 and not isinstance(error, OverloadedError):  # noqa: PLR2004
-        log.warning("problem", request_id=request_id, code=error.code, exc_info=error)
+    if status >= 500 and not isinstance(error, _LOGGED_OTHERWISE):  # noqa: PLR2004
+        trace = None if isinstance(error, DeadlineExceededError) else error  # it is always the same
+        log.warning("problem", request_id=request_id, code=error.code, exc_info=trace)
 
 
 def _request_id(scope: Scope) -> str:

@@ -123,10 +123,10 @@ class Acquisition:
         self._lease: Lease | None = None
 
     def __await__(self) -> Generator[Any, None, Lease]:
-        return self._granted(undo=not self._named).__await__()
+        return self.granted(undo=not self._named).__await__()
 
     async def __aenter__(self) -> Lease:
-        self._lease = await self._granted(undo=True)
+        self._lease = await self.granted(undo=True)
         return self._lease
 
     async def __aexit__(
@@ -149,7 +149,8 @@ class Acquisition:
         """
         return await self._decide(undo=not self._named)
 
-    async def _granted(self, *, undo: bool) -> Lease:
+    async def granted(self, *, undo: bool) -> Lease:
+        """The lease; with ``undo`` it is given back if the caller does not wait for it."""
         outcome = await self._decide(undo=undo)
         if isinstance(outcome, Denial):
             raise RateLimitExceededError(outcome.violations)

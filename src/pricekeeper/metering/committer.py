@@ -30,6 +30,7 @@ transaction does not count: it gets smaller every time.
 from __future__ import annotations
 
 import asyncio
+import copy
 import secrets
 from collections.abc import Callable, Sequence
 from random import Random
@@ -303,4 +304,4 @@ def _told(failure: StoreError, commit: _Commit) -> StoreError:
 
 def _copied(error: BaseException) -> BaseException:
     """An error of each caller's own, with its own traceback."""
-    return type(error)(*error.args) if isinstance(error, StoreError) else error
+    return copy.copy(error) if isinstance(error, StoreError) else error

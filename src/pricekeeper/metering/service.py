@@ -58,6 +58,9 @@ from pricekeeper.values import ModelLabel, OrgId
 REFRESH_MS: Final = 30_000
 """How old the total under an answer may get before a newer one is read, beside the answer."""
 
+TOTAL_WAIT_MS: Final = 1_000
+"""How long the answer to a record that counts waits for a total at each of two attempts."""
+
 
 class Outcome(StrEnum):
     """Whether this submission counted the record, or an earlier one had."""
@@ -352,7 +355,7 @@ class Metering:
                 return total
             self._want_total(account)
             if self._refreshing is not None:
-                await asyncio.wait([self._refreshing])
+                await asyncio.wait([self._refreshing], timeout=TOTAL_WAIT_MS / 1000)
         return self._running.total(account)
 
     def _want_total(self, account: Account) -> None:

@@ -39,6 +39,7 @@ from pricekeeper.settings.table import (
     PRICE_SOURCE,
     PROVISIONING_KEY,
     REFRESH_AUTH,
+    REQUEST_DEADLINE,
     SETTINGS_FILE,
     STORE,
     STORE_DEFAULT,
@@ -49,6 +50,7 @@ from pricekeeper.settings.table import (
 
 _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
+_DEADLINE_RANGE: Final = range(1, 61)
 _SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
@@ -97,6 +99,7 @@ class Settings:
     """Where metrics and health have a listener of their own, if anywhere."""
     metrics_token: str | None = None
     connections_max: int = CONNECTIONS_DEFAULT
+    request_deadline_ms: int = 5_000
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -135,6 +138,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         metrics_address=parse_listen_address(given.get(METRICS_PORT)),
         metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
         connections_max=_connections(given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT))),
+        request_deadline_ms=_deadline_secs(given.get(REQUEST_DEADLINE) or "5") * 1000,
     )
 
 
@@ -209,6 +213,13 @@ def _refresh_needs_secret(text: str) -> bool:
 def _seconds(setting: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
         raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
+    return int(text)
+
+
+def _deadline_secs(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) not in _DEADLINE_RANGE:
+        least, most = _DEADLINE_RANGE[0], _DEADLINE_RANGE[-1]
+        raise SettingsError(REQUEST_DEADLINE, f"{text!r} is no number of seconds {least} to {most}")
     return int(text)
 
 

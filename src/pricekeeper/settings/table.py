@@ -23,6 +23,7 @@ REFRESH_AUTH: Final = "PRICEKEEPER_REFRESH_AUTH"
 METRICS_PORT: Final = "PRICEKEEPER_METRICS_PORT"
 METRICS_TOKEN: Final = "PRICEKEEPER_METRICS_TOKEN"  # noqa: S105 - its name
 CONNECTIONS_MAX: Final = "PRICEKEEPER_CONNECTIONS_MAX"
+REQUEST_DEADLINE: Final = "PRICEKEEPER_REQUEST_DEADLINE_SECS"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
 CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
@@ -65,6 +66,7 @@ SETTINGS: Final = (
     Setting(METRICS_PORT, "", "PORT (of 127.0.0.1) or ADDRESS:PORT for metrics and health alone"),
     Setting(METRICS_TOKEN, "", "the bearer token that opens /metrics; at least 16 characters"),
     Setting(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT), "connections that one worker may have open"),
+    Setting(REQUEST_DEADLINE, "5", "seconds until a request is answered with 503; 1 to 60"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}

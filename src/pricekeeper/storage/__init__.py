@@ -17,6 +17,7 @@ from pricekeeper.storage.expressions import (
 )
 from pricekeeper.storage.opening import (
     enable_expiry,
+    find_damage,
     forget_moments_ahead,
     noted_leap_ms,
     open_store,
@@ -50,6 +51,7 @@ __all__ = [
     "Write",
     "attr",
     "enable_expiry",
+    "find_damage",
     "forget_moments_ahead",
     "noted_leap_ms",
     "open_store",

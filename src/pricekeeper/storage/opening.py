@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pricekeeper.clock import Clock
-from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
+from pricekeeper.settings import MEMORY, DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage.port import Store
 from pricekeeper.telemetry import StoreMeter
 
 if TYPE_CHECKING:
     from pricekeeper.storage.dynamodb.store import DynamoDbStore
+    from pricekeeper.storage.sqlite.inspection import FileCheck
 
 
 async def open_store(
@@ -82,6 +84,18 @@ def forget_moments_ahead(location: StoreLocation, *, now_ms: int, dry_run: bool)
 
             return forget_ahead(path, now_ms, dry_run=dry_run)
     return False
+
+
+async def find_damage(
+    location: StoreLocation, *, clock: Clock, patience_ms: int
+) -> FileCheck | None:
+    """Whether the file of an embedded store is whole; ``None`` for a store that is no file."""
+    match location:
+        case SqliteLocation(path) if path != MEMORY:
+            from pricekeeper.storage.sqlite.inspection import check_file  # noqa: PLC0415
+
+            return await asyncio.to_thread(check_file, path, clock, patience_ms)
+    return None
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -58,6 +58,8 @@ class ProblemBody(Response, frozen=True):
     request_id: str
     errors: list[Mistake] | UnsetType = UNSET
     details: dict[str, Any] | UnsetType = UNSET
+    outcome: Literal["OUTCOME_UNKNOWN", "NOT_APPLIED"] | UnsetType = UNSET
+    """Of a 503: whether the request may have been applied all the same, where that is known."""
 
 
 class OAuthError(Response, frozen=True):
@@ -67,7 +69,8 @@ class OAuthError(Response, frozen=True):
     error_description: str
 
 
-class Health(Response, frozen=True):
-    """A word about the process."""
+class Health(Response, frozen=True, omit_defaults=True):
+    """A word about the process, and why it is not ready if it is not."""
 
     status: str
+    reason: str | None = None

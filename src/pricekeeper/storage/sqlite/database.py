@@ -6,6 +6,7 @@ over the expiry exists only for rows that have one; it is what the sweeper walks
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ from pricekeeper.errors import (
     ContendedError,
     OutcomeUnknownError,
     StoreError,
+    StoreFullError,
     StoreMisconfiguredError,
+    StoreReadOnlyError,
     StoreUnavailableError,
 )
 from pricekeeper.settings import MEMORY
@@ -36,12 +39,12 @@ MOMENTS: Final = "ClockMoments"
 """One row: what this store has seen of the time. See `moments`."""
 
 _STATEMENT_CACHE: Final = 200
+DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
+"""What SQLite says of a file that it can't trust."""
 _UNUSABLE: Final = (
+    *DAMAGED,
     apsw.CantOpenError,
-    apsw.CorruptError,
-    apsw.NotADBError,
     apsw.PermissionsError,
-    apsw.ReadOnlyError,
 )
 _BEYOND_ALL: Final = "\U0010ffff" * (SORT_KEY_BYTES_MAX // 4 + 1)
 """Sorts behind every sort key there can be, also when appended to a prefix."""
@@ -158,13 +161,17 @@ def translated(error: apsw.Error, *, committing: bool = False) -> StoreError:
     told = f"SQLite: {error}"
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return ContendedError(f"{told}: another process holds the file")
+    if isinstance(error, apsw.ReadOnlyError):
+        return StoreReadOnlyError(told)
     if isinstance(error, _UNUSABLE):
         return StoreMisconfiguredError(told)
     if isinstance(error, apsw.SQLError) and "no such table" in str(error):
         return StoreMisconfiguredError(
             f"{told}; create the tables first: pricekeeper tables create"
         )
-    if isinstance(error, apsw.FullError) or not committing:
+    if isinstance(error, apsw.FullError):
+        return StoreFullError(told)
+    if not committing:
         return StoreUnavailableError(told)
     return OutcomeUnknownError(f"{told}, while committing")
 
@@ -175,7 +182,10 @@ def _library_version() -> tuple[int, ...]:
 
 def _make_file(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    # A file that is there is left alone: to close it here would end the locks that another
+    # connection of this process may hold on it.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _configure(connection: apsw.Connection, path: str) -> None:

@@ -28,6 +28,7 @@ from pricekeeper.storage.operations import (
 )
 from pricekeeper.storage.sqlite.batch import Batch
 from pricekeeper.storage.sqlite.database import (
+    DAMAGED,
     STATEMENTS,
     connect,
     read_item,
@@ -35,6 +36,7 @@ from pricekeeper.storage.sqlite.database import (
     read_range,
     translated,
 )
+from pricekeeper.storage.sqlite.file_watch import FileWatch
 from pricekeeper.storage.sqlite.moments import Moments, read_moments, sweep_until_ms
 from pricekeeper.storage.sqlite.writer import Writer
 from pricekeeper.storage.tables import Key, Table
@@ -44,6 +46,8 @@ from pricekeeper.telemetry import StoreMeter
 BUSY_TIMEOUT_MS: Final = 5_000
 READ_BUSY_TIMEOUT_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
+LOOK_INTERVAL_MS: Final = 1_000
+"""How long reads go on before they look whether the file is still there. Commits always look."""
 SWEEP_ROWS_MAX: Final = 500
 
 _Result = TypeVar("_Result")
@@ -60,8 +64,11 @@ class SqliteStore:
         clock: Clock,
         meter: StoreMeter,
         moments: Moments | None = None,
+        watch: FileWatch | None = None,
     ) -> None:
         self._writer = writer
+        self._watch = watch
+        self._looked_at_ms = clock.monotonic_ms()
         self._reader = reader
         self._in_memory = reader is None
         self._clock = clock
@@ -74,9 +81,10 @@ class SqliteStore:
     async def open(cls, path: str, *, clock: Clock, meter: StoreMeter) -> Self:
         """Open a file, or a database in memory that ends with this object."""
         connection = connect(path, busy_timeout_ms=BUSY_TIMEOUT_MS)
-        reader = None
+        reader, watch = None, None
         if path != MEMORY:
             reader = connect(path, busy_timeout_ms=READ_BUSY_TIMEOUT_MS, read_only=True)
+            watch = FileWatch(path, connection, meter)
         try:
             moments = read_moments(connection)
         except apsw.Error as error:
@@ -84,8 +92,8 @@ class SqliteStore:
         if moments is not None and isinstance(clock, TrustedClock):
             clock.hear_deleted(moments.deleted_until_ms)
             clock.hear_newest_moment(moments.newest_ms)
-        writer = Writer(connection, clock=clock, meter=meter)
-        return cls(writer, reader, clock=clock, meter=meter, moments=moments)
+        writer = Writer(connection, clock=clock, meter=meter, watch=watch)
+        return cls(writer, reader, clock=clock, meter=meter, moments=moments, watch=watch)
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         """The item at that key; always consistent here."""
@@ -172,6 +180,8 @@ class SqliteStore:
         await asyncio.gather(self._sweeper, return_exceptions=True)
         await self._writer.close()
         if self._reader is not None:
+            if self._watch is not None and self._watch.overwritten:
+                self._reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._reader.close()
             self._reader = None
 
@@ -180,10 +190,25 @@ class SqliteStore:
             return await self._writer.submit(Batch.read, (function, arguments))
         if self._reader is None:
             raise StoreClosedError("the store is closed")
+        self._look_at_file()
         try:
             return function(self._reader, *arguments, self._clock.now_ms() // 1000)
         except apsw.Error as error:
+            if self._watch is not None and isinstance(error, DAMAGED):
+                self._watch.look()  # a file that was replaced looks damaged, too
+                self._watch.note_damage(error)
+                self._watch.refuse_if_unusable()
             raise translated(error) from error
+
+    def _look_at_file(self) -> None:
+        """Raise if the file is not to be used any more; look at it now and then."""
+        if self._watch is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_at_ms >= LOOK_INTERVAL_MS:
+            self._looked_at_ms = now_ms
+            self._watch.look()
+        self._watch.refuse_if_unusable()
 
     async def _sweep_forever(self) -> None:
         while True:

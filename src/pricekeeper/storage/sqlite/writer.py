@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import queue
 import threading
 from collections.abc import Callable
@@ -23,12 +24,15 @@ import apsw
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreClosedError, StoreError, ThrottledError
 from pricekeeper.storage.sqlite.batch import Batch, Recent
-from pricekeeper.storage.sqlite.database import translated
+from pricekeeper.storage.sqlite.database import DAMAGED, translated
+from pricekeeper.storage.sqlite.file_watch import FileWatch
 from pricekeeper.telemetry import StoreMeter
 
 PENDING_MAX: Final = 10_000
 BATCH_MAX: Final = 1_000
 RECENT_MAX: Final = 10_000
+CHECKPOINT_FRAMES: Final = 1_000
+"""So long the log gets before it is written back into the file."""
 
 _Result = TypeVar("_Result")
 _Argument = TypeVar("_Argument")
@@ -41,8 +45,18 @@ _Answer: TypeAlias = tuple[asyncio.Future[Any], Any, Exception | None]
 class Writer:
     """The only user of its connection, on its own thread."""
 
-    def __init__(self, connection: apsw.Connection, *, clock: Clock, meter: StoreMeter) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        *,
+        clock: Clock,
+        meter: StoreMeter,
+        watch: FileWatch | None = None,
+    ) -> None:
         self._connection = connection
+        self._watch = watch
+        if watch is not None:
+            connection.wal_autocheckpoint(0)  # the writer does it, between two looks at the file
         self._clock = clock
         self._meter = meter
         self._loop = asyncio.get_running_loop()
@@ -62,6 +76,8 @@ class Writer:
         """Run a batch's method on the writer thread; the future is done when that is durable."""
         if self._closed:
             raise StoreClosedError("the store is closed")
+        if self._watch is not None:
+            self._watch.refuse_if_unusable()
         if self._pending >= PENDING_MAX:
             raise ThrottledError(f"{PENDING_MAX} writes are waiting; the disk can't keep up")
         self._pending += 1
@@ -114,6 +130,8 @@ class Writer:
                     backlog = backlog + arrived
             jobs, backlog = backlog[:BATCH_MAX], backlog[BATCH_MAX:]
             self._tell(self._answer, self._commit(jobs))
+        if self._watch is not None and self._watch.overwritten:
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
         self._tell(self._stopped.set_result, None)
 
@@ -132,12 +150,37 @@ class Writer:
             batch.flush()
             committing = True
             self._connection.execute("COMMIT")
+            self._verify_file()
         except apsw.Error as error:
-            return self._failed(jobs, translated(error, committing=committing))
+            return self._failed(jobs, self._meaning_of(error, committing=committing))
         except Exception as error:  # noqa: BLE001 - a bug of ours: told to every caller, loudly
             return self._failed(jobs, error)
         self._meter.committed(len(jobs))
         return answers
+
+    def _verify_file(self) -> None:
+        """Raise if what was just committed is in a file that nobody will find again."""
+        watch = self._watch
+        if watch is None:
+            return
+        log_frames = watch.verify(self._data_version)
+        watch.refuse_if_unusable(may_be_applied=True)
+        if log_frames >= CHECKPOINT_FRAMES:
+            # Should it fail, the log grows, and the next commit tries it again.
+            with contextlib.suppress(apsw.Error):
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            watch.accept()
+
+    def _meaning_of(self, error: apsw.Error, *, committing: bool) -> StoreError:
+        """What an error means; why it came about, if that can be seen from the file."""
+        watch = self._watch
+        if watch is not None:
+            watch.look()
+            if watch.failure is None and isinstance(error, DAMAGED):
+                watch.note_damage(error)
+            if watch.failure is not None:
+                return watch.failure
+        return translated(error, committing=committing)
 
     def _forget_if_stale(self) -> None:
         """Drop what we remember if another connection has written since, or if it is too much."""
@@ -153,7 +196,7 @@ class Writer:
             with contextlib.suppress(apsw.Error):
                 self._connection.execute("ROLLBACK")
         if isinstance(error, StoreError):  # each caller gets its own, with its own traceback
-            return [(future, None, type(error)(*error.args)) for _, _, future in jobs]
+            return [(future, None, copy.copy(error)) for _, _, future in jobs]
         return [(future, None, error) for _, _, future in jobs]
 
 
