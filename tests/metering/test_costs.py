@@ -55,6 +55,22 @@ async def test_a_record_alone_is_four_write_units(
     assert meter.attempts == {"TransactWriteItems": 1}
 
 
+@pytest.mark.parametrize(
+    ("tags", "units"),
+    [
+        ({"team": "search", "feature": "summaries", "customer": "c" * 64}, 4),
+        ({f"key-{n}": "v" * 100 for n in range(10)}, 6),
+        ({f"{n:02}" + "k" * 62: "v" * 256 for n in range(16)}, 14),
+    ],
+)
+async def test_tags_add_what_they_weigh(
+    metering: Metering, known: Policy, meter: StoreMeter, tags: dict[str, str], units: int
+) -> None:
+    """Two units for each KB that the receipt has begun; a few tags are free."""
+    await metering.record(known, a_usage(tags=tags, calling_region="eu-central-1"))
+    assert write_units(meter) == units
+
+
 async def test_the_first_record_of_an_account_also_marks_it(
     metering: Metering, policy: Policy, meter: StoreMeter
 ) -> None:

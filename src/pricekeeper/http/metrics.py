@@ -53,6 +53,11 @@ REQUESTS: Final = Family(
 TOTALS: Final = (
     Family("pricekeeper_problems", "Requests that were refused or failed, by error.", ("code",)),
     Family("pricekeeper_usage_records", "Usage records by what became of them.", ("outcome",)),
+    Family(
+        "pricekeeper_price_estimated_records",
+        "Usage records whose price is not known, counted at the model's highest.",
+        ("label",),
+    ),
     Family("pricekeeper_selections", "Model selections by reason.", ("reason",)),
     Family("pricekeeper_sticky_flips", "Fallbacks to another model by outcome.", ("outcome",)),
     Family("pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")),
