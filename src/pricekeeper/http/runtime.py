@@ -386,6 +386,12 @@ OPERATIONS: Final = (
         problems=frozenset({409}),
     ),
     _runtime(
-        "GET", f"{_APP}/limits", "listLimits", limits, answers={200: wire.LimitList}, limit="limits"
+        "GET",
+        f"{_APP}/limits",
+        "listLimits",
+        limits,
+        answers={200: wire.LimitList},
+        limit="limits",
+        key_may_read=True,
     ),
 )
