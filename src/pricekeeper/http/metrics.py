@@ -95,6 +95,11 @@ QUOTA: Final = Family(
     "Spend against the day's quota, by scope and label, as of the last selection.",
     ("scope", "label"),
 )
+SPEND: Final = Family(
+    "pricekeeper_spend_usd_total",
+    "Dollars since the first of the organisation's month, by organisation, app and model label.",
+    ("org", "app", "label"),
+)
 SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
     "When the present secret of a client was claimed, by organisation and app.",
@@ -102,6 +107,19 @@ SECRETS: Final = Family(
 )
 
 Counts: TypeAlias = Mapping[str, float] | Mapping[tuple[str, str], float]
+
+
+_AS_GAUGE: Final = b"\n# TYPE %s gauge\n" % SPEND.name.encode()
+_AS_COUNTER: Final = b"\n# TYPE %s counter\n" % SPEND.name.encode()
+
+
+def exposition_of(registry: CollectorRegistry) -> bytes:
+    """The text that Prometheus scrapes.
+
+    Spend is set and not counted, which prometheus-client has for gauges alone; but to Prometheus
+    it is a counter. No label value can look like that line: a new line in one is escaped.
+    """
+    return generate_latest(registry).replace(_AS_GAUGE, _AS_COUNTER, 1)
 
 
 class Metrics:
@@ -125,6 +143,7 @@ class Metrics:
         self.aggregator_lag = self._gauge(LAG)
         self.quota = self._gauge(QUOTA)
         self.secrets = self._gauge(SECRETS)
+        self.spend = self._gauge(SPEND)
         self._problems: Counter[str] = Counter()
         self._limit_decisions: Counter[tuple[str, str]] = Counter()
         self._limit_names: set[str] = set()
@@ -191,8 +210,8 @@ class Metrics:
         if MULTIPROCESS in os.environ:
             shared = CollectorRegistry()
             multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
-            return generate_latest(shared)
-        return generate_latest(self.registry)
+            return exposition_of(shared)
+        return exposition_of(self.registry)
 
     def _carry_histogram(
         self, histogram: Histogram, place: tuple[str, ...], counts: Sequence[int], total: float
