@@ -26,6 +26,17 @@ def store(request: pytest.FixtureRequest, cli: Cli) -> Cli:
     return cli
 
 
+def test_everybodys_spend_is_shown_on_each_store(store: Cli) -> None:
+    """With names, and quotas by label."""
+    store.ok("tables", "create")
+    store.ok("org", "put", ORG, *ORG_FLAGS)
+    store.ok("app", "put", ORG, "chat", "--name", "Chat")
+    answer = store.ok("usage", "show", "--all")
+    (org,) = answer["orgs"]
+    assert (org["org_name"], org["apps"][0]["app_name"]) == ("Acme", "Chat")
+    assert org["apps"][0]["models"]["premium"]["quota_usd_micros"] == 50_000_000
+
+
 def test_tables_are_missing_then_created(store: Cli) -> None:
     """Status creates nothing, and says so with its exit code."""
     missing = store("tables", "status", "--json")

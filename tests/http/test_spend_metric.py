@@ -1,4 +1,4 @@
-"""Dollars in the metrics, by names: over a real socket on each store, and bounds on a manual clock."""
+"""Dollars in the metrics, by name: over a socket on each store, and bounds on a manual clock."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -117,9 +117,7 @@ class Instance:
 
     async def app(self, org: Policy, app_id: str, name: str) -> Policy:
         settings = {"app_name": name}
-        made = await self.services.provisioning.put_app(
-            org.org_id, parse_app_id(app_id), settings
-        )
+        made = await self.services.provisioning.put_app(org.org_id, parse_app_id(app_id), settings)
         return made.policy
 
     async def spend(self, policy: Policy, dollars: int, label: str = "premium") -> None:

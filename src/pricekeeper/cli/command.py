@@ -101,6 +101,11 @@ def client_command(group: typer.Typer, name: str) -> Decorator:
     return _registered(group, name, _CLIENT_OPTIONS, _on_place)
 
 
+def reading_command(group: typer.Typer, name: str) -> Decorator:
+    """A command that reads a client's data: with its credentials or a key, or on the store."""
+    return _registered(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_place)
+
+
 def store_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works on the store only."""
     return _registered(group, name, _STORE_OPTIONS, _on_store)

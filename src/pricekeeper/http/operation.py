@@ -131,7 +131,7 @@ class Operation:
     limits_itself: bool = False
     """Whether the handler applies it, because the body brings the credentials."""
     key_may_read: bool = False
-    """Whether a provisioning key opens it too, for an administrator who looks at a client's data."""
+    """Whether a provisioning key opens it too, for an administrator who looks at a client."""
     tag: str = "runtime"
     problems: frozenset[int] = field(default_factory=frozenset)
     """Further statuses that are answered with a problem, beyond those that access implies."""

@@ -4,10 +4,10 @@ The value is a counter for Prometheus: it grows during a month of the organisati
 with the next one, which ``increase()`` takes for a restart. It is read from the stored totals, so a
 restart of the service changes nothing.
 
-Names come from outside. Two organisations (or apps of one) with the same name are told apart by their
-ids in brackets, and so is a name that ends with a bracket, because it could be made to look like one
-with an id. What can't be printed is replaced. There are at most `SERIES_MAX` lines: those who spent the
-most when they were first seen. All others are one line, ``other``.
+Names come from outside. Two organisations (or apps of one) with the same name are told apart by
+their ids in brackets, and so is a name that ends with a bracket, because it could be made to look
+like one with an id. What can't be printed is replaced. There are at most `SERIES_MAX` lines: those
+who spent the most when they were first seen. All others are one line, ``other``.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ class Series(NamedTuple):
 class SpendMetric:
     """Keeps the gauge of dollars up to date."""
 
-    def __init__(
-        self, services: Services, gauge: Gauge, *, series_max: int = SERIES_MAX
-    ) -> None:
+    def __init__(self, services: Services, gauge: Gauge, *, series_max: int = SERIES_MAX) -> None:
         self._services = services
         self._gauge = gauge
         self._series_max = series_max

@@ -1,8 +1,8 @@
 """What every account has spent since the first of its organisation's month, out of daily totals.
 
 The answer depends on the store and the time alone, so it is the same after a restart and in every
-process. A total only ever grows, and only on the days that may still be counted on; the other days of
-the month are read once and kept as one sum.
+process. A total only ever grows, and only on the days that may still be counted on; the other
+days of the month are read once and kept as one sum.
 
 Bounds: the sums of `SPENDERS_MAX` scopes and labels for each of two months. What further ones have
 spent is kept as one sum, under `REST`.
