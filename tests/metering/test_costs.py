@@ -12,6 +12,7 @@ from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, MeteringMaker, a_policy, a_usage
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering.spend import MonthSpend
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
@@ -183,3 +184,16 @@ async def test_an_aggregation_reads_every_shard_once(
     accounts = len(LABELS)
     assert 9 * accounts <= quiet_reads <= 9 * accounts + 6
     assert read_units(meter) == quiet_reads
+
+
+async def test_reading_the_months_spend_for_the_metrics(
+    metering: Metering, known: Policy, meter: StoreMeter, store: Store, clock: ShiftedClock
+) -> None:
+    """A query for each day that may change, and a unit for each account with usage on them."""
+    await Aggregator(store, clock).run_once()
+    reader = MonthSpend(store, clock)
+    await reader.read()
+    meter.clear()
+    await reader.read()
+    assert write_units(meter) == 0
+    assert read_units(meter) <= 8
