@@ -24,7 +24,7 @@
     │   ├── DeploymentFileError        the deployment file is refused, field by field
     │   ├── UnknownModelLabelError     the deployment has no model with that label
     │   ├── ModelMismatchError         the model that was called is not the label's
-    │   ├── UnpricedUsageError         no known price applies: never zero, never guessed
+    │   ├── UnpricedUsageError         a kind of tokens has no price: never zero, never guessed
     │   └── PriceSourceError           a source of prices can't be read
     └── StoreError
         ├── ConditionFailedError       the condition did not hold; carries the current item

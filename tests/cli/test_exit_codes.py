@@ -1,5 +1,6 @@
 """The exit codes are those that the guide promises, for every kind of failure, in both places."""
 
+import os
 import re
 from pathlib import Path
 
@@ -104,7 +105,10 @@ def test_a_second_claim_is_told_what_helps(anywhere: Cli) -> None:
 def test_credentials_that_are_missing_wrong_or_not_for_this_are_refused(service: Cli) -> None:
     """The provisioning key's and a client's."""
     service.register()
+    key = os.environ["PRICEKEEPER_PROVISIONING_KEY"]
+    service.monkeypatch.delenv("PRICEKEEPER_PROVISIONING_KEY")
     assert service("usage", "show", ORG, "chat").code == exits.REFUSED
+    assert service("usage", "show", ORG, "--key", key[::-1]).code == exits.REFUSED
     service.become(CHAT)
     assert service("usage", "show", ORG).code == exits.REFUSED
     service.monkeypatch.setenv("PRICEKEEPER_CLIENT_SECRET", "pks_wrong")

@@ -10,6 +10,9 @@ from cli.conftest import ORG, ORG_FLAGS, Cli, drop_a_table
 from pricekeeper.storage.tables import ALL_TABLES
 
 NAMES = {table.name for table in ALL_TABLES}
+_DATA = Path(__file__).parents[1] / "pricing" / "data"
+OFFERS = f"aws:us-east-1:{_DATA / 'AmazonBedrockFoundationModels.json'}"
+"""Prices of some of the built-in models."""
 
 
 @pytest.fixture(params=["sqlite", "dynamodb"])
@@ -21,6 +24,17 @@ def store(request: pytest.FixtureRequest, cli: Cli) -> Cli:
         url = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
         cli.monkeypatch.setenv("PRICEKEEPER_STORE", url)
     return cli
+
+
+def test_everybodys_spend_is_shown_on_each_store(store: Cli) -> None:
+    """With names, and quotas by label."""
+    store.ok("tables", "create")
+    store.ok("org", "put", ORG, *ORG_FLAGS)
+    store.ok("app", "put", ORG, "chat", "--name", "Chat")
+    answer = store.ok("usage", "show", "--all")
+    (org,) = answer["orgs"]
+    assert (org["org_name"], org["apps"][0]["app_name"]) == ("Acme", "Chat")
+    assert org["apps"][0]["models"]["premium"]["quota_usd_micros"] == 50_000_000
 
 
 def test_tables_are_missing_then_created(store: Cli) -> None:
@@ -102,12 +116,35 @@ def test_prices_in_force(cli: Cli) -> None:
 def test_prices_are_refreshed_from_a_source(cli: Cli) -> None:
     """What the source says is in force afterwards; a second time nothing changes."""
     cli.register()
-    first = cli.ok("prices", "refresh", "--source", "genai-prices")
-    assert {update["label"] for update in first["updated"]} == {"premium", "standard", "economy"}
-    second = cli.ok("prices", "refresh", "--source", "genai-prices")
-    assert set(second["unchanged"]) == {"premium", "standard", "economy"}
-    sources = {model["source"] for model in cli.ok("prices", "show")["models"]}
-    assert {source.partition(":")[0] for source in sources} == {"pricing-cache"}
+    first = cli.ok("prices", "refresh", "--source", OFFERS)
+    assert {update["label"] for update in first["updated"]} == {"premium", "economy"}
+    second = cli.ok("prices", "refresh", "--source", OFFERS)
+    assert second["unchanged"] == ["premium", "economy"]
+    sources = [model["source"] for model in cli.ok("prices", "show")["models"]]
+    assert sources[0].startswith("pricing-cache:aws-price-list-us-east-1")
+    assert sources[1] == "config"
+
+
+@pytest.mark.parametrize("words", ["refresh", "check"])
+def test_what_a_source_without_regions_leaves_alone_is_told(cli: Cli, words: str) -> None:
+    """One line for each model, with the reason, and what the source has instead."""
+    pytest.importorskip("genai_prices", reason="the extra 'prices' is not installed")
+    cli.register()
+    file = config_with_input_price(cli.folder, 4_500_000)
+
+    answer = cli.ok("prices", words, "--source", "genai-prices", "--config", file)
+    done = cli("prices", words, "--source", "genai-prices", "--config", file)
+
+    assert [one["label"] for one in answer["left_alone"]] == ["premium", "standard", "economy"]
+    assert answer["left_alone"][0]["differing"] == [
+        {"price": "default.input", "old": 4_500_000, "new": 4_400_000}
+    ]
+    shown = " ".join(done.out.split())
+    reason = "left alone: us. is billed at the rate of the region that is called, and genai-prices"
+    assert f"premium: {reason} does not know regions" in shown
+    assert "default.input $4.50 (source: $4.40)" in shown
+    assert f"economy: {reason}" in shown
+    assert done.code == 0
 
 
 def config_with_input_price(folder: Path, micros: int) -> str:
@@ -126,7 +163,7 @@ def test_a_file_that_differs_from_the_source_is_told(cli: Cli) -> None:
     """Exit code 1, as diff has it; agreement is 0."""
     assert cli("prices", "check", "--source", "genai-prices").code == 0
     file = config_with_input_price(cli.folder, 4_500_000)
-    done = cli("prices", "check", "--source", "genai-prices", "--config", file)
+    done = cli("prices", "check", "--source", OFFERS, "--config", file)
     assert done.code == 1
     assert "$4.50" in done.out
 
@@ -135,7 +172,7 @@ def test_a_price_that_is_not_believed_waits_for_a_person(cli: Cli) -> None:
     """Exit code 1 and the command that accepts it, which then works."""
     cli.ok("tables", "create")
     file = config_with_input_price(cli.folder, 44_000_000)
-    words = ("prices", "refresh", "--source", "genai-prices", "--config", file)
+    words = ("prices", "refresh", "--source", OFFERS, "--config", file)
     done = cli(*words)
     assert done.code == 1
     assert "--accept premium" in done.out

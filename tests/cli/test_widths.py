@@ -77,6 +77,7 @@ MORE_RUNS: dict[str, tuple[str, ...]] = {
     "org get --yaml": ("org", "get", ORG, "--yaml"),
     "app get --yaml": ("app", "get", ORG, APP, "--yaml"),
     "usage of the organisation": ("usage", "show", ORG),
+    "usage of everybody": ("usage", "show", "--all"),
     "usage of a range": ("usage", "show", ORG, APP, "--from", "2026-01-01", "--to", "2026-01-03"),
 }
 

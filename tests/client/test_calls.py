@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from client.conftest import APP, APP_BODY, Acme
-from pricekeeper.client import ModelCall, PriceKeeper, RateLimitedError, RejectedError
+from pricekeeper.client import ModelCall, PriceKeeper, RateLimitedError
 from pricekeeper.errors import SettingsError
 
 REPLY: dict[str, Any] = {
@@ -61,7 +61,8 @@ async def test_a_call_is_chosen_let_in_recorded_and_settled(keeper: PriceKeeper)
 
     assert call.recorded is not None
     assert call.recorded.cost_usd_micros == COST_USD_MICROS
-    assert await left(keeper) == {"rpm": 2, "tpm": 10_000 - 1_100}
+    # 1,000 tokens in, and 100 out that count five times: the burn-down factor of the model.
+    assert await left(keeper) == {"rpm": 2, "tpm": 10_000 - 1_500}
     assert await was_recorded(keeper, call)
 
 
@@ -93,14 +94,17 @@ async def test_every_kind_of_token_is_told_apart(keeper: PriceKeeper) -> None:
     picos += prices["cache_write_1h_price_usd_micros_per_1m"] * 200
     assert call.recorded.cost_usd_micros == picos // 1_000_000
     assert plain.recorded.cost_usd_micros == call.recorded.cost_usd_micros
-    assert (await left(keeper))["tpm"] == 10_000 - (100 + 10 + 500)
+    assert (await left(keeper))["tpm"] == 10_000 - (100 + 10 * 5 + 500)
 
 
 async def test_the_tier_that_was_served_is_what_is_billed(keeper: PriceKeeper) -> None:
-    """A tier without a price is told, never guessed."""
-    with pytest.raises(RejectedError, match="flex"):
-        async with keeper.call() as call:
-            call.used({**REPLY, "serviceTier": {"type": "flex"}})
+    """A tier without a price is counted at the highest there is, and the caller is told."""
+    async with keeper.call() as call:
+        call.used({**REPLY, "serviceTier": {"type": "flex"}})
+
+    assert call.recorded is not None
+    assert call.recorded.price_estimated
+    assert call.recorded.cost_usd_micros == COST_USD_MICROS
 
 
 async def test_a_failure_after_the_call_is_billed(keeper: PriceKeeper) -> None:
@@ -110,7 +114,7 @@ async def test_a_failure_after_the_call_is_billed(keeper: PriceKeeper) -> None:
         await failing_after(call, 1_000, 100)
 
     assert call.recorded is not None
-    assert (await left(keeper))["tpm"] == 10_000 - 1_100
+    assert (await left(keeper))["tpm"] == 10_000 - 1_500
 
 
 async def test_a_failure_to_record_does_not_hide_the_callers_own(keeper: PriceKeeper) -> None:

@@ -234,7 +234,7 @@ async def test_what_was_said_counts_and_not_the_bound(
 
     assert not call.usage_unknown
     assert await spent(keeper) == (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
-    assert await left(keeper) == {"rpm": 2, "tpm": 10_000 - 1_100}
+    assert await left(keeper) == {"rpm": 2, "tpm": 10_000 - 1_500}
 
 
 async def test_who_never_called_the_model_may_say_so(keeper: PriceKeeper) -> None:

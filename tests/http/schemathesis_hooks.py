@@ -4,6 +4,7 @@ Data that fits the document has to be accepted. Most rules are in the document; 
 
 - what exists: labels, limits and time zones are the deployment's, and time moves on;
 - what can be true: how many tokens a call of a model can have used;
+- how many bytes a text has: a document counts characters;
 - what must go together: an ordering and its quotas, the two ends of a range, a model and its id;
 - how a number is written: 5.0 is an integer to JSON Schema, but not to a service that counts money.
 
@@ -24,6 +25,7 @@ import schemathesis
 
 from http_fixtures import Api, Tenant
 from pricekeeper.http.wire import common, containment, identity, provisioning, runtime
+from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
 
@@ -172,8 +174,13 @@ def usage(body: dict[str, Any]) -> dict[str, Any]:
     )
     if label in LABELS and fits(model_id, runtime.ModelId):
         body["bedrock_model_id"] = CATALOGUE.model(label).bedrock_model_id
-    if body.get("batch") is True and tier in ("priority", "flex", "reserved"):
+    if body.get("batch") is True and fits(tier, runtime.ServiceTier):
         body["service_tier"] = "default"
+    if isinstance(tags := body.get("tags"), dict):
+        for name, value in tags.items():
+            if isinstance(value, str) and len(value) <= TAG_BYTES_MAX:
+                cut = value.encode("utf-8", "replace")[:TAG_BYTES_MAX]
+                tags[name] = cut.decode("utf-8", "ignore")
     if fits(body.get("request_id"), common.Uuid):
         body["request_id"] = str(uuid.uuid4())
     for field in (name for name in body if name.endswith("_tokens")):

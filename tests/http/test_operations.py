@@ -16,6 +16,7 @@ from pricekeeper.http.metrics import (
     REQUESTS,
     SECRETS,
     SIZES,
+    SPEND,
     TOTALS,
     Metrics,
 )
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parent.parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text("utf-8"))
 FAMILIES: list[Metric] = list(Metrics(StoreMeter()).registry.collect())
-GAUGES = (LAG, QUOTA, SECRETS, IN_DOUBT, LEAP)
+GAUGES = (LAG, QUOTA, SECRETS, SPEND, IN_DOUBT, LEAP)
 LABELS = {family.name: set(family.labels) for family in (REQUESTS, *GAUGES, *TOTALS, *SIZES)}
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 OF_PROMETHEUS = {"instance", "le"}
@@ -136,10 +137,25 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
 
 
 def test_counters_are_asked_for_as_rates() -> None:
-    """A bare counter on a dashboard says nothing but how long ago the process was started."""
+    """A bare counter on a dashboard says nothing but how long ago the process was started.
+
+    What was spent this month does not depend on that, and says something.
+    """
     for expression in expressions()[:-1]:
         for name in re.findall(r"pricekeeper_\w+_(?:total|bucket|sum|count)\b", expression):
+            if name == SPEND.name:
+                continue
             assert re.search(rf"(rate|increase)\({name}\{{", expression), expression
+
+
+def test_the_dashboard_begins_with_dollars() -> None:
+    """By names: what this is about comes before how the service is."""
+    first, *_ = DASHBOARD["panels"]
+    assert (first["type"], first["title"]) == ("row", "Dollars")
+    asked = [panel["targets"][0]["expr"] for panel in panels()[:2]]
+    assert all(SPEND.name in expression for expression in asked)
+    named = [target["legendFormat"] for panel in panels()[:6] for target in panel["targets"]]
+    assert "{{org}} {{app}}" in named
 
 
 def test_the_dashboard_fits_any_grafana() -> None:

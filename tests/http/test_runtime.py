@@ -18,6 +18,7 @@ def test_selection_explains_itself(api: Api, tenant: Tenant) -> None:
         "bedrock_model_id",
         "reason",
         "description",
+        "burn_down_factor_permille",
     }
     assert body["recommended_model"]["label"] == "premium"
     assert body["recommended_model"]["reason"] == "NORMAL"
@@ -50,7 +51,7 @@ def test_usage_counts_once_and_says_what_it_cost(api: Api, tenant: Tenant) -> No
     assert (first.json["status"], second.json["status"]) == ("accepted", "duplicate")
     assert first.json.keys() == {
         *("request_id", "status", "cost_usd_micros", "pricing_version", "shard_id", "org_day"),
-        "daily_total",
+        *("daily_total", "price_estimated"),
     }
     assert first.json["daily_total"].keys() == {
         *("cost_usd_micros", "requests", "quota_pct", "mode", "as_of"),
@@ -71,7 +72,7 @@ def test_usage_counts_once_and_says_what_it_cost(api: Api, tenant: Tenant) -> No
         ({"model_label": "unheard-of"}, "INVALID_MODEL_LABEL"),
         ({"input_tokens": -1}, "INVALID_REQUEST"),
         ({"input_tokens": 10**9 + 1}, "INVALID_REQUEST"),
-        ({"service_tier": "priority"}, "INVALID_REQUEST"),
+        ({"service_tier": "priority", "batch": True}, "INVALID_REQUEST"),
         ({"bedrock_model_id": "amazon.nova-lite-v1:0"}, "INVALID_REQUEST"),
         ({"timestamp": "2020-01-01T00:00:00Z"}, "INVALID_REQUEST"),
         ({"timestamp": "yesterday, around noon"}, "INVALID_REQUEST"),

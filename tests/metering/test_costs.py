@@ -12,6 +12,7 @@ from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, MeteringMaker, a_policy, a_usage
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering.spend import MonthSpend
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
@@ -53,6 +54,22 @@ async def test_a_record_alone_is_four_write_units(
     await metering.record(known, a_usage())
     assert (write_units(meter), read_units(meter)) == (4, 0)
     assert meter.attempts == {"TransactWriteItems": 1}
+
+
+@pytest.mark.parametrize(
+    ("tags", "units"),
+    [
+        ({"team": "search", "feature": "summaries", "customer": "c" * 64}, 4),
+        ({f"key-{n}": "v" * 100 for n in range(10)}, 6),
+        ({f"{n:02}" + "k" * 62: "v" * 256 for n in range(16)}, 14),
+    ],
+)
+async def test_tags_add_what_they_weigh(
+    metering: Metering, known: Policy, meter: StoreMeter, tags: dict[str, str], units: int
+) -> None:
+    """Two units for each KB that the receipt has begun; a few tags are free."""
+    await metering.record(known, a_usage(tags=tags, calling_region="eu-central-1"))
+    assert write_units(meter) == units
 
 
 async def test_the_first_record_of_an_account_also_marks_it(
@@ -167,3 +184,16 @@ async def test_an_aggregation_reads_every_shard_once(
     accounts = len(LABELS)
     assert 9 * accounts <= quiet_reads <= 9 * accounts + 6
     assert read_units(meter) == quiet_reads
+
+
+async def test_reading_the_months_spend_for_the_metrics(
+    metering: Metering, known: Policy, meter: StoreMeter, store: Store, clock: ShiftedClock
+) -> None:
+    """A query for each day that may change, and a unit for each account with usage on them."""
+    await Aggregator(store, clock).run_once()
+    reader = MonthSpend(store, clock)
+    await reader.read()
+    meter.clear()
+    await reader.read()
+    assert write_units(meter) == 0
+    assert read_units(meter) <= 8

@@ -38,7 +38,7 @@ from pricekeeper.metering import (
 )
 from pricekeeper.metering.items import receipt_pk
 from pricekeeper.metering.receipt import receipt_from, signed, unsigned_receipt
-from pricekeeper.pricing import Charge, Rates, TokenUsage, Variant
+from pricekeeper.pricing import Charge, Rates, TokenUsage
 from pricekeeper.storage import Item, Key, Store
 from pricekeeper.storage.tables import REQUEST_DEDUP
 from pricekeeper.storage.values import item_bytes
@@ -204,11 +204,11 @@ async def test_an_event_outside_of_the_window_is_refused(
 async def test_what_has_no_price_is_refused_and_not_counted(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
-    """An unknown label, another model, a tier without prices: each by its own error."""
+    """An unknown label, another model, a tier of batch inference: each by its own error."""
     refused = {
         UnknownModelLabelError: a_usage(model_label="unheard-of"),
         ModelMismatchError: a_usage(bedrock_model_id="amazon.nova-micro-v1:0"),
-        UnpricedUsageError: a_usage(service_tier="flex"),
+        UnpricedUsageError: a_usage(service_tier="flex", batch=True),
     }
     for error, usage in refused.items():
         with pytest.raises(error):
@@ -363,19 +363,21 @@ async def test_concurrent_records_share_a_transaction(
 
 
 def test_the_largest_receipt_is_one_write_unit() -> None:
-    """Under 1 KB with the longest names and the largest numbers there can be."""
+    """Under 1 KB with the longest names and the largest numbers there can be, without tags."""
     tokens = TokenUsage(
         input_tokens=10**9 - 1,
         output_tokens=10**9 - 1,
         cache_read_tokens=10**9 - 1,
         cache_write_5m_tokens=10**9 - 1,
         cache_write_1h_tokens=10**9 - 1,
+        service_tier="t" * 32,
     )
     charged = Charge(
         cost_usd_picos=5 * 10**19 - 1,
-        variant=Variant.PRIORITY,
+        variant=None,
         rates=Rates(),
         pricing_version="f" * 16,
+        price_estimated=True,
     )
     policy = a_policy(AppId("a" * 64))
     receipt = signed(
@@ -390,6 +392,7 @@ def test_the_largest_receipt_is_one_write_unit() -> None:
             charged,
             "pricing-cache:" + "s" * 2_000,
             1_768_000_000_123,
+            "r" * 32,
         ),
         "c" * 16,
         63,

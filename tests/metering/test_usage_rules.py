@@ -40,10 +40,14 @@ def test_a_request_id_in_capitals_is_the_same_request() -> None:
         ("calling_region", "us east 1"),
         ("calling_region", ""),
         ("service_tier", ""),
+        ("service_tier", "t" * 33),
+        ("service_tier", "a tier"),
         ("bedrock_model_id", "m" * 2049),
         ("tags", {f"k{n}": "v" for n in range(17)}),
         ("tags", {"": "v"}),
         ("tags", {"k": "v" * 257}),
+        ("tags", {"k": "\N{SNOWMAN}" * 86}),
+        ("tags", {"k" * 257: "v"}),
     ],
 )
 def test_a_field_that_breaks_its_rule_is_named(field: str, value: Any) -> None:

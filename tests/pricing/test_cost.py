@@ -350,17 +350,18 @@ def test_showing_loses_nothing(picos: int) -> None:
         (use(1, read=1), "cache_read_tokens", "default_pricing.cache_read_price_usd_micros_per_1m"),
         (use(1, w5m=1), "cache_write_5m_tokens", "default_pricing.cache_write_5m_price"),
         (use(1, w1h=1), "cache_write_1h_tokens", "default_pricing.cache_write_1h_price"),
-        (use(1, service_tier="priority"), "service_tier", "models.premium.service_tiers.priority"),
-        (use(1, service_tier="reserved"), "service_tier", "models.premium.service_tiers.reserved"),
-        (use(1, batch=True), "batch", "models.premium.batch"),
         (
             use(read=1, service_tier="flex"),
             "cache_read_tokens",
             "service_tiers.flex.pricing.cache_",
         ),
-        (use(1, service_tier="turbo"), "service_tier", "default, priority, flex, reserved"),
-        (use(1, service_tier="standard"), "service_tier", "the tier of Bedrock's response"),
+        (
+            use(read=1, service_tier="turbo"),
+            "cache_read_tokens",
+            "premium.default_pricing.cache_read_price_usd_micros_per_1m",
+        ),
         (use(1, service_tier="flex", batch=True), "service_tier", "but not both"),
+        (use(1, service_tier="turbo", batch=True), "service_tier", "but not both"),
         (use(100_001, read=1), "cache_read_tokens", "default_pricing.long_context.cache_read"),
     ],
 )
@@ -381,6 +382,43 @@ def test_what_has_no_price_is_refused(usage: TokenUsage, field: str, fix: str) -
     assert caught.value.field == field
     assert caught.value.label == "premium"
     assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("served", "variant"),
+    [
+        ({"service_tier": "priority"}, Variant.PRIORITY),
+        ({"service_tier": "turbo"}, None),
+        ({"service_tier": "DEFAULT"}, None),
+        ({"batch": True}, Variant.BATCH),
+    ],
+)
+def test_what_was_served_without_a_price_costs_the_highest(
+    served: dict[str, Any], variant: Variant | None
+) -> None:
+    """Of each kind of tokens, and for a prompt of that length: flex reads cost most here."""
+    model = a_model(
+        default_pricing=RateCard(
+            input=1_000_000,
+            output=2_000_000,
+            cache_read=100_000,
+            long_context=(Step(over_input_tokens=100_000, input=4_000_000, output=8_000_000),),
+        ),
+        flex=VariantPricing(pricing=RateCard(input=500_000, output=3_000_000, cache_read=200_000)),
+    )
+    prices = prices_of(model)
+
+    charged = charge(model, prices, use(10, 20, read=5, **served))
+    long = charge(model, prices, use(100_001, 1, **served))
+
+    assert charged.cost_usd_picos == 10 * 1_000_000 + 20 * 3_000_000 + 5 * 200_000
+    assert long.cost_usd_picos == 100_001 * 4_000_000 + 8_000_000
+    assert (charged.price_estimated, charged.variant) == (True, variant)
+
+
+def test_a_known_price_is_not_estimated() -> None:
+    """Also if others are higher."""
+    assert not charge(SONNET, prices_of(SONNET), use(1, service_tier="flex")).price_estimated
 
 
 def test_a_multiple_of_an_unknown_price_is_unknown() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pricekeeper.errors import DeploymentFileError
 from pricekeeper.pricing import (
     Catalogue,
+    Component,
     ModelRef,
     RateCard,
     RateScope,
@@ -171,7 +172,6 @@ STEP = {"over_input_tokens": 200_000, INPUT: 6_000_000, OUTPUT: 22_000_000}
         (f"{P}.{INPUT}", True, "got bool"),
         (f"{P}.{INPUT}", -1, "must be from 0 to 10000000000"),
         (f"{P}.{INPUT}", 10_000_000_001, "must be from 0 to 10000000000"),
-        (f"{P}.{INPUT}", 0, "next to nothing"),
         (f"{P}.{INPUT}", 3, "3 dollars per million tokens are written 3000000"),
         (f"{P}.{OUTPUT}", 15, "next to nothing"),
         (f"{P}.{CACHE_READ}", -1, "must be from 0"),
@@ -315,12 +315,14 @@ def test_a_tier_with_prices_of_its_own_says_its_steps_too() -> None:
     }
 
 
-def test_free_output_and_free_cache_can_be_said() -> None:
-    """An embedding model has no output, and some caches cost nothing to write."""
+@pytest.mark.parametrize("free", [INPUT, OUTPUT, CACHE_READ])
+def test_what_is_free_can_be_said(free: str) -> None:
+    """A whole model, the output of an embedding model, or a cache."""
     data = changed(f"{P}.{OUTPUT}", 0)
-    data["models"]["premium"]["default_pricing"][CACHE_READ] = 0
+    data["models"]["premium"]["default_pricing"][free] = 0
 
-    assert parse(data).model("premium").default_pricing.output == 0
+    card = parse(data).model("premium").default_pricing
+    assert card.of(Component(free.removesuffix("_price_usd_micros_per_1m"))) == 0
 
 
 def test_more_models_than_anybody_needs() -> None:

@@ -40,7 +40,7 @@ def book(store: Store, time: ManualClock, model: Model) -> PriceBook:
 
 
 async def state(store: Store, model: Model, day: date, table: PriceTable) -> None:
-    stated = StatedPrices(table=table, source="genai-prices-9", fetched_at_epoch=1_768_000_000)
+    stated = StatedPrices(table=table, source="quotes-9", fetched_at_epoch=1_768_000_000)
     await store.put(Put(PRICING_CACHE, price_item(model, day, stated)))
 
 
@@ -61,7 +61,7 @@ async def test_an_item_of_the_day_counts_before_the_file(
 
     prices = await book.prices_for(model, day)
 
-    assert prices.source == "pricing-cache:genai-prices-9"
+    assert prices.source == "pricing-cache:quotes-9"
     assert prices.table.default.input == 2_900_000
     assert prices.table.default.cache_read == CARD.cache_read
     other_day = await book.prices_for(model, day + timedelta(days=1))
@@ -137,7 +137,7 @@ async def test_an_item_has_the_attributes_of_the_schema_document(
         "input_price_usd_micros_per_1m": 3_000_000,
         "output_price_usd_micros_per_1m": 15_000_000,
         "cache_read_price_usd_micros_per_1m": 1,
-        "source": "genai-prices-9",
+        "source": "quotes-9",
         "version": item["version"],
         "fetched_at_epoch": 1_768_000_000,
         "expires_at_epoch": midnight + 3 * 86_400,
@@ -198,7 +198,7 @@ async def test_an_answer_is_at_most_a_minute_old(
     time.advance_ms(MINUTE_MS - 1)
     assert (await book.prices_for(model, day)).source == "config"
     time.advance_ms(1)
-    assert (await book.prices_for(model, day)).source == "pricing-cache:genai-prices-9"
+    assert (await book.prices_for(model, day)).source == "pricing-cache:quotes-9"
 
 
 class SlowStore(FaultyStore):
@@ -305,7 +305,7 @@ async def test_what_was_being_read_during_a_refresh_is_not_kept(
     slow.go_on.set()
 
     assert (await before).source == "config"
-    assert (await book.prices_for(model, day)).source == "pricing-cache:genai-prices-9"
+    assert (await book.prices_for(model, day)).source == "pricing-cache:quotes-9"
 
 
 async def test_a_refresh_is_in_force_at_once_where_it_ran(

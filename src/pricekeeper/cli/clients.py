@@ -47,6 +47,7 @@ apps = typer.Typer(no_args_is_help=True, help="Apps of an organisation.")
 NEW = "new"
 FROZEN = "frozen"
 OrgArgument = Annotated[str, typer.Argument(metavar="ORG", help="The organisation's UUID.")]
+OptionalOrg = Annotated[str | None, typer.Argument(metavar="ORG", help="The organisation's UUID.")]
 NewOrgArgument = Annotated[
     str, typer.Argument(metavar="ORG", help="The organisation's UUID; 'new' makes one.")
 ]

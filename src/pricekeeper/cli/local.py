@@ -102,6 +102,10 @@ class Local:
         del itself
         return PriceKeeper.over(LocalTransport(self._services, client), client)
 
+    def reader(self, client: Client) -> PriceKeeper:
+        """A look at one client's data."""
+        return self.keeper(client)
+
 
 @asynccontextmanager
 async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[Local]:

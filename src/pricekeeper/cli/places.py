@@ -82,6 +82,10 @@ class Place(Protocol):
         """What concerns one client; ``itself`` if its organisation can't act for it."""
         ...
 
+    def reader(self, client: Client) -> PriceKeeper:
+        """A look at one client's data, which a provisioning key opens as well."""
+        ...
+
 
 class Remote:
     """A running service."""
@@ -90,15 +94,25 @@ class Remote:
         self._target = target
         self._url = url
         self._closing = closing
+        self._admin: Admin | None = None
 
     @property
     def admin(self) -> Admin:
         """Provisioning, with the key if there is one: claiming a secret needs none."""
         from pricekeeper.client import Admin  # noqa: PLC0415
 
-        admin = Admin(self._url, self._target.provisioning_key)
-        self._closing.push_async_callback(admin.close)
-        return admin
+        if self._admin is None:
+            self._admin = Admin(self._url, self._target.provisioning_key)
+            self._closing.push_async_callback(self._admin.close)
+        return self._admin
+
+    def reader(self, client: Client) -> PriceKeeper:
+        """With the key that was said, or the client's credentials, or the environment's key."""
+        credentials, own = self._target.client, {client.client_id, client.org.client_id}
+        has_own = credentials is not None and credentials[0] in own
+        if (has_own and self._target.key is None) or self._target.provisioning_key is None:
+            return self.keeper(client)
+        return self.admin.reader(client)
 
     def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
         """What concerns one client, with its own credentials or those of its organisation."""

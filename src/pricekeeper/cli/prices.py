@@ -20,7 +20,7 @@ from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
 
 if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
-    from pricekeeper.pricing.reports import Change
+    from pricekeeper.pricing.reports import Change, LeftAlone
 
 prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
 
@@ -102,6 +102,9 @@ async def refresh_prices(
 async def check_prices(settings: Settings, *, source: SourceOption = None) -> Outcome:
     """Compare the deployment file with a source; exit 1 if they differ. Nothing is written.
 
+    A model whose price the source may have for another region is left alone, which is said and
+    is no difference.
+
     [dim]pricekeeper prices check --source genai-prices[/dim]
     """
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
@@ -140,6 +143,7 @@ def _refreshed(report: RefreshReport) -> RenderableType:
         labels = " ".join(f"--accept {refusal.label}" for refusal in report.refused)
         parts += [rows, Text(f"if that is right: pricekeeper prices refresh {labels}", "yellow")]
     parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
+    parts += [_left_alone(one) for one in report.left_alone]
     return page(Text.assemble(("prices ", "bold"), f"from {report.source}"), *parts)
 
 
@@ -153,6 +157,7 @@ def _checked(report: CheckReport) -> RenderableType:
             _add_changes(rows, difference.label, difference.changes, "")
         parts.append(rows)
     parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
+    parts += [_left_alone(one) for one in report.left_alone]
     return page(Text.assemble(("prices ", "bold"), f"against {report.source}"), *parts)
 
 
@@ -177,3 +182,13 @@ def _price(micros: int | None) -> str:
 
 def _unmatched(label: str, reason: str) -> Text:
     return Text(f"{label}: {reason}", "yellow")
+
+
+def _left_alone(one: LeftAlone) -> Text:
+    """One line: why, and where the source says something else."""
+    differing = ", ".join(
+        f"{change.price} {_price(change.old)} (source: {_price(change.new)})"
+        for change in one.differing
+    )
+    told = f"; the file differs in {differing}" if differing else ""
+    return Text(f"{one.label}: left alone: {one.reason}{told}", "dim")

@@ -10,11 +10,18 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.clients import AppArgument, OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, client_command
+from pricekeeper.cli.clients import (
+    AppArgument,
+    OptionalApp,
+    OptionalOrg,
+    OrgArgument,
+    client_of,
+)
+from pricekeeper.cli.command import Outcome, either_command
 from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, minute, moment, page, pct_bar, usd
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.overview import ORGS_DEFAULT, ORGS_MAX, draw_overview, read_overview
 from pricekeeper.cli.places import Place
 
 usage = typer.Typer(no_args_is_help=True, help="What was spent.")
@@ -23,12 +30,23 @@ limits = typer.Typer(no_args_is_help=True, help="Token buckets of an app.")
 _DAY = ["%Y-%m-%d"]
 
 
-@client_command(usage, "show")
+@either_command(usage, "show")
 async def show_usage(
     place: Place,
-    org: OrgArgument,
+    org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
+    everybody: Annotated[
+        bool, typer.Option("--all", help="Today, of every organisation and app.")
+    ] = False,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", min=1, max=ORGS_MAX, help="With --all: so many organisations."),
+    ] = ORGS_DEFAULT,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="ORG", help="With --all: those behind this one."),
+    ] = None,
     first: Annotated[
         datetime | None, typer.Option("--from", formats=_DAY, help="The first day; else today.")
     ] = None,
@@ -41,8 +59,17 @@ async def show_usage(
     [dim]pricekeeper usage show $ORG[/dim]
 
     [dim]pricekeeper usage show $ORG chat --from 2026-01-01 --to 2026-01-31[/dim]
+
+    [dim]pricekeeper usage show --all[/dim]
     """
-    keeper = place.keeper(client_of(org, app))
+    if everybody:
+        if org is not None or first is not None or last is not None:
+            raise MisusedError("--all is of everybody, today; say no organisation and no days")
+        overview = await read_overview(place, limit, after)
+        return Outcome(overview, draw_overview(overview))
+    if org is None:
+        raise MisusedError("say which organisation, or --all")
+    keeper = place.reader(client_of(org, app))
     if first is None:
         if last is not None:
             raise MisusedError("--to needs --from")
@@ -55,13 +82,13 @@ async def show_usage(
     return Outcome(answer, _days(answer, first.date(), last.date()))
 
 
-@client_command(limits, "show")
+@either_command(limits, "show")
 async def show_limits(place: Place, org: OrgArgument, app: AppArgument) -> Outcome:
     """Show how full the token buckets of an app are; nothing is taken.
 
     [dim]pricekeeper limits show $ORG chat[/dim]
     """
-    answer = await place.keeper(client_of(org, app)).limits()
+    answer = await place.reader(client_of(org, app)).limits()
     rows = table("model", "limit", "left", "of", "", "full again (UTC)", numbers=["left", "of"])
     for label, named in answer["resources"].items():
         for name, limit in named.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from pricekeeper.client.keeper import PriceKeeper
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
     ApiKey,
@@ -20,10 +21,14 @@ from pricekeeper.client.transport import (
     path_of,
 )
 from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.tenants import Client
 from pricekeeper.values import parse_app_id, parse_org_id
 
 PAGES_MAX: Final = 10_000
 """A list that is longer than a million entries is cut: nobody reads it, and loops have an end."""
+
+PAGE_MAX: Final = 100
+"""As many entries as the service puts on one page."""
 
 _BASE: Final = ("api", "v1")
 
@@ -58,6 +63,15 @@ class Admin:
 
     async def list_orgs(self) -> list[dict[str, Any]]:
         return await self._list(path_of(*_BASE, "orgs"), "orgs")
+
+    async def page_orgs(
+        self, *, after: str | None = None, limit: int = PAGE_MAX
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Some organisations in the order of their ids, and where to go on; ``None`` at the end."""
+        query = {"limit": str(limit), **({"after": parse_org_id(after)} if after else {})}
+        request = Request("GET", path_of(*_BASE, "orgs"), query, repeatable=True)
+        page = await self._transport.send(request)
+        return page["orgs"], page.get("next")
 
     async def delete_org(self, org_id: str) -> None:
         """End an organisation and its apps."""
@@ -152,6 +166,13 @@ class Admin:
         """Fill the token buckets of a client; an organisation's without those of its apps."""
         path = f"{_client(org_id, app_id)}/limits/reset"
         return await self._ask("POST", path, {"reason": reason})
+
+    def reader(self, client: Client) -> PriceKeeper:
+        """A look at a client's data, with the key: its usage and its limits, and nothing else.
+
+        It shares this one's connections; it need not be closed.
+        """
+        return PriceKeeper.over(self._transport, client)
 
     async def close(self) -> None:
         await self._transport.close()

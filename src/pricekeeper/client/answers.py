@@ -20,6 +20,8 @@ class Selection:
     explanation: str
     keep_secs: int
     """For how long the answer may be used without asking again."""
+    burn_down_factor_permille: int
+    """How many thousandths of a token Bedrock's throttling counts for each output token."""
     answer: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -33,6 +35,7 @@ class Selection:
             mode=answer["quota_status"]["mode"],
             explanation=guidance["explanation"],
             keep_secs=guidance["cache_duration_secs"],
+            burn_down_factor_permille=model.get("burn_down_factor_permille", 1000),
             answer=answer,
         )
 
@@ -44,6 +47,8 @@ class Recorded:
     request_id: str
     duplicate: bool
     cost_usd_micros: int
+    price_estimated: bool
+    """Whether what was served has no prices, so that the highest of the model were taken."""
     org_day: str
     answer: Mapping[str, Any] = field(repr=False)
 
@@ -54,6 +59,7 @@ class Recorded:
             request_id=answer["request_id"],
             duplicate=answer["status"] == "duplicate",
             cost_usd_micros=answer["cost_usd_micros"],
+            price_estimated=answer.get("price_estimated", False),
             org_day=answer["org_day"],
             answer=answer,
         )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 TOKENS: Final = "tpm"
 """The limit that is settled to the tokens that were used, if a call takes from it."""
+_PERMILLE: Final = 1000
 
 
 class ModelCall:
@@ -160,15 +161,16 @@ class ModelCall:
         error.add_note(f"what this call used is not known: its tokens stay taken, and {told}")
 
     async def _adjust(self, usage: Mapping[str, Any]) -> None:
-        """Settle the lease: Bedrock counts what it read, wrote to a cache, and answered."""
+        """Settle the lease as Bedrock's throttling does.
+
+        It counts input and what was written to a cache once, reads of a cache not at all, and
+        each token of the answer as often as the model's burn-down factor says.
+        """
         if self._lease is None or self._settle not in self._consume:
             return
-        counted = (
-            "input_tokens",
-            "output_tokens",
-            "cache_write_5m_tokens",
-            "cache_write_1h_tokens",
-        )
-        delta = sum(usage.get(name, 0) for name in counted) - self._consume[self._settle]
+        counted = ("input_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens")
+        factor_permille = self.selection.burn_down_factor_permille
+        burnt = -(-usage["output_tokens"] * factor_permille // _PERMILLE)
+        delta = sum(usage.get(name, 0) for name in counted) + burnt - self._consume[self._settle]
         if delta:
             await self._lease.adjust({self._settle: delta})

@@ -168,9 +168,15 @@ class PriceKeeper:
         """How the app's buckets stand."""
         return await self._get("limits")
 
-    async def usage(self, day: date | None = None) -> dict[str, Any]:
-        """What a day came to; today, if none is named. An organisation's is of all its apps."""
-        return await self._get(f"aggregates/{'today' if day is None else day.isoformat()}")
+    async def usage(
+        self, day: date | None = None, *, waits_for_limit: bool = False
+    ) -> dict[str, Any]:
+        """What a day came to; today, if none is named. An organisation's is of all its apps.
+
+        ``waits_for_limit`` is for who reads many: a 429 is waited out, a few times.
+        """
+        path = f"{self._base}/aggregates/{'today' if day is None else day.isoformat()}"
+        return await self._send("GET", path, waits_for_limit=waits_for_limit)
 
     async def usage_between(self, first: date, last: date) -> dict[str, Any]:
         """What each day of a range came to, both ends included."""

@@ -209,7 +209,12 @@ def _max_age(policy: Policy, mode: QuotaStatus) -> int:
 
 
 def _operations(base: str, kind: str, access: Access) -> Sequence[Operation]:
-    common: dict[str, Any] = {"access": access, "limit": "aggregates", "tag": "aggregates"}
+    common: dict[str, Any] = {
+        "access": access,
+        "limit": "aggregates",
+        "tag": "aggregates",
+        "key_may_read": True,
+    }
     one = {200: wire.AggregateAnswer, 304: None}
     return (
         Operation(

@@ -166,6 +166,8 @@ async def _background(
     if services.settings.price_source is not None:
         supervisor.start("prices", observer.refresh_prices_daily)
     supervisor.start("metrics", observer.carry_forever)
+    if services.settings.metrics_token is not None or services.settings.metrics_address is not None:
+        supervisor.start("spend", observer.show_spend_forever)  # else nobody could see it
     if heartbeat is not None:
         supervisor.start("heartbeat", lambda: beat_forever(heartbeat, services.clock))
     try:

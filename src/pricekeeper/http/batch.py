@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+from msgspec import UNSET
+
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
 from pricekeeper.http.operation import Answer, Call
@@ -81,7 +83,10 @@ def _result(outcome: Recorded | Refused) -> wire.BatchResult:
         problem = problem_of(outcome.error, 0)
         return _failed(outcome.request_id, problem.code, problem.detail)
     return wire.BatchResult(
-        outcome.request_id, outcome.outcome, cost_usd_micros=outcome.cost_usd_micros
+        outcome.request_id,
+        outcome.outcome,
+        cost_usd_micros=outcome.cost_usd_micros,
+        price_estimated=outcome.receipt.price_estimated or UNSET,
     )
 
 

@@ -55,6 +55,11 @@ REQUESTS: Final = Family(
 TOTALS: Final = (
     Family("pricekeeper_problems", "Requests that were refused or failed, by error.", ("code",)),
     Family("pricekeeper_usage_records", "Usage records by what became of them.", ("outcome",)),
+    Family(
+        "pricekeeper_price_estimated_records",
+        "Usage records whose price is not known, counted at the model's highest.",
+        ("label",),
+    ),
     Family("pricekeeper_selections", "Model selections by reason.", ("reason",)),
     Family("pricekeeper_sticky_flips", "Fallbacks to another model by outcome.", ("outcome",)),
     Family("pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")),
@@ -93,6 +98,11 @@ QUOTA: Final = Family(
     "Spend against the day's quota, by scope and label, as of the last selection.",
     ("scope", "label"),
 )
+SPEND: Final = Family(
+    "pricekeeper_spend_usd_total",
+    "Dollars since the first of the organisation's month, by organisation, app and model label.",
+    ("org", "app", "label"),
+)
 SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
     "When the present secret of a client was claimed, by organisation and app.",
@@ -108,6 +118,19 @@ LEAP: Final = Family(
 )
 
 Counts: TypeAlias = Mapping[str, float] | Mapping[tuple[str, str], float]
+
+
+_AS_GAUGE: Final = b"\n# TYPE %s gauge\n" % SPEND.name.encode()
+_AS_COUNTER: Final = b"\n# TYPE %s counter\n" % SPEND.name.encode()
+
+
+def exposition_of(registry: CollectorRegistry) -> bytes:
+    """The text that Prometheus scrapes.
+
+    Spend is set and not counted, which prometheus-client has for gauges alone; but to Prometheus
+    it is a counter. No label value can look like that line: a new line in one is escaped.
+    """
+    return generate_latest(registry).replace(_AS_GAUGE, _AS_COUNTER, 1)
 
 
 class Metrics:
@@ -133,6 +156,7 @@ class Metrics:
         self.secrets = self._gauge(SECRETS)
         self.clock_in_doubt = self._gauge(IN_DOUBT)
         self.clock_leap = self._gauge(LEAP)
+        self.spend = self._gauge(SPEND)
         self._problems: Counter[str] = Counter()
         self._limit_decisions: Counter[tuple[str, str]] = Counter()
         self._limit_names: set[str] = set()
@@ -199,8 +223,8 @@ class Metrics:
         if MULTIPROCESS in os.environ:
             shared = CollectorRegistry()
             multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
-            return generate_latest(shared)
-        return generate_latest(self.registry)
+            return exposition_of(shared)
+        return exposition_of(self.registry)
 
     def _carry_histogram(
         self, histogram: Histogram, place: tuple[str, ...], counts: Sequence[int], total: float

@@ -18,13 +18,13 @@ from secrets import token_hex
 from typing import Final, Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+from prometheus_client import CollectorRegistry, multiprocess
 from starlette.types import Receive, Scope, Send
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import NotFoundError, PriceKeeperError
 from pricekeeper.http.heartbeat import ALIVE_MS_MAX, HeartbeatInMemory, read_heartbeat
-from pricekeeper.http.metrics import CONTENT_TYPE, Metrics
+from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of
 from pricekeeper.http.metrics_token import require_metrics_token
 from pricekeeper.http.operation import JSON, SECURITY
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
@@ -84,7 +84,7 @@ class OneWorker:
         except RuntimeError:  # it has just ended
             return None
         await asyncio.wait([refreshed], timeout=PATIENCE_SECS)
-        return await asyncio.to_thread(generate_latest, metrics.registry)
+        return await asyncio.to_thread(exposition_of, metrics.registry)
 
 
 class SeveralWorkers:
@@ -104,7 +104,7 @@ class SeveralWorkers:
     def _collected(self) -> bytes:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry, path=str(self._folder))  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return exposition_of(registry)
 
 
 class MetricsListener:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from math import nan
+from pathlib import Path
 from typing import Final
 
 import structlog
 
 from pricekeeper.bootstrap import Services, Supervisor, price_source
+from pricekeeper.http.election import Election
 from pricekeeper.http.limits import ApiLimits
-from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.metrics import MULTIPROCESS, Metrics
+from pricekeeper.http.spend import SpendMetric
 from pricekeeper.limiter import LimiterMeter
 from pricekeeper.metering import AggregationReport
 from pricekeeper.selection import EXHAUSTED, Decision, Reason
 from pricekeeper.tenants import Client
 
 CARRY_INTERVAL_MS: Final = 5_000
+SPEND_INTERVAL_SECS: Final = 60
+"""Where the aggregator is turned off; else its own."""
 PRICES_INTERVAL_MS: Final = 24 * 3_600_000
 _NO_SELECTIONS: Final = dict.fromkeys((*(reason.value for reason in Reason), EXHAUSTED), 0)
 """Shown from the beginning, so that the first one is seen as a change."""
@@ -87,6 +93,17 @@ class Observer:
         self.metrics.clock_leap.set(clock.leap_ms / 1000)
         self.metrics.carry("pricekeeper_clock_leaps", {"": clock.leaps})
 
+    async def show_spend_forever(self) -> None:
+        """Show what was spent, beginning now: after a restart it is what it was before."""
+        folder = os.environ.get(MULTIPROCESS)
+        interval_secs = self._services.settings.aggregator_interval_secs or SPEND_INTERVAL_SECS
+        spend = SpendMetric(self._services, self.metrics.spend)
+        with Election(None if folder is None else Path(folder), "spend") as election:
+            while True:
+                if election.is_elected():
+                    await spend.refresh()
+                await self._services.clock.sleep_ms(interval_secs * 1000)
+
     def _carry_aggregator_lag(self) -> None:
         """It grows until a run is complete; who does not run the aggregator does not know it."""
         lag_ms: float = nan
@@ -117,6 +134,9 @@ class Observer:
                 "failed": metering.failed,
             },
         )
+        # Every label from the beginning, so that the first record is seen as a change.
+        labels = dict.fromkeys(map(str, self._services.prices.catalogue.labels), 0)
+        self.metrics.carry("pricekeeper_price_estimated_records", labels | metering.estimated)
         self.metrics.carry_sizes("pricekeeper_usage_commit_records", metering.commit_sizes)
         self.metrics.carry(
             "pricekeeper_selections",

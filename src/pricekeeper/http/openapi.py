@@ -106,7 +106,7 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.tag],
-        "security": _SECURITY[operation.access],
+        "security": _security(operation),
         "responses": _responses(operation, schemas),
     }
     parameters = [
@@ -130,6 +130,13 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         media = dict.fromkeys(("application/json", *operation.forms), schema)
         made["requestBody"] = {"required": True, "content": media}
     return made
+
+
+def _security(operation: Operation) -> list[dict[str, list[str]]]:
+    """The credentials that open it, each by itself."""
+    by_access = _SECURITY[operation.access]
+    by_key = _SECURITY[Access.PROVISIONING] if operation.key_may_read else []
+    return [*by_access, *by_key]
 
 
 def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:

@@ -137,6 +137,8 @@ class Operation:
     """Which of the API's own rate limits applies."""
     limits_itself: bool = False
     """Whether the handler applies it, because the body brings the credentials."""
+    key_may_read: bool = False
+    """Whether a provisioning key opens it too, for an administrator who looks at a client."""
     tag: str = "runtime"
     bounds_itself: bool = False
     """Whether it answers in time by itself, so that no deadline is needed."""

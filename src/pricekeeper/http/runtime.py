@@ -86,11 +86,11 @@ async def acquire(call: Call) -> Answer:
     catalogue = call.services.prices.catalogue
     if body.resource not in catalogue:
         raise UnknownModelLabelError(body.resource, catalogue.labels, "resource")
-    resource = catalogue.model(body.resource).label
+    model = catalogue.model(body.resource)
     try:
         lease = await call.services.limiter.acquire(
             policy.bucket_entity,
-            resource,
+            model.label,
             body.consume,
             parents=_parents(policy),
             limits=_limits(policy),
@@ -105,7 +105,11 @@ async def acquire(call: Call) -> Answer:
     for name in body.consume:
         call.metrics.limit_decision(name, "granted")
     limits = {name: _limit_state(status) for name, status in lease.limits.items()}
-    return Answer(200, wire.Acquired(lease.id, granted=True, limits=limits))
+    factor = model.burn_down_factor_permille
+    acquired = wire.Acquired(
+        lease.id, granted=True, limits=limits, burn_down_factor_permille=factor
+    )
+    return Answer(200, acquired)
 
 
 async def adjust(call: Call) -> Answer:
@@ -214,6 +218,7 @@ def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
         shard_id=receipt.shard_id,
         org_day=receipt.org_day,
         daily_total=told,
+        price_estimated=receipt.price_estimated,
     )
 
 
@@ -246,7 +251,11 @@ def _selected(decision: Decision) -> wire.SelectionAnswer:
     guidance = decision.guidance(decision.checked_at_ms)
     return wire.SelectionAnswer(
         recommended_model=wire.RecommendedModel(
-            model.label, model.bedrock_model_id, choice.reason, model.description
+            model.label,
+            model.bedrock_model_id,
+            choice.reason,
+            model.description,
+            model.burn_down_factor_permille,
         ),
         quota_status=wire.QuotaStatus(
             scope=policy.quota_scope,
@@ -386,6 +395,12 @@ OPERATIONS: Final = (
         problems=frozenset({409}),
     ),
     _runtime(
-        "GET", f"{_APP}/limits", "listLimits", limits, answers={200: wire.LimitList}, limit="limits"
+        "GET",
+        f"{_APP}/limits",
+        "listLimits",
+        limits,
+        answers={200: wire.LimitList},
+        limit="limits",
+        key_may_read=True,
     ),
 )

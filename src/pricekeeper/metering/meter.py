@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from pricekeeper.telemetry import Sizes
@@ -19,6 +20,9 @@ class MeteringMeter:
 
     failed: int = 0
     """Records that the store could not take, or about which nobody knows."""
+
+    estimated: Counter[str] = field(default_factory=Counter)
+    """Records that this instance has counted at an estimated price, by model label."""
 
     commit_sizes: Sizes = field(default_factory=Sizes)
     """How many records each commit counted."""

@@ -18,7 +18,8 @@ from pricekeeper.pricing import Charge, Component, TokenUsage
 from pricekeeper.storage import Item
 
 SOURCE_LENGTH_MAX: Final = 100
-"""A longer name of a price source is cut, to keep every receipt under 1 KB: one write unit."""
+"""A longer name of a price source is cut, to keep every receipt without tags under 1 KB: one write
+unit. Tags add what they weigh, 8 KiB at most."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     pricing_version: str
     pricing_source: str
     service_tier: str
-    """As it was priced; ``batch`` is one too."""
+    """As it was served; ``batch`` is one too."""
     accepted_at_ms: int
     commit_id: str
     shard_id: int
@@ -41,6 +42,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     cache_read_tokens: int = 0
     cache_write_5m_tokens: int = 0
     cache_write_1h_tokens: int = 0
+    price_estimated: bool = False
+    """Whether what was served has no prices, and the highest of the model were taken."""
+    calling_region: str | None = None
+    tags: dict[str, str] = {}
 
 
 _TOKENS: Final = tuple(component.tokens_field for component in Component)
@@ -57,6 +62,8 @@ def unsigned_receipt(
     charge: Charge,
     pricing_source: str,
     accepted_at_ms: int,
+    calling_region: str | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Item:
     """The item of a receipt, before a commit has put its id and shard on it (`signed`)."""
     item: Item = {
@@ -68,7 +75,7 @@ def unsigned_receipt(
         "cost_usd_picos": charge.cost_usd_picos,
         "pricing_version": charge.pricing_version,
         "pricing_source": pricing_source[:SOURCE_LENGTH_MAX],
-        "service_tier": charge.variant.value,
+        "service_tier": charge.variant.value if charge.variant else tokens.service_tier,
         "accepted_at_ms": accepted_at_ms,
         "expires_at_epoch": accepted_at_ms // 1000 + RECEIPT_LIFE_SECS,
     }
@@ -76,6 +83,12 @@ def unsigned_receipt(
         count = getattr(tokens, name)
         if count:
             item[name] = count
+    if charge.price_estimated:
+        item["price_estimated"] = True
+    if calling_region is not None:
+        item["calling_region"] = calling_region
+    if tags:
+        item["tags"] = dict(tags)
     return item
 
 

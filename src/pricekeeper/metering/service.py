@@ -37,6 +37,7 @@ from pricekeeper.metering.combining import Counted, Settled, Submission
 from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import date_of, org_day
+from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.items import RETENTION_DAYS, receipt_place
 from pricekeeper.metering.receipt import Receipt, receipt_from, unsigned_receipt
 from pricekeeper.metering.running import RunningTotals
@@ -131,6 +132,7 @@ class Metering:
             retention_days=retention_days,
         )
         self.meter = self._committer.meter
+        self._estimates = EstimateWarnings(clock)
         self._stale: set[Account] = set()
         self._being_read: set[Account] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -247,6 +249,8 @@ class Metering:
         check_plausible(model, tokens)
         prices = await self._prices.prices_for(model, date_of(day))
         charged = charge(model, prices, tokens)
+        if charged.price_estimated:
+            self._estimates.warn(policy, usage)
         account = Account(scope_key(policy), usage.model_label, day)
         counters = Counters(
             charged.cost_usd_picos,
@@ -266,6 +270,8 @@ class Metering:
             charged,
             prices.source,
             now_ms,
+            usage.calling_region,
+            usage.tags,
         )
         counted = Counted(account, policy.agg_shard_count)
         return Submission(policy.org_id, usage.request_id, counted, counters, receipt)
@@ -300,6 +306,8 @@ class Metering:
         if receipt.fingerprint != submission.receipt["fingerprint"]:
             raise RequestIdReusedError(submission.request_id)
         outcome = Outcome.ACCEPTED if settled.accepted else Outcome.DUPLICATE
+        if settled.accepted and receipt.price_estimated:
+            self.meter.estimated[receipt.model_label] += 1
         return await self._answered_from(receipt, submission.request_id, outcome)
 
     async def _answered_from(self, receipt: Receipt, request_id: str, outcome: Outcome) -> Recorded:

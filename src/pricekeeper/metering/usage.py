@@ -30,10 +30,12 @@ without a timestamp of its own happens whenever it is sent: it is known again fo
 """
 BATCH_MAX: Final = 100
 TAGS_MAX: Final = 16
-TAG_LENGTH_MAX: Final = 256
+TAG_BYTES_MAX: Final = 256
+"""Of a tag's name, and of its value, in UTF-8: so sixteen pairs are 8 KiB at most."""
 TEXT_LENGTH_MAX: Final = 2048
 
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,32}")
 _FINGERPRINT_BYTES: Final = 16
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -84,10 +86,13 @@ def checked(usage: Usage) -> Usage:
     Token counts are checked by what prices them, the label by the catalogue.
     """
     request_id = _request_id(usage.request_id)
-    for field in ("service_tier", "bedrock_model_id"):
-        text = getattr(usage, field)
-        if text is not None and not 1 <= len(text) <= TEXT_LENGTH_MAX:
-            raise InvalidValueError(field, f"must have 1 to {TEXT_LENGTH_MAX} characters")
+    model_id, tier = usage.bedrock_model_id, usage.service_tier
+    if model_id is not None and not 1 <= len(model_id) <= TEXT_LENGTH_MAX:
+        raise InvalidValueError("bedrock_model_id", f"must have 1 to {TEXT_LENGTH_MAX} characters")
+    if tier is not None and not _SERVICE_TIER.fullmatch(tier):
+        raise InvalidValueError(
+            "service_tier", "must be the tier of Bedrock's response, such as priority"
+        )
     if usage.calling_region is not None and not _REGION.fullmatch(usage.calling_region):
         raise InvalidValueError("calling_region", "must be an AWS region such as us-east-1")
     if usage.tags:
@@ -136,7 +141,13 @@ def _check_tags(tags: dict[str, str]) -> None:
     if len(tags) > TAGS_MAX:
         raise InvalidValueError("tags", f"must be at most {TAGS_MAX} pairs")
     for name, value in tags.items():
-        if not 1 <= len(name) <= TAG_LENGTH_MAX or len(value) > TAG_LENGTH_MAX:
+        if not 1 <= _utf8_bytes(name) <= TAG_BYTES_MAX or _utf8_bytes(value) > TAG_BYTES_MAX:
             raise InvalidValueError(
-                f"tags.{name[:TAG_LENGTH_MAX]}", f"must have at most {TAG_LENGTH_MAX} characters"
+                f"tags.{name[:TAG_BYTES_MAX]}",
+                f"must have a name of 1 to {TAG_BYTES_MAX} bytes, and a value of at most as many",
             )
+
+
+def _utf8_bytes(text: str) -> int:
+    # Lone surrogates are refused later, with a message of their own.
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -17,7 +17,7 @@ from pricekeeper.pricing.deployment import load_catalogue, parse_catalogue
 from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, RateScope, normalise_model_id
 from pricekeeper.pricing.plausibility import check_plausible
 from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, Rates, Step, Variant
-from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, Unmatched
+from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.pricing.service import PriceBook
 
@@ -41,6 +41,7 @@ __all__ = [
     "RateScope",
     "Rates",
     "RefreshReport",
+    "RegionalQuote",
     "Step",
     "TokenUsage",
     "Unmatched",

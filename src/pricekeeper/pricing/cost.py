@@ -5,7 +5,9 @@ so nothing is ever divided here. Costs are kept and added as pico-dollars and sp
 micro-dollars and a remainder only to be shown; a million tiny requests then sum to the same
 as one big one.
 
-What is priced is what was served: the tier of the response, not the one that was asked for.
+What is priced is what was served: the tier of the response, not the one that was asked for. A tier
+(or batch) without prices of its own was served and is billed all the same. It is charged at the
+highest prices that the model states, and marked as estimated, until somebody states its prices.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import msgspec
 
 from pricekeeper.errors import InvalidValueError, UnpricedUsageError
 from pricekeeper.pricing.catalogue import Model
-from pricekeeper.pricing.prices import COMPONENTS, Component, Prices, RateCard, Rates, Variant
+from pricekeeper.pricing.prices import COMPONENTS, Component, Prices, PriceTable, Rates, Variant
 
 PICOS_PER_MICRO: Final = 1_000_000
 TOKENS_MAX: Final = 1_000_000_000
@@ -58,22 +60,28 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a usage costs, and by which of the prices."""
+    """What a usage costs, and by which of the prices.
+
+    ``variant`` is what was served, ``None`` if it is a tier that we have no name for.
+    ``price_estimated`` says that there are no prices for it, and that the highest were taken.
+    """
 
     cost_usd_picos: int
-    variant: Variant
+    variant: Variant | None
     rates: Rates
     pricing_version: str
+    price_estimated: bool = False
 
 
 def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
-    """The exact cost; raises `UnpricedUsageError` if any part of it has no known price."""
+    """The exact cost, or its upper bound where what was served has no prices.
+
+    Raises `UnpricedUsageError` if a kind of tokens has no known price at all.
+    """
     variant = _served(model, usage)
-    card = prices.table.card(variant)
-    if card is None:
-        raise _unpriced_variant(model, variant)
+    card = None if variant is None else prices.table.card(variant)
     fresh_tokens, prompt_tokens = _prompt(model, usage)
-    rates = card.at(prompt_tokens)
+    rates = _highest(prices.table, prompt_tokens) if card is None else card.at(prompt_tokens)
     cost_usd_picos = 0
     for component in COMPONENTS:
         tokens = fresh_tokens if component is Component.INPUT else usage.tokens(component)
@@ -81,13 +89,16 @@ def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
             continue
         price = rates.of(component)
         if price is None:
-            raise _unpriced_component(model, variant, component, card, rates)
+            missing_in = Variant.DEFAULT if card is None or variant is None else variant
+            stepped = card is not None and rates is not card
+            raise _unpriced_component(model, missing_in, component, stepped=stepped)
         cost_usd_picos += tokens * price
     return Charge(
         cost_usd_picos=cost_usd_picos,
         variant=variant,
         rates=rates,
         pricing_version=prices.version,
+        price_estimated=card is None,
     )
 
 
@@ -96,22 +107,30 @@ def split_micros(cost_usd_picos: int) -> tuple[int, int]:
     return divmod(cost_usd_picos, PICOS_PER_MICRO)
 
 
-def _served(model: Model, usage: TokenUsage) -> Variant:
+def _highest(table: PriceTable, prompt_tokens: int) -> Rates:
+    """The highest price of each kind of tokens that any variant has for such a prompt."""
+    cards = (table.card(variant) for variant in Variant)
+    rates = [card.at(prompt_tokens) for card in cards if card is not None]
+    return Rates(
+        **{
+            component.value: max(
+                (price for one in rates if (price := one.of(component)) is not None), default=None
+            )
+            for component in COMPONENTS
+        }
+    )
+
+
+def _served(model: Model, usage: TokenUsage) -> Variant | None:
+    """How the request was served; ``None`` for a tier that is none of Bedrock's that we know."""
     tier = _TIERS.get(usage.service_tier or Variant.DEFAULT)
-    if tier is None:
-        raise UnpricedUsageError(
-            model.label,
-            "service_tier",
-            f"{usage.service_tier!r} is no service tier that has prices",
-            f"report the tier of Bedrock's response: {', '.join(_TIERS)}",
-        )
     if not usage.batch:
         return tier
     if tier is not Variant.DEFAULT:
         raise UnpricedUsageError(
             model.label,
             "service_tier",
-            f"batch inference has no {tier} tier",
+            f"batch inference has no {usage.service_tier} tier",
             "report batch, or the tier, but not both",
         )
     return Variant.BATCH
@@ -131,27 +150,18 @@ def _prompt(model: Model, usage: TokenUsage) -> tuple[int, int]:
     return fresh_tokens, usage.input_tokens
 
 
-def _unpriced_variant(model: Model, variant: Variant) -> UnpricedUsageError:
-    return UnpricedUsageError(
-        model.label,
-        "batch" if variant is Variant.BATCH else "service_tier",
-        f"'{model.label}' has no {variant} prices",
-        f"add models.{model.label}.{_place(variant)} to the deployment file",
-    )
-
-
 def _place(variant: Variant) -> str:
     """Where the deployment file has the variant."""
     return "batch" if variant is Variant.BATCH else f"service_tiers.{variant}"
 
 
 def _unpriced_component(
-    model: Model, variant: Variant, component: Component, card: RateCard, rates: Rates
+    model: Model, variant: Variant, component: Component, *, stepped: bool
 ) -> UnpricedUsageError:
     place = f"{_place(variant)}.pricing"
     if variant is Variant.DEFAULT or model.is_multiple(variant):
         place = "default_pricing"
-    if rates is not card:
+    if stepped:
         place += ".long_context"
     return UnpricedUsageError(
         model.label,

@@ -184,9 +184,9 @@ def _pricing_errors(entry: _Entry, path: str) -> Iterator[FieldError]:
 
 
 def _unit_errors(default: RateCard, component: Component, path: str) -> Iterator[FieldError]:
+    """A price that is next to nothing was meant in dollars; one of 0 says that it is free."""
     price = default.of(component)
-    free = price == 0 and component is Component.OUTPUT  # an embedding model has no output
-    if price is not None and 0 <= price < _CENTS_OF_A_CENT and not free:
+    if price is not None and 0 < price < _CENTS_OF_A_CENT:
         yield FieldError(
             f"{path}.{component.price_field}",
             f"{price} micro-dollars per million tokens is next to nothing; "

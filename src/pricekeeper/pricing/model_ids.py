@@ -22,7 +22,7 @@ _GLOBAL: Final = "global"
 _PREFIXED: Final = re.compile(rf"({'|'.join((*GEOGRAPHIES, _GLOBAL))})\.(?=[^.]+\.)")
 _MODEL_ID: Final = re.compile(r"[a-z0-9-]+\.[a-z0-9][a-z0-9._:-]*")
 _ARN: Final = re.compile(
-    r"arn:aws[a-z-]*:(?P<service>[a-z]+):[^:]*:[^:]*:(?P<kind>[^/]+)/(?P<id>.+)"
+    r"arn:aws[a-z-]*:(?P<service>[a-z]+):(?P<region>[^:]*):[^:]*:(?P<kind>[^/]+)/(?P<id>.+)"
 )
 _TELLING_KINDS: Final = frozenset({"foundation-model", "inference-profile"})
 
@@ -40,6 +40,11 @@ class ModelRef(msgspec.Struct, frozen=True):
     base: str
     scope: RateScope = RateScope.REGIONAL
     geography: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What stood before the model's own id, without its dot; empty if nothing did."""
+        return _GLOBAL if self.scope is RateScope.GLOBAL else self.geography
 
     def same_rate(self, other: ModelRef) -> bool:
         """Whether both are billed alike, as far as their ids can tell."""
@@ -68,3 +73,11 @@ def normalise_model_id(text: str) -> ModelRef | OpaqueId:
     if prefix == _GLOBAL:
         return ModelRef(text, RateScope.GLOBAL)
     return ModelRef(text, geography=prefix)
+
+
+def arn_region(text: str) -> str:
+    """The region that an ARN names; empty if it names none, or if the text is no ARN."""
+    if len(text) > MODEL_ID_LENGTH_MAX:
+        return ""
+    arn = _ARN.fullmatch(text)
+    return arn["region"] if arn else ""

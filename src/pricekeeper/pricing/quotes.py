@@ -2,7 +2,8 @@
 
 A source is loaded once per refresh, which is when it may do I/O, and then asked about each
 model and day, which is pure. It answers with what it knows and never with what is likely: a
-model that it can't match for certain is `Unmatched`, with the reason.
+model that it can't match for certain is `Unmatched`, with the reason. A price that may be another
+region's is `RegionalQuote`: it is shown, and never written.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ class Unmatched(msgspec.Struct, frozen=True):
     reason: str
 
 
-Quote: TypeAlias = PriceTable | Unmatched
+class RegionalQuote(msgspec.Struct, frozen=True):
+    """Prices of some region, which may not be the one that the model is called in."""
+
+    table: PriceTable
+    reason: str
+
+
+Quote: TypeAlias = PriceTable | RegionalQuote | Unmatched
 """What a source states about a model; in a table, ``None`` is what it does not state."""
 
 

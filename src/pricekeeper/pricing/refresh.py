@@ -9,6 +9,10 @@ more against the price in force: sources are kept by hand, and a slipped decimal
 commonest mistake in them. The whole model is then left alone and reported, until somebody
 accepts it by label.
 
+What a source that does not know regions says about a model is written only if it fills a gap of the
+deployment file and changes nothing that the file states; `RegionalQuote`s are never written. Both
+are reported as left alone, with the reason (`pricekeeper.pricing.regions`).
+
 Any number of instances may refresh at once, and again after any failure. An item is written
 only if it would say something else, and never over one whose source was asked later. That
 condition fails once the item is there, so a lost reply does no harm.
@@ -27,12 +31,14 @@ from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, Unpric
 from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.items import StatedPrices, price_item, price_key, stated_prices
 from pricekeeper.pricing.prices import PriceTable, flattened
-from pricekeeper.pricing.quotes import PriceList, PriceSource, Unmatched
+from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
+from pricekeeper.pricing.regions import combined_prices, knows_regions, overridden
 from pricekeeper.pricing.reports import (
     Change,
     CheckReport,
     DayUpdate,
     Difference,
+    LeftAlone,
     RefreshReport,
     Refusal,
     UnmatchedModel,
@@ -47,7 +53,7 @@ DAYS_AHEAD: Final = 1
 DAYS_BACK: Final = 1
 
 _Held: TypeAlias = dict[tuple[str, date], StatedPrices]
-_Outcome: TypeAlias = tuple[DayUpdate, ...] | Refusal | UnmatchedModel
+_Outcome: TypeAlias = tuple[DayUpdate, ...] | Refusal | UnmatchedModel | LeftAlone
 
 _log = structlog.get_logger(__name__)
 
@@ -79,6 +85,7 @@ async def refresh(
         updated=tuple(item for outcome in found if isinstance(outcome, tuple) for item in outcome),
         unchanged=tuple(label for label, outcome in outcomes.items() if outcome == ()),
         unmatched=tuple(outcome for outcome in found if isinstance(outcome, UnmatchedModel)),
+        left_alone=tuple(outcome for outcome in found if isinstance(outcome, LeftAlone)),
         refused=tuple(outcome for outcome in found if isinstance(outcome, Refusal)),
         unused_names=prices.unused_names(models),
     )
@@ -91,10 +98,14 @@ async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> Chec
     agreeing: list[ModelLabel] = []
     differing: list[Difference] = []
     unmatched: list[UnmatchedModel] = []
+    left_alone: list[LeftAlone] = []
     for model in models:
-        quote = prices.quote(model, today)
-        if isinstance(quote, Unmatched):
-            unmatched.append(_unmatched(model, quote))
+        quote = _usable(model, prices.source, prices.quote(model, today))
+        if isinstance(quote, UnmatchedModel):
+            unmatched.append(quote)
+            continue
+        if isinstance(quote, LeftAlone):
+            left_alone.append(quote)
             continue
         stated, file = flattened(quote), flattened(model.table())
         said = {price: file[price] for price in stated if price in file}
@@ -107,6 +118,7 @@ async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> Chec
         agreeing=tuple(agreeing),
         differing=tuple(differing),
         unmatched=tuple(unmatched),
+        left_alone=tuple(left_alone),
         unused_names=prices.unused_names(models),
     )
 
@@ -132,11 +144,16 @@ class _Job:
     async def run(self, model: Model, *, believe: bool) -> _Outcome:
         quotes: dict[date, PriceTable] = {}
         for day in self._days:
-            quote = self._prices.quote(model, day)
-            if isinstance(quote, Unmatched):
+            quote = _usable(model, self._prices.source, self._prices.quote(model, day))
+            if isinstance(quote, UnmatchedModel):
                 _log.warning("price_unmatched", label=model.label, reason=quote.reason)
-                return _unmatched(model, quote)
+                return quote
+            if isinstance(quote, LeftAlone):
+                _log.info("price_left_alone", label=model.label, reason=quote.reason)
+                return quote
             quotes[day] = quote
+        if all(self._says_nothing_new(model, quote) for quote in quotes.values()):
+            return ()
         if not believe and (suspicious := self._suspicious(model, quotes)):
             _log.warning("price_refused", label=model.label, **_told(suspicious))
             return Refusal(model.label, model.bedrock_model_id, suspicious)
@@ -146,7 +163,8 @@ class _Job:
                 model.bedrock_model_id,
                 day,
                 changes_between(
-                    flattened(self._in_force(model, day)), flattened(model.table(quote))
+                    flattened(self._in_force(model, day)),
+                    flattened(combined_prices(model, self._prices.source, quote)),
                 ),
             )
             for day, quote in quotes.items()
@@ -159,8 +177,15 @@ class _Job:
         """What was in force before: as stated for that day or the last one before it."""
         for earlier in reversed(self._days[: self._days.index(day) + 1]):
             if stated := self._held.get((model.bedrock_model_id, earlier)):
-                return model.table(stated.table)
+                return combined_prices(model, stated.source, stated.table)
         return model.table()
+
+    def _says_nothing_new(self, model: Model, quote: PriceTable) -> bool:
+        """Whether a source that may only fill gaps finds none, so that no item is needed."""
+        source = self._prices.source
+        return not knows_regions(source) and (
+            combined_prices(model, source, quote) == model.table()
+        )
 
     def _suspicious(self, model: Model, quotes: Mapping[date, PriceTable]) -> tuple[Change, ...]:
         old = flattened(self._in_force(model, self._today))
@@ -236,8 +261,17 @@ def _is_suspicious(change: Change) -> bool:
     return max(old, new) >= CHANGE_FACTOR_MAX * min(old, new)
 
 
-def _unmatched(model: Model, quote: Unmatched) -> UnmatchedModel:
-    return UnmatchedModel(model.label, model.bedrock_model_id, quote.reason)
+def _usable(model: Model, source: str, quote: Quote) -> PriceTable | UnmatchedModel | LeftAlone:
+    """What may be used of a source's answer, or why nothing of it may."""
+    if isinstance(quote, Unmatched):
+        return UnmatchedModel(model.label, model.bedrock_model_id, quote.reason)
+    if isinstance(quote, RegionalQuote):
+        differing = overridden(model, quote.table)
+        return LeftAlone(model.label, model.bedrock_model_id, quote.reason, differing)
+    if not knows_regions(source) and (differing := overridden(model, quote)):
+        reason = f"the file has other prices, and {source} does not know regions"
+        return LeftAlone(model.label, model.bedrock_model_id, reason, differing)
+    return quote
 
 
 def _told(changes: Sequence[Change]) -> dict[str, dict[str, int | None]]:

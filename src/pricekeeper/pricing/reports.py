@@ -43,14 +43,29 @@ class UnmatchedModel(msgspec.Struct, frozen=True):
     reason: str
 
 
+class LeftAlone(msgspec.Struct, frozen=True):
+    """A model whose prices stayed as they are, because the source may mean another region.
+
+    ``differing`` is where the file and the source differ: ``old`` is the file's, ``new`` the
+    source's.
+    """
+
+    label: ModelLabel
+    bedrock_model_id: str
+    reason: str
+    differing: tuple[Change, ...]
+
+
 class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a refresh did. Every configured model is in exactly one of the first four."""
+    """What a refresh did. Every configured model is in exactly one of the first five."""
 
     source: str
     updated: tuple[DayUpdate, ...]
     unchanged: tuple[ModelLabel, ...]
-    """Nothing was written: the items said so already, or another instance asked later."""
+    """Nothing was written: the items or the file said so already, or another instance asked
+    later."""
     unmatched: tuple[UnmatchedModel, ...]
+    left_alone: tuple[LeftAlone, ...]
     refused: tuple[Refusal, ...]
     unused_names: tuple[str, ...]
     """What the source lists and no configured model is."""
@@ -71,6 +86,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     agreeing: tuple[ModelLabel, ...]
     differing: tuple[Difference, ...]
     unmatched: tuple[UnmatchedModel, ...]
+    left_alone: tuple[LeftAlone, ...]
     unused_names: tuple[str, ...]
 
 

@@ -21,6 +21,7 @@ from pricekeeper.pricing.items import price_key, stated_prices
 from pricekeeper.pricing.prices import Prices
 from pricekeeper.pricing.quotes import PriceSource
 from pricekeeper.pricing.refresh import check, refresh
+from pricekeeper.pricing.regions import combined_prices, knows_regions
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import PRICING_CACHE
@@ -96,7 +97,9 @@ class PriceBook:
             prices = Prices.of(model.table(), "config")
         else:
             stated = stated_prices(model, item)
-            prices = Prices.of(model.table(stated.table), f"pricing-cache:{stated.source}")
+            table = combined_prices(model, stated.source, stated.table)
+            unused = not knows_regions(stated.source) and table == model.table()
+            prices = Prices.of(table, "config" if unused else f"pricing-cache:{stated.source}")
         if self._reading.get(place) is reading:  # else it was forgotten meanwhile
             self._entries.pop(place, None)  # so that it becomes the youngest
             self._entries[place] = _Entry(prices, asked_at_ms)

@@ -25,9 +25,10 @@ ModelId = Annotated[
 ServiceTier = Annotated[
     str,
     Meta(
-        max_length=32,
-        description="The tier that served the call, as Bedrock's response says.",
-        extra_json_schema={"enum": ["default", "priority", "flex", "reserved"]},
+        pattern="^[A-Za-z0-9._-]{1,32}$",
+        description="The tier that served the call, as Bedrock's response says. One without "
+        "prices is counted at the highest that the model has, and marked price_estimated.",
+        examples=["default", "priority", "flex", "reserved"],
     ),
 ]
 Region = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$", examples=["us-east-1"])]
@@ -54,7 +55,10 @@ class UsageBody(Request, frozen=True):
             Annotated[str, Meta(min_length=1, max_length=64)],
             Annotated[str, Meta(max_length=256)],
         ],
-        Meta(max_length=16),
+        Meta(
+            max_length=16,
+            description="Kept with the record. A value has at most 256 bytes in UTF-8.",
+        ),
     ] = field(default_factory=dict)
 
 
@@ -84,6 +88,8 @@ class UsageAnswer(Response, frozen=True):
     shard_id: int
     org_day: str
     daily_total: DailyTotalAnswer | None
+    price_estimated: bool
+    """Whether what was served has no prices, so that the highest of the model were taken."""
 
 
 class BatchResult(Response, frozen=True, omit_defaults=True):
@@ -92,6 +98,7 @@ class BatchResult(Response, frozen=True, omit_defaults=True):
     request_id: str | None
     status: str
     cost_usd_micros: int | UnsetType = UNSET
+    price_estimated: bool | UnsetType = UNSET
     code: str | UnsetType = UNSET
     detail: str | UnsetType = UNSET
 
@@ -112,6 +119,8 @@ class RecommendedModel(Response, frozen=True):
     bedrock_model_id: str
     reason: str
     description: str
+    burn_down_factor_permille: int
+    """How many thousandths of a token Bedrock's throttling counts for each output token."""
 
 
 class ModelStatus(Response, frozen=True):
@@ -179,6 +188,8 @@ class Acquired(Response, frozen=True):
     lease_id: str
     granted: bool
     limits: dict[str, LimitState]
+    burn_down_factor_permille: int
+    """For settling the lease: what Bedrock's throttling counts for each output token."""
 
 
 class AdjustBody(Request, frozen=True):

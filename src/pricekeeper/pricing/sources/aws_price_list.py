@@ -23,7 +23,8 @@ import msgspec
 from pricekeeper.errors import PriceSourceError
 from pricekeeper.pricing.catalogue import Model
 from pricekeeper.pricing.prices import PriceTable, RateCard, Step, Variant, usd_price
-from pricekeeper.pricing.quotes import PriceList, Quote, Unmatched
+from pricekeeper.pricing.quotes import PriceList, Quote, RegionalQuote, Unmatched
+from pricekeeper.pricing.regions import region_mismatch
 from pricekeeper.pricing.sources.aws_meters import Meter, read_usage_type
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class AwsOffers:
             for sku, product in offer.products.items():
                 if product.attributes.region_code == region:
                     self._add(product.attributes, offer.terms.on_demand.get(sku, {}))
+        self._region = region
         self.source = f"{SOURCE}-{region}-{published}"
 
     def quote(self, model: Model, day: date) -> Quote:
@@ -163,7 +165,10 @@ class AwsOffers:
         if not {"input", "output"} <= default.keys():
             names = ", ".join(sorted(_names(model)))
             return Unmatched(f"no {model.ref.scope} input and output price under {names}")
-        return _table(model, levels)
+        table, mismatch = _table(model, levels), region_mismatch(model, self._region)
+        if mismatch is None or isinstance(table, Unmatched):
+            return table
+        return RegionalQuote(table, mismatch)
 
     def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
         """The names of the list that are no configured model's."""
@@ -203,7 +208,7 @@ def _names(model: Model) -> frozenset[str]:
     return model.price_list_names | {model.ref.base}
 
 
-def _table(model: Model, levels: dict[_Level, _Rates]) -> Quote:
+def _table(model: Model, levels: dict[_Level, _Rates]) -> PriceTable | Unmatched:
     """The table of these rates; the list's long-context prices get the file's threshold."""
     cards: dict[str, RateCard] = {}
     for variant in Variant:

@@ -6,7 +6,12 @@ request should pay. It runs in a thread, because the package is synchronous.
 The package finds models by substring, and falls back to other providers' own APIs; both would
 be guesses here. So a model of its list is taken only if its id, read by our rules, is the
 configured model at the configured rate, give or take a release date that only one of the
-two states. It knows no regions, hence nothing of GovCloud, and no tiers or batch.
+two states. It knows no tiers and no batch.
+
+It knows no regions either: what it lists are the prices of the United States. So a model whose id
+has a geographic prefix, ``global.`` or the region of an ARN, or which the list itself has under
+``regional.``, is quoted as a `RegionalQuote`, which is shown and never written. Of other models
+only gaps of the deployment file are filled (`pricekeeper.pricing.regions`).
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ from pricekeeper.pricing.prices import (
     Step,
     usd_price,
 )
-from pricekeeper.pricing.quotes import PriceList, Quote, Unmatched
+from pricekeeper.pricing.quotes import PriceList, Quote, RegionalQuote, Unmatched
+from pricekeeper.pricing.regions import regional_reason
 
 SOURCE: Final = "genai-prices"
 
@@ -102,7 +108,13 @@ class GenaiPriceList:
             told = ", ".join(sorted(listed.id for listed in found))
             return Unmatched(f"several could be it: {told}" if found else "not in the list")
         noon = datetime(day.year, day.month, day.day, _NOON_HOUR, tzinfo=UTC)
-        return _table(found[0].get_prices(noon))
+        table = _table(found[0].get_prices(noon))
+        reason = regional_reason(model)
+        if reason is None and found[0].id.startswith(_REGIONAL):
+            reason = "the source lists it with regional prices"
+        if reason is None or isinstance(table, Unmatched):
+            return table
+        return RegionalQuote(table, f"{reason}, and {SOURCE} does not know regions")
 
     def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
         """The ids of the list that no configured model matches."""
@@ -142,7 +154,7 @@ def _release(base: str) -> tuple[str, str | None, str]:
     return found["name"], found["date"], found["version"] or found["bare_version"] or _FIRST_VERSION
 
 
-def _table(prices: Any) -> Quote:
+def _table(prices: Any) -> PriceTable | Unmatched:
     """The package's prices, which are decimal dollars per million tokens, as ours."""
     stated = {component: getattr(prices, key, None) for component, key in _KEYS.items()}
     stated = {component: price for component, price in stated.items() if price is not None}

@@ -1,0 +1,146 @@
+"""What every account has spent since the first of its organisation's month, out of daily totals.
+
+The answer depends on the store and the time alone, so it is the same after a restart and in every
+process. A total only ever grows, and only on the days that may still be counted on; the other
+days of the month are read once and kept as one sum.
+
+Bounds: the sums of `SPENDERS_MAX` scopes and labels for each of two months. What further ones have
+spent is kept as one sum, under `REST`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from pricekeeper.clock import Clock
+from pricekeeper.metering.aggregator import days_open
+from pricekeeper.metering.counters import Account
+from pricekeeper.metering.days import date_of, day_of, org_day
+from pricekeeper.metering.items import markers_query, total_place
+from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.storage import Item, Store
+
+SPENDERS_MAX: Final = 20_000
+READ_KEYS_MAX: Final = 100
+
+_ZONE_WESTERNMOST: Final = "Etc/GMT+12"
+_MONTH_LENGTH: Final = len("202601")
+_ONE_DAY: Final = timedelta(days=1)
+
+_log = structlog.get_logger(__name__)
+
+
+class Spender(NamedTuple):
+    """Who spends on what: a scope (``ORG#...``) and a model label."""
+
+    scope_key: str
+    label: str
+
+
+REST: Final = Spender("", "")
+"""Stands for everybody beyond `SPENDERS_MAX`."""
+
+Sums = dict[Spender, int]
+
+
+def month_of(day: str) -> str:
+    """The month of a day, as ``yyyymm``."""
+    return day[:_MONTH_LENGTH]
+
+
+class MonthSpend:
+    """The pico-dollars of every spender by month, read from the store."""
+
+    def __init__(self, store: Store, clock: Clock, *, spenders_max: int = SPENDERS_MAX) -> None:
+        self._store = store
+        self._clock = clock
+        self._spenders_max = spenders_max
+        self._closed: dict[str, Sums] = {}
+        self._closed_days: set[str] = set()
+
+    async def read(self) -> Mapping[str, Sums]:
+        """The sums by month: of the months that are the present one somewhere.
+
+        Reads the days that may have changed, and at first all days of these months.
+        """
+        now_ms = self._clock.now_ms()
+        open_days = set(days_open(now_ms, now_ms))
+        first_month = month_of(org_day(_ZONE_WESTERNMOST, now_ms))
+        self._forget_before(first_month)
+        found: dict[str, Sums] = {month: dict(sums) for month, sums in self._closed.items()}
+        for day in _days_between(f"{first_month}01", max(open_days)):
+            if day in self._closed_days:
+                continue
+            sums = await self._read_day(day)
+            if not sums and day in open_days:
+                continue
+            self._add(found.setdefault(month_of(day), {}), sums)
+            if day not in open_days:
+                self._add(self._closed.setdefault(month_of(day), {}), sums)
+                self._closed_days.add(day)
+        return found
+
+    def _forget_before(self, month: str) -> None:
+        self._closed = {one: sums for one, sums in self._closed.items() if one >= month}
+        self._closed_days = {day for day in self._closed_days if month_of(day) >= month}
+
+    async def _read_day(self, day: str) -> Sums:
+        sums: Sums = {}
+        after = ""
+        while True:  # ends with the partition: every page begins behind the one before
+            page = await self._store.query(markers_query(day, after=after))
+            # Two markers may name one account, if its shard count has changed.
+            spenders = list(dict.fromkeys(filter(None, map(_spender_of, page.items))))
+            for place in range(0, len(spenders), READ_KEYS_MAX):
+                await self._read_totals(day, spenders[place : place + READ_KEYS_MAX], sums)
+                await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
+            after = page.after
+            if not after:
+                return sums
+
+    async def _read_totals(self, day: str, spenders: list[Spender], sums: Sums) -> None:
+        places = [total_place(Account(*spender, day)) for spender in spenders]
+        for spender, item in zip(spenders, await self._store.batch_get(places), strict=True):
+            picos = _cost_picos(item)
+            if picos is None:
+                _log.warning("total_unreadable", scope=spender.scope_key, label=spender.label)
+                continue
+            if spender in sums or len(sums) < self._spenders_max:
+                sums[spender] = picos  # a later page may name it again, with the same total
+            else:
+                sums[REST] = sums.get(REST, 0) + picos
+
+    def _add(self, sums: Sums, more: Sums) -> None:
+        for spender, picos in more.items():
+            known = spender in sums or len(sums) < self._spenders_max
+            place = spender if known else REST
+            sums[place] = sums.get(place, 0) + picos
+
+
+def _spender_of(marker: Item) -> Spender | None:
+    scope_key, label = marker.get("scope_key"), marker.get("label")
+    if isinstance(scope_key, str) and isinstance(label, str):
+        return Spender(scope_key, label)
+    return None
+
+
+def _cost_picos(item: Mapping[str, Any] | None) -> int | None:
+    """What a total says; ``None`` if it can't be made out. Nothing was aggregated yet: 0."""
+    if item is None:
+        return 0
+    picos, micros = item.get("cost_usd_picos"), item.get("cost_usd_micros")
+    if isinstance(picos, int):
+        return picos
+    return micros * PICOS_PER_MICRO if isinstance(micros, int) else None
+
+
+def _days_between(first: str, last: str) -> Iterator[str]:
+    shown, end = date_of(first), date_of(last)
+    while shown <= end:  # at most two months
+        yield day_of(shown)
+        shown += _ONE_DAY

@@ -1,0 +1,255 @@
+"""Dollars in the metrics, by name: over a socket on each store, and bounds on a manual clock."""
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
+from pricekeeper.bootstrap import Services, open_services
+from pricekeeper.clock import ManualClock
+from pricekeeper.http.election import Election
+from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.spend import Owner, Series, SpendMetric, name_series, printable
+from pricekeeper.metering import Usage
+from pricekeeper.metering.spend import Spender
+from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.tenants import Policy
+from pricekeeper.values import parse_app_id, parse_org_id
+from scraping import until
+from serving import running_server
+
+NAME = "pricekeeper_spend_usd_total"
+DAY_MS = 86_400_000
+HOSTILE = r'Acme"} 1 \n# HELP evil \ evil{a="b"} 2'
+Dollars = dict[tuple[str, str, str], float]
+
+
+def read_dollars(text: str) -> Dollars:
+    """The lines by organisation, app and label, as Prometheus reads them; no empty ones."""
+    return {
+        (sample.labels["org"], sample.labels["app"], sample.labels["label"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == NAME and sample.value
+    }
+
+
+def scrape(api: Api) -> Dollars:
+    reply = api.call("GET", "/metrics", token=METRICS_TOKEN)
+    assert reply.status == 200
+    return read_dollars(reply.data.decode())
+
+
+@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite-file":
+        return f"sqlite:///{tmp_path}/store.db"
+    endpoint = request.getfixturevalue("dynamodb_local")
+    return f"dynamodb://us-east-1?prefix=http-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_dollars_by_name_are_the_same_after_a_restart(
+    tmp_path: Path, store: str, workers: int
+) -> None:
+    """What was counted before a kill is there at once, from the totals, and grows from there."""
+    environment = {**ENVIRONMENT, "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "1"}
+    arguments = ("--workers", str(workers)) if workers > 1 else ()
+    options: dict[str, Any] = {"environment": environment, "store": store}
+    with running_server(tmp_path, *arguments, **options) as server:
+        api = Api(server.url)
+        tenant = Tenant(api).register()
+        twin = Tenant(api).register()
+        hostile = Tenant(api).register()
+        named = {**ORG, "org_name": HOSTILE, "quota_scope": "ORG"}
+        assert api.provision("PUT", hostile.org, named).status == 200
+        costs = {}
+        for one in (tenant, twin, hostile):
+            record = usage(output_tokens=700)
+            reply = api.call("POST", f"{one.app}/usage", record, token=one.app_token)
+            costs[one.org_id] = reply.json["cost_usd_micros"] / 1_000_000
+        expected = {
+            (f"Acme ({tenant.org_id})", "Web", "premium"): costs[tenant.org_id],
+            (f"Acme ({twin.org_id})", "Web", "premium"): costs[twin.org_id],
+            (HOSTILE, "", "premium"): costs[hostile.org_id],
+        }
+        until(lambda: scrape(api) == expected, lambda: (scrape(api), expected))
+        text = api.call("GET", "/metrics", token=METRICS_TOKEN).data.decode()
+        assert f"# TYPE {NAME} counter" in text
+        assert "evil" not in {family.name for family in text_string_to_metric_families(text)}
+        if workers == 1:
+            server.kill()
+    with running_server(tmp_path, *arguments, **options) as server:
+        api = Api(server.url)
+        until(lambda: scrape(api) == expected, lambda: (scrape(api), expected))
+        tenant.api = api
+        token = tenant.login(tenant.client_id)["access_token"]
+        reply = api.call("POST", f"{tenant.app}/usage", usage(output_tokens=700), token=token)
+        assert reply.status == 202
+        mine = (f"Acme ({tenant.org_id})", "Web", "premium")
+        expected[mine] *= 2
+        until(lambda: scrape(api) == pytest.approx(expected), lambda: (scrape(api), expected))
+
+
+@dataclass
+class Instance:
+    """A service's inside, on a clock that the test moves."""
+
+    clock: ManualClock
+    services: Services
+    metrics: Metrics
+
+    def metric(self, series_max: int = 1_000) -> SpendMetric:
+        return SpendMetric(self.services, self.metrics.spend, series_max=series_max)
+
+    def dollars(self) -> Dollars:
+        return read_dollars(self.metrics.exposition().decode())
+
+    async def org(self, name: str, **changes: Any) -> Policy:
+        settings = {**ORG, "org_name": name, "quota_scope": "ORG", "rate_limits": {}, **changes}
+        org_id = parse_org_id(str(uuid.uuid4()))
+        return (await self.services.provisioning.put_org(org_id, settings)).policy
+
+    async def app(self, org: Policy, app_id: str, name: str) -> Policy:
+        settings = {"app_name": name}
+        made = await self.services.provisioning.put_app(org.org_id, parse_app_id(app_id), settings)
+        return made.policy
+
+    async def spend(self, policy: Policy, dollars: int, label: str = "premium") -> None:
+        """Use a model for that many dollars, and have it aggregated."""
+        prices = self.services.prices.catalogue.model(label).default_pricing
+        assert prices.input is not None
+        for _ in range(dollars):
+            record = Usage(
+                request_id=str(uuid.uuid4()),
+                model_label=label,
+                input_tokens=-(-1_000_000_000_000 // prices.input),
+                output_tokens=0,
+            )
+            await self.services.metering.record(policy, record)
+        await self.services.aggregator.run_once()
+
+
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[Instance]:
+    clock = ManualClock(1_768_000_000_000)  # 9 January 2026, 23:06 in UTC
+    settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path / "data")
+    async with open_services(settings, clock=clock) as services:
+        yield Instance(clock, services, Metrics(services.meter))
+
+
+async def test_there_is_a_bound_and_the_rest_is_one_line(at: Instance) -> None:
+    """Those who spent the most have their own; nobody loses it to a newcomer; nothing is lost."""
+    metric = at.metric(series_max=2)
+    orgs = [await at.org(f"org {number}") for number in range(4)]
+    for number, org in enumerate(orgs):
+        await at.spend(org, number + 1)
+    await metric.refresh()
+    expected = {
+        ("org 3", "", "premium"): 4,
+        ("org 2", "", "premium"): 3,
+        ("other", "other", "other"): 3,
+    }
+    assert at.dollars() == pytest.approx(expected, rel=1e-5)
+
+    await at.spend(orgs[0], 10)
+    await metric.refresh()
+    expected["other", "other", "other"] = 13
+    assert at.dollars() == pytest.approx(expected, rel=1e-5)
+
+
+async def test_a_month_ends_where_the_organisation_is(at: Instance) -> None:
+    """Its line begins anew; the line of an organisation further west goes on."""
+    metric = at.metric()
+    east = await at.org("East", timezone="Pacific/Auckland")
+    west = await at.org("West", timezone="America/Los_Angeles")
+    at.clock.advance_ms(21 * DAY_MS)  # 30 January, 23:06
+    at.clock.advance_ms(14 * 3_600_000)  # 31 January, 13:06: February in Auckland
+    for org in (east, west):
+        await at.spend(org, 2)
+    await metric.refresh()
+    assert at.dollars() == pytest.approx(
+        {("East", "", "premium"): 2, ("West", "", "premium"): 2}, rel=1e-5
+    )
+    at.clock.advance_ms(DAY_MS)
+    await at.spend(east, 1)
+    await metric.refresh()
+    assert at.dollars() == pytest.approx({("East", "", "premium"): 3}, rel=1e-5)
+
+
+async def test_a_new_name_takes_the_line_over(at: Instance) -> None:
+    """Within ten minutes; the line of the old name is empty then, so that sums stay right."""
+    metric = at.metric()
+    org = await at.org("Before")
+    await at.spend(org, 2)
+    await metric.refresh()
+    await at.services.provisioning.put_org(
+        org.org_id, {**ORG, "org_name": "After", "quota_scope": "ORG"}
+    )
+    at.clock.advance_ms(600_000)
+    await metric.refresh()
+    assert at.dollars() == pytest.approx({("After", "", "premium"): 2}, rel=1e-5)
+
+
+async def test_who_was_deleted_has_its_ids(at: Instance) -> None:
+    """The money was spent."""
+    org = await at.org("Gone", quota_scope="APP")
+    app = await at.app(org, "web", "Web")
+    await at.spend(app, 2)
+    await at.services.tenants.delete_org(org.org_id)
+    await at.metric().refresh()
+    assert at.dollars() == pytest.approx({(str(org.org_id), "web", "premium"): 2}, rel=1e-5)
+
+
+async def test_a_store_that_does_not_answer_changes_nothing(at: Instance) -> None:
+    """What was shown stays, and the next refresh goes on."""
+    metric, org = at.metric(), await at.org("Acme")
+    await at.spend(org, 2)
+    await metric.refresh()
+    await at.services.store.close()
+    await metric.refresh()
+    assert at.dollars() == pytest.approx({("Acme", "", "premium"): 2}, rel=1e-5)
+
+
+def test_names_are_unmistakable() -> None:
+    """Equal names have their ids; so has a name that looks like that, or like the rest."""
+    owners = {
+        "ORG#1#APP#a": Owner("Acme", "Web", "UTC"),
+        "ORG#1#APP#b": Owner("Acme", "Web", "UTC"),
+        "ORG#1#APP#c": Owner("Acme", "Chat (b)", "UTC"),
+        "ORG#2": Owner("Acme", None, "UTC"),
+        "ORG#3": Owner("Acme (2)", None, "UTC"),
+        "ORG#4": Owner("other", None, "UTC"),
+        "ORG#5#APP#a": Owner("Beta", "Web", "UTC"),
+    }
+    lines = name_series(owners, [Spender(scope_key, "premium") for scope_key in owners])
+    assert list(lines.values()) == [
+        Series("Acme (1)", "Web (a)", "premium"),
+        Series("Acme (1)", "Web (b)", "premium"),
+        Series("Acme (1)", "Chat (b) (c)", "premium"),
+        Series("Acme (2)", "", "premium"),
+        Series("Acme (2) (3)", "", "premium"),
+        Series("other (4)", "", "premium"),
+        Series("Beta", "Web", "premium"),
+    ]
+
+
+def test_what_can_not_be_printed_is_replaced() -> None:
+    """Letters of every script stay."""
+    assert printable("Größe 株式会社") == "Größe 株式会社"
+    assert printable("a\nb\x1b[0m\u2028\ud800") == "a\ufffdb\ufffd[0m\ufffd\ufffd"
+
+
+def test_one_worker_of_several_is_elected(tmp_path: Path) -> None:
+    """Until it ends; then another one is."""
+    with Election(tmp_path, "spend") as second:
+        with Election(tmp_path, "spend") as first:
+            assert (first.is_elected(), second.is_elected()) == (True, False)
+            assert first.is_elected()
+        assert second.is_elected()
+    assert Election(None, "spend").is_elected()
