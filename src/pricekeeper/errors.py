@@ -28,6 +28,7 @@
         ├── InvalidOperationError      the caller's mistake: the store's rules refuse it
         │   └── TokenReusedError       a transaction token came back with other operations
         ├── StoreMisconfiguredError    a missing table or permission: retrying can't help
+        ├── UnreadableItemError        a stored item has no meaning: its owner alone is concerned
         ├── StoreUnavailableError      not applied; trying again later may work
         │   ├── ThrottledError         the store asked us to slow down, to the end
         │   ├── ContendedError         other writers kept winning, to the end
@@ -378,6 +379,16 @@ class StoreMisconfiguredError(StoreError):
     """A table, a permission or an account is not as it must be; an operator has to act."""
 
     code = "STORE_MISCONFIGURED"
+
+
+class UnreadableItemError(StoreError):
+    """A stored item lacks an attribute, or holds one of another type than it must have.
+
+    The message names the item and the attribute, and never quotes a value: it may be a secret.
+    Whoever reads many items leaves out this one and goes on with the others.
+    """
+
+    code = "ITEM_UNREADABLE"
 
 
 class StoreUnavailableError(StoreError):

@@ -42,6 +42,7 @@ from pricekeeper.errors import (
     ReasonCode,
     StoreError,
     TransactionCancelledError,
+    UnreadableItemError,
 )
 from pricekeeper.storage import ITEM_EXISTS, Item, Key, Remove, Set, Store, Update, Write, attr
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
@@ -201,7 +202,10 @@ class Credentials:
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
         key = items.retrieval_key(Secret(token))
-        claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
+        try:
+            claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
+        except UnreadableItemError:  # it has been reported, and claims nothing
+            claimable = None
         if claimable is None:
             raise self._not_claimable("unknown, expired or used")
         return Claim(key, claimable)

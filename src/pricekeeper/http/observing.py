@@ -46,8 +46,13 @@ class Observer:
 
     def aggregated(self, report: AggregationReport) -> None:
         """Note an aggregator run: what it has caught up with, or knows that another one has."""
-        if report.failed:
-            _log.warning("aggregation_incomplete", failed=report.failed, errors=report.errors)
+        if report.failed or report.unreadable:
+            _log.warning(
+                "aggregation_incomplete",
+                failed=report.failed,
+                unreadable=report.unreadable,
+                errors=report.errors,
+            )
         if not report.failed and not report.skipped:
             self._caught_up_at_ms = report.began_at_ms
         elif report.since_last_ms is not None:

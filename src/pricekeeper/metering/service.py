@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,6 +31,7 @@ from pricekeeper.errors import (
     PriceKeeperError,
     RequestIdReusedError,
     StoreError,
+    UnreadableItemError,
 )
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.combining import Counted, Settled, Submission
@@ -209,6 +210,15 @@ class Metering:
         sums = await self._shared_sums.totals(scope_key, day)
         return {label: sums.get(label, nothing) for label in map(ModelLabel, labels)}
 
+    async def sums_instead(
+        self, unreadable: Mapping[Account, UnreadableItemError]
+    ) -> Mapping[Account, Total]:
+        """The sums of the shards, now, of accounts whose totals can't be read.
+
+        Raises `UnreadableItemError` if one of them can't be summed either.
+        """
+        return (await self._reader.sums_instead(unreadable)).require_all()
+
     async def org_totals(
         self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool = False
     ) -> OrgTotals:
@@ -330,8 +340,12 @@ class Metering:
             item = items[body.request_id]
             if item is None:
                 continue
+            try:
+                receipt = receipt_from(item)
+            except UnreadableItemError as error:  # whether it was counted, nobody can tell
+                answers[place] = Refused(body.request_id, error)
+                continue
             self.meter.duplicates += 1
-            receipt = receipt_from(item)
             if receipt.fingerprint == body.fingerprint:
                 answers[place] = await self._answered_from(
                     receipt, body.request_id, Outcome.DUPLICATE
@@ -379,10 +393,10 @@ class Metering:
         self._stale = set()
         asked_at_ms = self._clock.monotonic_ms()
         try:
-            totals = await self._reader.aggregated(accounts, consistent=False)
+            readings = await self._reader.aggregated(accounts, consistent=False)
         except StoreError:
             return  # answers go without, or with an older one; the next record asks again
-        for account, total in totals.items():
+        for account, total in readings.totals.items():
             self._running.rebase(account, total, asked_at_ms)
 
 

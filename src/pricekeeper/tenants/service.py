@@ -13,6 +13,7 @@ any later call can finish.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
+    ITEM_EXISTS,
     Action,
     Check,
     Condition,
@@ -117,9 +119,12 @@ class Tenants:
                 if await self._create(client, item, ITEM_ABSENT, [listed], enrolment):
                     return Saved(created=True, policy=items.policy_of(client, item, item))
             else:
-                shard_count = items.org_settings(current).agg_shard_count
+                # Of what is there, only this has to be readable: the rest is being replaced.
+                shard_count = items.shard_count_of(current)
                 settings = parse_org_settings(body, self._labels, shard_count)
                 if updated := await self._update(client, settings, items.life_of(current)):
+                    if items.INCARNATION not in current:
+                        await self._list_imported(client)
                     return Saved(created=False, policy=items.policy_of(client, updated, updated))
         return await self._gave_way(client)
 
@@ -261,6 +266,17 @@ class Tenants:
             finally:
                 self._cache.forget(client)
         raise ContendedError(f"{client.client_id}: others kept ending its tokens")
+
+    async def _list_imported(self, client: Client) -> None:
+        """See to it that an organisation which was not created here is in the list of all.
+
+        If it is deleted meanwhile, or the reply is lost, nothing has to be done: the list is read
+        together with the items, and the next update does this again.
+        """
+        index = items.index_key(client)
+        stands = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
+        with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
+            await self._store.transact([stands, Put(CONFIG, {"PK": index.pk, "SK": index.sk})])
 
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         """The item of the organisation, and the app's if the client is one."""
