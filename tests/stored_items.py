@@ -1,4 +1,4 @@
-"""Items as the schema document writes them, attribute by attribute, and items that make no sense."""
+"""Items as the schema document writes them, attribute by attribute, and what makes no sense."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -132,9 +132,7 @@ def test_a_total_alone_is_what_was_spent(imported: Imported) -> None:
 def test_a_spent_total_ends_the_model(imported: Imported) -> None:
     """Fifty of fifty dollars: the next one is recommended."""
     day = written.today()
-    imported.write(
-        written.daily_total(imported.scope, "premium", day, cost_usd_micros=50_000_000)
-    )
+    imported.write(written.daily_total(imported.scope, "premium", day, cost_usd_micros=50_000_000))
     answer = imported.select()
     assert answer["recommended_model"]["label"] == "standard"
     assert answer["recommended_model"]["reason"] == "QUOTA_EXCEEDED"

@@ -83,9 +83,7 @@ TOTALS: Final = (
         "DynamoDB capacity consumed, by table.",
         ("table", "kind"),
     ),
-    Family(
-        "pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)
-    ),
+    Family("pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)),
     Family("pricekeeper_store_swept", "Expired rows removed from SQLite."),
     Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",)),
 )
@@ -99,7 +97,7 @@ LAG: Final = Family(
 )
 QUOTA: Final = Family(
     "pricekeeper_quota_used_ratio",
-    "Spend against the day's quota, by scope and label, as of the last selection.",
+    "Spend against the day's quota, by scope and label, as of the last record or selection.",
     ("scope", "label"),
 )
 SECRETS: Final = Family(

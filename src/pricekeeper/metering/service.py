@@ -39,6 +39,7 @@ from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import date_of, org_day
 from pricekeeper.metering.items import RETENTION_DAYS, receipt_place
+from pricekeeper.metering.quota_uses import QuotaUses
 from pricekeeper.metering.receipt import Receipt, receipt_from, unsigned_receipt
 from pricekeeper.metering.running import RunningTotals
 from pricekeeper.metering.shared_sums import SharedSums
@@ -119,6 +120,7 @@ class Metering:
         self._reader = TotalsReader(store, clock)
         self._shared_sums = SharedSums(self._reader, clock)
         self._running = RunningTotals()
+        self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
         self._committer = Committer(
             store,
@@ -143,7 +145,9 @@ class Metering:
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
             await self._admission.take(policy.org_id)
-            return await self._recorded(prepared, await self._submit(prepared))
+            recorded = await self._recorded(prepared, await self._submit(prepared))
+            self._note_quota_use(policy, recorded)
+            return recorded
         (answer,) = await self._look_up(policy, [(usage, prepared)])
         if isinstance(answer, Refused):
             raise answer.error
@@ -185,10 +189,13 @@ class Metering:
         ]
         looked_up = iter(await self._look_up(policy, refused))
         done = iter(futures)
-        return [
+        answers = [
             await self._answer(one, next(done)) if isinstance(one, Submission) else next(looked_up)
             for one in prepared
         ]
+        for answer in answers:
+            self._note_quota_use(policy, answer)
+        return answers
 
     async def totals(
         self, scope_key: str, labels: Iterable[str], day: str, *, live: bool = False
@@ -353,6 +360,19 @@ class Metering:
             else:
                 answers[place] = Refused(body.request_id, RequestIdReusedError(body.request_id))
         return answers
+
+    def _note_quota_use(self, policy: Policy, answer: Recorded | Refused) -> None:
+        """Let the metrics know how much of its quota a record has brought its scope to."""
+        if isinstance(answer, Refused) or answer.daily_total is None:
+            return
+        receipt = answer.receipt
+        if receipt.scope_key == policy.scope_key:  # else it was counted under another quota scope
+            self.quota_uses.note_estimate(
+                policy,
+                ModelLabel(receipt.model_label),
+                receipt.org_day,
+                answer.daily_total.cost_usd_micros,
+            )
 
     def _counted(self, counted: Counted, counters: Counters) -> None:
         self._shared_sums.note_counted(counted.account.scope_key)

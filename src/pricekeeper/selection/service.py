@@ -210,6 +210,8 @@ class Selection:
             live=live,
         )
         self.meter.decided(decision)
+        for use in choice.quotas:
+            self._metering.quota_uses.note_sum(policy, use.label, moment.day, use.spend_usd_micros)
         before = self._cache.last(policy.client)
         if self._cache.keep(decision, reading):
             _log_change(before, decision)

@@ -103,6 +103,8 @@ class Tenants:
         self._clock = clock
         self._labels = frozenset(labels)
         self._cache = PolicyCache(clock, policies_max)
+        self.clients_deleted = 0
+        """Organisations and apps that this instance has ended, with everything issued to them."""
 
     async def put_org(
         self, org_id: OrgId, body: Mapping[str, Any], enrolment: Enrolment | None = None
@@ -214,7 +216,8 @@ class Tenants:
         client = Client(org_id)
         org = await self._store.get(CONFIG, items.config_key(client))
         ended = org is not None and await self._end_org(client, items.life_of(org))
-        await sweep_apps(self._store, client)
+        self.clients_deleted += ended
+        self.clients_deleted += await sweep_apps(self._store, client)
         if not ended:
             raise NotFoundError(client.client_id)
 
@@ -233,6 +236,7 @@ class Tenants:
                 raise
         finally:
             self._cache.forget(client)
+        self.clients_deleted += 1
 
     async def end_tokens_issued_before_now(
         self, org_id: OrgId, app_id: AppId | None = None, *, also: Sequence[Action] = ()

@@ -65,7 +65,7 @@ def test_an_integer_in_any_spelling(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["5.5", "1E-3", "NaN", "Infinity", "five", ""])
 def test_a_fraction_is_never_cut_off(text: str) -> None:
-    """It was not written by us, and rounding it would be a wrong sum: it is no number to anybody."""
+    """It was not written by us, and rounding it would be a wrong sum: it is no number at all."""
     assert isinstance(decode({"N": text}), Foreign)
 
 
