@@ -34,6 +34,7 @@ def on_store(location: str, work: Callable[[Store], Awaitable[_Result]]) -> _Res
             return await work(store)
         finally:
             await store.close()
+            await asyncio.sleep(0)  # a turn of the loop, in which its connections are closed
 
     return asyncio.run(run())
 

@@ -1,8 +1,7 @@
-"""A stored item that makes no sense concerns its own account, and is reported: over a socket, on
-both stores.
+"""A stored item that makes no sense concerns its own account, and is reported.
 
-Each test damages what is stored for one tenant, and looks at that tenant and at its neighbour, who
-has spent three times its quota and has to be told so.
+Over a socket, on both stores. Each test damages what is stored for one tenant, and looks at that
+tenant and at its neighbour, who has spent three times its quota and has to be told so.
 """
 
 import hashlib

@@ -83,7 +83,7 @@ async def _one_day(call: Call, policy: Policy, day: date) -> Answer:
     return cached(call, answer, max_age, _lag(call, as_of_ms))
 
 
-def _lag(call: Call, as_of_ms: int) -> Sequence[tuple[bytes, bytes]]:
+def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
     """The header that says how old the oldest part of an answer is."""
     lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000
     return ((b"x-data-lag-secs", b"%d" % lag_secs),)

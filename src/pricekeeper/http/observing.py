@@ -60,8 +60,8 @@ class Observer:
     async def read_lag(self) -> None:
         """Learn from the store how far the totals are, where this instance runs the aggregator.
 
-        A restart changes nothing about that. If it can't be read, the lag grows from now on, so that
-        an alarm comes late and not never, until a run knows better.
+        A restart changes nothing about that. If it can't be read, the lag grows from now on until a
+        run knows better, so that an alarm comes late and not never.
         """
         if not self._services.settings.aggregator_interval_secs:
             return

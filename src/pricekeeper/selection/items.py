@@ -9,8 +9,8 @@
   that is deleted and created again on the same day has no override. ``override_version`` counts
   the commands that set and cleared it, and stays when it is cleared.
 
-An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override of its label, in the
-place where we have a fallback; whatever life its client is in, since it names none.
+An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override of its label, in
+the place where we have a fallback; whatever life its client is in, since it names none.
 
 Neither write touches the other's attributes, so an override and a flip that race both survive.
 The day is in the key: the next day starts without either.

@@ -104,7 +104,7 @@ class Slots(msgspec.Struct, frozen=True):
     held: tuple[Session, ...]
     """What is in them, alive or not. The store leaves out expired ones."""
     unreadable: frozenset[int] = frozenset()
-    """Slots that nobody can read. Whether a session lives there is not known, so none is put there."""
+    """Slots that can't be read. Whether a session lives there is not known: none is put there."""
 
     @property
     def live(self) -> tuple[Session, ...]:

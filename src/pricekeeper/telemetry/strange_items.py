@@ -8,10 +8,12 @@ to report.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 import structlog
+
+LATEST_MAX: Final = 10
 
 _log = structlog.get_logger(__name__)
 
@@ -21,10 +23,13 @@ class StrangeItems:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.latest: deque[str] = deque(maxlen=LATEST_MAX)
+        """The last few, in words: for a command that has to name them."""
 
     def note(self, table: str, key: str, reason: str) -> None:
         """Report one reading of one item. The reason never quotes a value: it may be a secret."""
         self.counts[table] += 1
+        self.latest.append(f"{table} {key}: {reason}")
         _log.warning("stored_item_strange", table=table, key=key, reason=reason)
 
 

@@ -5,9 +5,10 @@ conditional write that is refused consumes write units by the size of the item, 
 there or the one that was to be written, whichever is larger, and one unit at least. A transaction
 that a condition cancels has prepared each of its operations: two units for each KB of each.
 
-What an update would have made of an item is not known here. It is taken as large as the item that is
-there, or as what the request carries if there is none. What a transaction would have met is known
-only where a condition failed. Conflicts and throttles are not counted: nothing says what they cost.
+What an update would have made of an item is not known here. It is taken as large as the item that
+is there, or as what the request carries if there is none. What a transaction would have met is
+known only where a condition failed. Conflicts and throttles are not counted: nothing says what they
+cost.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _item_bytes(attributes: Attributes) -> int:
 
 
 def _bytes(attribute: Attribute) -> int:
-    """The size of a value as DynamoDB counts it; a number has two digits in a byte, and one more."""
+    """The size of a value as DynamoDB counts it: two digits in a byte, and one byte more."""
     for kind, content in attribute.items():
         match kind:
             case "S":
