@@ -314,6 +314,15 @@ def test_a_hash_that_is_none_opens_nothing(world: World) -> None:
     assert world.api.call("POST", "/auth/token", body).status == 401
     world.neighbour.login(world.neighbour.client_id)
 
+    rotate = f"{victim.app}/credentials/rotate"
+    for grace_period_hours in (1, 0):
+        grace_body = {"grace_period_hours": grace_period_hours}
+        token = world.api.provision("POST", rotate, grace_body).json["secret_retrieval"]["token"]
+        claimed = world.api.call("POST", "/api/v1/credentials/claim", {"token": token})
+        assert claimed.status == 200, claimed.data
+        victim.secrets[victim.client_id] = claimed.json["client_secret"]
+        victim.login(victim.client_id)
+
 
 def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None:
     """Logins take the others, and lists show them; a token of such a slot is not believed."""
@@ -355,7 +364,8 @@ def test_a_bucket_that_can_not_be_read(world: World) -> None:
         path = f"{tenant.app}/limits/acquire"
         return world.api.call("POST", path, body, token=tenant.app_token).status
 
-    assert acquire(victim, "premium") == 503
+    for _ in range(2):
+        assert acquire(victim, "premium") == 503
     assert acquire(victim, "standard") == 200
     assert acquire(world.neighbour, "premium") == 200
     world.check_reported(RATE_BUCKETS, before, entity)

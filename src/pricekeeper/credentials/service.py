@@ -183,7 +183,8 @@ class Credentials:
         for _ in range(ATTEMPTS_MAX):
             item = (await self._tenants.record(client)).item
             key, retrieval, now_epoch = self._new_retrieval()
-            claimable = Claimable(client, grace_period_hours, item.get(items.SECRET_HASH))
+            replaced = items.held(item, now_epoch).current
+            claimable = Claimable(client, grace_period_hours, replaced)
             if await self._make_claimable(key, claimable, item, now_epoch):
                 self.meter.retrievals_issued += 1
                 _log.info("secret_rotation_begun", client_id=client.client_id)
