@@ -35,6 +35,7 @@
         │   ├── StoreReplacedError     the database file was removed or replaced while it was open
         │   ├── StoreDamagedError      the database file is damaged
         │   └── StoreReadOnlyError     the database file can be read and not written
+        ├── UnreadableItemError        a stored item has no meaning: its owner alone is concerned
         ├── StoreUnavailableError      not applied; trying again later may work
         │   ├── StoreFullError         there is no room left on the disk
         │   ├── ThrottledError         the store asked us to slow down, to the end
@@ -451,6 +452,16 @@ class StoreReadOnlyError(StoreMisconfiguredError):
     """The database file, or its file system, can be read and not written."""
 
     code = "STORE_READ_ONLY"
+
+
+class UnreadableItemError(StoreError):
+    """A stored item lacks an attribute, or holds one of another type than it must have.
+
+    The message names the item and the attribute, and never quotes a value: it may be a secret.
+    Whoever reads many items leaves out this one and goes on with the others.
+    """
+
+    code = "ITEM_UNREADABLE"
 
 
 class StoreUnavailableError(StoreError):

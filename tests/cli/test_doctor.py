@@ -25,7 +25,7 @@ from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.metering.items import checkpoint_update
 from pricekeeper.settings import SqliteLocation, read_settings
-from pricekeeper.storage import Set, Update, open_store
+from pricekeeper.storage import Put, Set, Update, open_store
 from pricekeeper.storage.sqlite.moments import Moments, write_moments
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, config_key
@@ -57,6 +57,23 @@ def test_a_healthy_deployment(healthy: Cli) -> None:
     code, found = levels(healthy)
     assert (code, set(found.values())) == (0, {"OK"})
     assert "all is well" in healthy("doctor").out
+
+
+def test_a_client_that_can_not_be_read(healthy: Cli) -> None:
+    """The others are looked at, and the count says where it is."""
+    org_id, lost = (parse_org_id(str(uuid.uuid4())) for _ in range(2))
+
+    async def spoil() -> None:
+        location = SqliteLocation(str(healthy.folder / "demo.db"))
+        store = await open_store(location, clock=SystemClock())
+        for one in (org_id, lost):
+            await store.put(Put(CONFIG, {"PK": "ORGS", "SK": one}))
+        await store.put(Put(CONFIG, {"PK": f"ORG#{lost}", "SK": "ORG", "org_name": 5}))
+        await store.close()
+
+    asyncio.run(spoil())
+    code, found = levels(healthy)
+    assert (code, found["stored items"], found["client secrets"]) == (0, "WARN", "OK")
 
 
 def test_before_the_first_start(cli: Cli) -> None:

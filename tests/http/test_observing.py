@@ -17,8 +17,7 @@ from pricekeeper.http import metrics as metrics_module
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.observing import Observer
-from pricekeeper.metering import AggregationReport, Usage
-from pricekeeper.selection import meter as meter_module
+from pricekeeper.metering import AggregationReport, Usage, quota_uses
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.storage import Put
 from pricekeeper.storage.sqlite.store import SqliteStore
@@ -49,8 +48,8 @@ class Instance:
         settings = {**ORG, "quota_scope": "ORG"}
         return (await self.services.provisioning.put_org(org_id, settings)).policy
 
-    async def spend(self, policy: Policy, input_tokens: int) -> None:
-        """Use the premium model, and have that noticed."""
+    async def report(self, policy: Policy, input_tokens: int) -> None:
+        """Use the premium model."""
         record = Usage(
             request_id=str(uuid.uuid4()),
             model_label="premium",
@@ -58,7 +57,19 @@ class Instance:
             output_tokens=0,
         )
         await self.services.metering.record(policy, record)
+
+    async def spend(self, policy: Policy, input_tokens: int) -> None:
+        """Use the premium model, and have that noticed."""
+        await self.report(policy, input_tokens)
         await self.services.selection.assess(policy, force_check=True)
+
+    async def restarted(self) -> "Instance":
+        """Start another observer on the same store, as the next process would."""
+        limits = ApiLimits(self.services.limiter, {})
+        metrics = Metrics(self.services.meter)
+        observer = Observer(self.services, metrics, self.supervisor, limits)
+        await observer.read_lag()
+        return Instance(self.clock, self.services, self.supervisor, observer)
 
 
 @pytest.fixture
@@ -69,6 +80,7 @@ async def at(tmp_path: Path) -> AsyncIterator[Instance]:
         supervisor = Supervisor(clock)
         limits = ApiLimits(services.limiter, {})
         observer = Observer(services, Metrics(services.meter), supervisor, limits)
+        await observer.read_lag()
         yield Instance(clock, services, supervisor, observer)
         await supervisor.close()
 
@@ -98,6 +110,18 @@ async def test_a_run_that_fails_does_not_end_the_lag(
     assert at.scrape()[LAG] == 600
 
 
+async def test_a_restart_does_not_end_the_lag(at: Instance) -> None:
+    """The store knows when the last complete run began, and since when a first one is awaited."""
+    at.clock.advance_ms(60_000)
+    assert (await at.restarted()).scrape()[LAG] == 60
+    await at.services.aggregator.run_once()
+    at.clock.advance_ms(30_000)
+    again = await at.restarted()
+    assert again.scrape()[LAG] == 30
+    at.clock.advance_ms(5_000)
+    assert again.scrape()[LAG] == 35
+
+
 async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path: Path) -> None:
     """Neither zero, which would be a promise, nor more, which would be an alarm."""
     settings = Settings(
@@ -121,9 +145,48 @@ async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> No
     assert 0 < at.scrape()[name] < 1
 
 
+async def test_a_quota_that_is_used_is_not_forgotten_by_an_older_total(at: Instance) -> None:
+    """What was summed or counted stands: an override, or a total of before, takes nothing back."""
+    policy = await at.org()
+    name = f'pricekeeper_quota_used_ratio{{label="premium",scope="ORG#{policy.org_id}"}}'
+    await at.spend(policy, input_tokens=400_000)
+    used = at.scrape()[name]
+    assert used > 1
+    await at.services.selection.set_override(policy, "premium")
+    await at.services.selection.assess(policy)
+    assert at.scrape()[name] == used
+    at.clock.advance_ms(10_000)
+    await at.services.selection.assess(policy)
+    assert at.scrape()[name] == used
+
+
+async def test_an_app_that_only_reports_has_its_quotas_shown(at: Instance) -> None:
+    """A record tells how much of a quota is used; so does the next one, and so does a batch."""
+    policy = await at.org()
+    name = f'pricekeeper_quota_used_ratio{{label="premium",scope="ORG#{policy.org_id}"}}'
+    await at.report(policy, input_tokens=10_000)
+    first = at.scrape()[name]
+    assert 0 < first < 1
+    await at.report(policy, input_tokens=10_000)
+    assert at.scrape()[name] == pytest.approx(2 * first)
+    batch = [
+        Usage(
+            request_id=str(uuid.uuid4()),
+            model_label="premium",
+            input_tokens=10_000,
+            output_tokens=0,
+        )
+        for _ in range(2)
+    ]
+    await at.services.metering.record_many(policy, batch)
+    assert at.scrape()[name] == pytest.approx(4 * first)
+    at.clock.advance_ms(DAY_MS)
+    assert at.scrape()[name] == 0
+
+
 async def test_only_so_many_scopes_are_shown(at: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first thousand: a line for each of a million tenants would help nobody."""
-    monkeypatch.setattr(meter_module, "SCOPES_MAX", 3)
+    monkeypatch.setattr(quota_uses, "SCOPES_MAX", 3)
     policies = [await at.org() for _ in range(5)]
     for policy in (*policies, policies[0]):
         await at.services.selection.assess(policy)

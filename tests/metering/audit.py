@@ -21,6 +21,7 @@ from pricekeeper.metering.items import (
     counters_from,
     markers_query,
     receipt_pk,
+    total_from,
     total_place,
 )
 from pricekeeper.storage import Item, Key, Store
@@ -122,7 +123,7 @@ async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Count
                 total, *shards = await store.batch_get(
                     [total_place(account), *counter_places(account, marker["shard_count"])]
                 )
-                counted = counters_from([total])
+                counted = total_from(total).counters
                 assert counted == counters_from(shards), f"{account}: total and shards differ"
                 if counted.requests:
                     found[account] = counted

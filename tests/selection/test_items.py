@@ -43,7 +43,7 @@ def test_every_write_makes_its_own_condition_false() -> None:
     assert guards_itself(items.flip_update(key, TO_STANDARD, NOW_MS, ENDS_MS))
     assert guards_itself(override(key, STANDARD, 0))
     assert guards_itself(override(key, STANDARD, 7))
-    assert guards_itself(items.clear_update(key, 7))
+    assert guards_itself(items.clear_update(key, {"override_version": 7}))
 
 
 async def test_what_is_written_is_what_is_read(store: Store, app: Client) -> None:
@@ -68,7 +68,7 @@ async def test_an_item_may_hold_one_without_the_other(store: Store, app: Client)
 
     item = await store.update(override(key, ECONOMY, 0))
     assert items.sticky_state(item) is None
-    item = await store.update(items.clear_update(key, 1))
+    item = await store.update(items.clear_update(key, {"override_version": 1}))
     assert (items.sticky_state(item), items.override(app, LIFE, item)) == (None, None)
 
 
@@ -101,7 +101,7 @@ async def test_a_command_that_arrives_late_is_refused(store: Store, app: Client)
     await store.update(override(key, PREMIUM, 0))
     with pytest.raises(ConditionFailedError):
         await store.update(late)
-    await store.update(items.clear_update(key, 1))
+    await store.update(items.clear_update(key, {"override_version": 1}))
 
     for stale in (late, override(key, ECONOMY, 1)):
         with pytest.raises(ConditionFailedError):

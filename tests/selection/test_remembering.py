@@ -7,7 +7,6 @@ import pytest
 
 from pricekeeper.pricing import PriceTable, RateCard
 from pricekeeper.pricing.items import StatedPrices, price_item
-from pricekeeper.selection import meter as selection_meter
 from pricekeeper.selection.fallback import Reason, Standing, StickyState, choose
 from pricekeeper.storage import Put
 from pricekeeper.storage.tables import PRICING_CACHE
@@ -118,23 +117,3 @@ async def test_the_prices_told_are_those_of_the_organisations_day(
 
     assert decision.prices is not None
     assert decision.prices.source == f"pricing-cache:{zone}"
-
-
-async def test_a_scope_that_is_shown_stays_up_to_date_when_no_more_fit(
-    world: World,
-    clock: SettableClock,
-    app: Client,
-    other_app: Client,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The bound is on how many scopes are shown, not on how often."""
-    monkeypatch.setattr(selection_meter, "SCOPES_MAX", 1)
-    one, other = policy(client=app), policy(client=other_app)
-    instance = world.instance()
-    await instance.select(one)
-    await instance.select(other)
-    clock.advance_ms(STALENESS_MS)
-    newest = await instance.select(one)
-
-    assert instance.meter.latest == {one.scope_key: newest}
-    assert instance.meter.latest[one.scope_key] is newest

@@ -76,10 +76,11 @@ def handler(event: object, context: object) -> dict[str, Any]:
     del event, context
     report = warm_aggregator().run_once()
     told: dict[str, Any] = msgspec.to_builtins(report)
-    if report.failed:
+    if report.failed or report.unreadable:
         log.error("aggregation_incomplete", **told)
+        behind = report.failed + report.unreadable
         raise StoreUnavailableError(
-            f"{report.failed} of {report.accounts} totals could not be brought up to date: "
+            f"{behind} of {report.accounts} totals could not be brought up to date: "
             + "; ".join(report.errors)
         )
     log.info("aggregation", **told)

@@ -10,6 +10,7 @@ import shutil
 import stat
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,7 @@ from pricekeeper.storage import (
     tables_without_expiry,
 )
 from pricekeeper.storage.tables import REVOKED_TOKENS
+from pricekeeper.telemetry import STRANGE_ITEMS
 from pricekeeper.tokens import KeyFile
 
 Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
@@ -239,8 +241,10 @@ async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check
             yield Check("tables", "OK", f"all {len(found)} are there")
             yield await _expiry(settings, clock)
             yield await _writable(store, clock)
+            before = Counter(STRANGE_ITEMS.counts)
             yield await _aggregation(store, clock)
             yield secrets_check(await stored_secrets(store, clock))
+            yield _stored_items(STRANGE_ITEMS.counts - before)
             yield _store_time(settings, clock)
     except PriceKeeperError as error:
         yield Check("store", "FAIL", str(error), "check where it is, permissions and credentials")
@@ -329,6 +333,16 @@ def secrets_check(ages: Ages) -> Check:
     """Whether clients' secrets are due for a rotation."""
     fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
     return Check("client secrets", "WARN" if ages.old else "OK", ages.told, fix if ages.old else "")
+
+
+def _stored_items(strange: Counter[str]) -> Check:
+    """Whether what was looked at, every client and the aggregator's mark, could be read."""
+    if not strange:
+        return Check("stored items", "OK", "every client and the aggregator's mark can be read")
+    count = strange.total()
+    named = list(STRANGE_ITEMS.latest)[-count:]
+    told = f"{count} can't be read: {'; '.join(named)}"
+    return Check("stored items", "WARN", told, "correct or remove each: it stops its client alone")
 
 
 def _store_file(path: str) -> Check:

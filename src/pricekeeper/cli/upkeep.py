@@ -37,6 +37,8 @@ async def aggregate(settings: Settings) -> Outcome:
     async with opened_store(settings) as store:
         report = await Aggregator(store, SystemClock()).run_once()
     heading = Text("aggregated", "bold green")
+    if report.unreadable:
+        heading = Text(f"{report.unreadable} accounts can't be read; the others are done", "yellow")
     if report.failed:
         heading = Text(f"{report.failed} totals could not be brought up to date", "bold red")
     lag = "unknown: the first run" if report.lag_ms is None else f"{report.lag_ms / 1000:.1f} s"
@@ -47,7 +49,7 @@ async def aggregate(settings: Settings) -> Outcome:
         "lag": lag,
         **{f"error {n}": Text(told, "red") for n, told in enumerate(report.errors, 1)},
     }
-    code = exits.FAILED if report.failed else exits.OK
+    code = exits.FAILED if report.failed or report.unreadable else exits.OK
     return Outcome(report, page(heading, facts(about)), code)
 
 

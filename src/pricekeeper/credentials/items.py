@@ -11,10 +11,12 @@ A retrieval token's key is its SHA-256: whoever reads the table can't claim anyt
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pricekeeper.credentials.secret import Secret
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import (
     ITEM_EXISTS,
     Action,
@@ -25,6 +27,7 @@ from pricekeeper.storage import (
     Put,
     Remove,
     Set,
+    TypedItem,
     Update,
     Write,
     attr,
@@ -69,9 +72,24 @@ class Claimable:
 
 
 def held(item: Item, now_epoch: int) -> Held:
-    """The hashes on a Config item that count now."""
-    in_grace = item.get(GRACE_ENDS_AT, 0) > now_epoch
-    return Held(item.get(SECRET_HASH), item.get(PREVIOUS_HASH) if in_grace else None)
+    """The hashes on a Config item that count now.
+
+    What is no hash opens nothing: it is reported, and the other one goes on.
+    """
+    typed = TypedItem(CONFIG, item)
+    ends_at_epoch = _readable_or_none(lambda: typed.whole(GRACE_ENDS_AT, None))
+    in_grace = ends_at_epoch is not None and ends_at_epoch > now_epoch
+    return Held(
+        _readable_or_none(lambda: typed.text(SECRET_HASH, None)),
+        _readable_or_none(lambda: typed.text(PREVIOUS_HASH, None)) if in_grace else None,
+    )
+
+
+def _readable_or_none(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except UnreadableItemError:
+        return None
 
 
 def retrieval_key(token: Secret) -> str:
@@ -101,11 +119,15 @@ def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
 
 def claimable_of(item: Item | None) -> Claimable | None:
     """What the token stands for; ``None`` if it is unknown, expired or used."""
-    if item is None or item.get("used") is not False:
+    if item is None:
         return None
-    app_id = item.get("app_id")
-    client = Client(OrgId(item["org_id"]), None if app_id is None else AppId(app_id))
-    return Claimable(client, item["grace_period_hours"], item.get("replaces_hash"))
+    typed = TypedItem(SECRET_RETRIEVAL_TOKENS, item)
+    if item.get("used") is not False:
+        return None
+    app_id = typed.text("app_id", None)
+    client = Client(OrgId(typed.text("org_id")), None if app_id is None else AppId(app_id))
+    grace_period_hours = typed.whole("grace_period_hours", 0, least=0)
+    return Claimable(client, grace_period_hours, typed.text("replaces_hash", None))
 
 
 def claim_operations(

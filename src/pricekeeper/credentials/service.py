@@ -41,6 +41,7 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     ReasonCode,
     TransactionCancelledError,
+    UnreadableItemError,
 )
 from pricekeeper.storage import ITEM_EXISTS, Item, Key, Set, Store, Update, Write
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
@@ -194,7 +195,8 @@ class Credentials:
         for _ in range(ATTEMPTS_MAX):
             item = (await self._tenants.record(client)).item
             key, retrieval, now_epoch = self._new_retrieval()
-            claimable = Claimable(client, grace_period_hours, item.get(items.SECRET_HASH))
+            replaced = items.held(item, now_epoch).current
+            claimable = Claimable(client, grace_period_hours, replaced)
             if await self._make_claimable(key, claimable, item, now_epoch):
                 self.meter.retrievals_issued += 1
                 _log.info("secret_rotation_begun", client_id=client.client_id)
@@ -213,7 +215,10 @@ class Credentials:
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
         key = items.retrieval_key(Secret(token))
-        claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
+        try:
+            claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
+        except UnreadableItemError:  # it has been reported, and claims nothing
+            claimable = None
         if claimable is None:
             raise self._not_claimable("unknown, expired or used")
         return Claim(key, claimable)

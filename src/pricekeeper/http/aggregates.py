@@ -15,14 +15,14 @@ from pricekeeper.http.operation import Access, Answer, Call, Operation, Paramete
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.runtime import quota_use
 from pricekeeper.http.wire import aggregates as wire
-from pricekeeper.metering import Total, org_day
+from pricekeeper.metering import Total, day_start_ms, org_day
+from pricekeeper.metering.days import day_of
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.values import ModelLabel
 
 DAYS_MAX: Final = 92
 DAYS_AT_ONCE: Final = 8
-APP_PAGES_MAX: Final = 10
 PAST_DAY_SECS: Final = 300
 
 _ORG: Final = "/api/v1/orgs/{org_id}"
@@ -60,38 +60,48 @@ async def in_range(call: Call) -> Answer:
     if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
         raise InvalidValueError("from", f"must be at most {DAYS_MAX} days up to `to`")
     turn = asyncio.Semaphore(DAYS_AT_ONCE)
+    quotas = await _quotas(call, policy)
 
     async def read(day: date) -> tuple[wire.AggregateAnswer, int]:
         async with turn:
-            return await _aggregate(call, policy, day)
+            return await _aggregate(call, policy, day, quotas)
 
     count = (last - first).days + 1
     read_days = await asyncio.gather(*(read(first + timedelta(days=n)) for n in range(count)))
     days = [answer for answer, _ in read_days]
     more = {} if policy.app_id is None else {"app_id": str(policy.app_id)}
     body = wire.AggregateRange(policy.org_id, days, **more)
-    return cached(call, body, _max_age(policy, QuotaStatus.NORMAL))
+    oldest_ms = min(as_of_ms for _, as_of_ms in read_days)
+    return cached(call, body, _max_age(policy, QuotaStatus.NORMAL), _lag(call, oldest_ms))
 
 
 async def _one_day(call: Call, policy: Policy, day: date) -> Answer:
-    answer, as_of_ms = await _aggregate(call, policy, day)
-    lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000 if as_of_ms else 0
+    answer, as_of_ms = await _aggregate(call, policy, day, await _quotas(call, policy))
     tight = any(model.quota_status != QuotaStatus.NORMAL for model in answer.models.values())
     mode = QuotaStatus.TIGHT if tight else QuotaStatus.NORMAL
     max_age = _max_age(policy, mode) if day == _today(call, policy) else PAST_DAY_SECS
-    return cached(call, answer, max_age, ((b"x-data-lag-secs", b"%d" % lag_secs),))
+    return cached(call, answer, max_age, _lag(call, as_of_ms))
 
 
-async def _aggregate(call: Call, policy: Policy, day: date) -> tuple[wire.AggregateAnswer, int]:
-    """The answer for a day, and the moment up to which it is complete; 0 if nobody knows."""
-    name = day.strftime("%Y%m%d")
+def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
+    """The header that says how old the oldest part of an answer is."""
+    lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000
+    return ((b"x-data-lag-secs", b"%d" % lag_secs),)
+
+
+async def _aggregate(
+    call: Call, policy: Policy, day: date, quotas: Mapping[ModelLabel, int]
+) -> tuple[wire.AggregateAnswer, int]:
+    """The answer for a day, and the moment up to which it is complete.
+
+    Before the first aggregation that is the day's beginning: nothing had been counted by then.
+    """
+    name = day_of(day)
     metering, more = call.services.metering, dict[str, Any]()
-    quotas: Mapping[ModelLabel, int] = policy.quotas
     if policy.app_id is None:
         found = await metering.org_totals(policy.org_id, policy.model_ordering, name)
         totals = found.total
         if policy.quota_scope is QuotaScope.APP:
-            quotas = await _sum_of_quotas(call, policy)
             more["apps"] = {
                 str(app): sum(total.cost_usd_micros for total in by_label.values())
                 for app, by_label in found.apps.items()
@@ -121,7 +131,7 @@ async def _aggregate(call: Call, policy: Policy, day: date) -> tuple[wire.Aggreg
         updated_at=rfc3339(as_of_ms) if as_of_ms else None,
         **more,
     )
-    return answer, as_of_ms
+    return answer, max(as_of_ms, day_start_ms(policy.timezone, name))
 
 
 def _models(
@@ -154,19 +164,25 @@ def _models(
     return made
 
 
-async def _sum_of_quotas(call: Call, policy: Policy) -> dict[ModelLabel, int]:
-    """What all apps of an organisation may spend together, where each has its own quotas."""
+async def _quotas(call: Call, policy: Policy) -> Mapping[ModelLabel, int]:
+    """What may be spent a day: where each app has its own quotas, all of them together.
+
+    Raises `UnreadableItemError` if those of an app can't be read: a sum without them is too low.
+    """
+    if policy.app_id is not None or policy.quota_scope is not QuotaScope.APP:
+        return policy.quotas
     sums = dict.fromkeys(policy.model_ordering, 0)
     after = None
-    for _ in range(APP_PAGES_MAX):
+    while True:  # ends with the partition: every page begins behind the one before
         page = await call.services.tenants.list_apps(policy.org_id, after)
+        for error in page.unreadable:
+            raise error
         for app in page.policies:
             for label, quota in app.quotas.items():
                 sums[label] = sums.get(label, 0) + quota
         after = page.after
         if after is None:
-            break
-    return sums
+            return sums
 
 
 async def _policy(call: Call) -> Policy:

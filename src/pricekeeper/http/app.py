@@ -157,6 +157,7 @@ async def _background(
     """Aggregation, price refresh and metrics, supervised, for as long as the service runs."""
     supervisor = Supervisor(services.clock)
     observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
+    await observer.read_lag()
     interval_secs = services.settings.aggregator_interval_secs
     if interval_secs:
         supervisor.start(

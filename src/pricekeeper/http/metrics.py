@@ -23,7 +23,15 @@ from prometheus_client import (
 )
 from prometheus_client import Counter as Total
 
-from pricekeeper.telemetry import BOUNDS, BOUNDS_US, Durations, Sizes, StoreMeter
+from pricekeeper.storage.tables import ALL_TABLES
+from pricekeeper.telemetry import (
+    BOUNDS,
+    BOUNDS_US,
+    STRANGE_ITEMS,
+    Durations,
+    Sizes,
+    StoreMeter,
+)
 
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -37,6 +45,7 @@ _NO_FAULTS: Final = dict.fromkeys(
     ("throttled", "conflict", "ambiguous", "unreachable", "sweep", "replaced", "damaged"), 0
 )
 """Shown from the beginning, so that the first one is seen as a change."""
+_NO_STRANGE_ITEMS: Final = {table.name: 0 for table in ALL_TABLES}
 
 
 class Family(NamedTuple):
@@ -81,6 +90,7 @@ TOTALS: Final = (
         "DynamoDB capacity consumed, by table.",
         ("table", "kind"),
     ),
+    Family("pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)),
     Family("pricekeeper_store_swept", "Expired rows removed from SQLite."),
     Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",)),
     Family("pricekeeper_clock_leaps", "How often wall time came into doubt."),
@@ -95,7 +105,7 @@ LAG: Final = Family(
 )
 QUOTA: Final = Family(
     "pricekeeper_quota_used_ratio",
-    "Spend against the day's quota, by scope and label, as of the last selection.",
+    "Spend against the day's quota, by scope and label, as of the last record or selection.",
     ("scope", "label"),
 )
 SPEND: Final = Family(
@@ -214,6 +224,7 @@ class Metrics:
         for kind, used in (("read", meter.read_half_units), ("write", meter.write_half_units)):
             units = {(table, kind): half_units / 2 for table, half_units in used.items()}
             self.carry("pricekeeper_store_capacity_units", units)
+        self.carry("pricekeeper_strange_items", {**_NO_STRANGE_ITEMS, **STRANGE_ITEMS.counts})
         self.carry("pricekeeper_store_swept", {"": meter.swept})
         self.carry_sizes("pricekeeper_store_commit_operations", meter.commit_sizes)
 

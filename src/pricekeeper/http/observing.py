@@ -10,13 +10,14 @@ from typing import Final
 import structlog
 
 from pricekeeper.bootstrap import Services, Supervisor, price_source
+from pricekeeper.errors import StoreError
 from pricekeeper.http.election import Election
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import MULTIPROCESS, Metrics
 from pricekeeper.http.spend import SpendMetric
 from pricekeeper.limiter import LimiterMeter
 from pricekeeper.metering import AggregationReport
-from pricekeeper.selection import EXHAUSTED, Decision, Reason
+from pricekeeper.selection import EXHAUSTED, Reason, quota_pct_hundredths
 from pricekeeper.tenants import Client
 
 CARRY_INTERVAL_MS: Final = 5_000
@@ -42,22 +43,39 @@ class Observer:
         self._services = services
         self._supervisor = supervisor
         self._api_limits = api_limits
-        self._quotas_shown: dict[str, tuple[Decision, bool]] = {}
+        self._quotas_shown: dict[tuple[str, str], float] = {}
         self._secrets_shown: dict[Client, int] = {}
         self._caught_up_at_ms: int | None = None
-        if services.settings.aggregator_interval_secs:
-            self._caught_up_at_ms = services.clock.now_ms()  # until a run knows better
         self.metrics = metrics
         metrics.refresh = self.carry
 
     def aggregated(self, report: AggregationReport) -> None:
         """Note an aggregator run: what it has caught up with, or knows that another one has."""
-        if report.failed:
-            _log.warning("aggregation_incomplete", failed=report.failed, errors=report.errors)
+        if report.failed or report.unreadable:
+            _log.warning(
+                "aggregation_incomplete",
+                failed=report.failed,
+                unreadable=report.unreadable,
+                errors=report.errors,
+            )
         if not report.failed and not report.skipped:
             self._caught_up_at_ms = report.began_at_ms
         elif report.since_last_ms is not None:
             self._caught_up_at_ms = report.began_at_ms - report.since_last_ms
+
+    async def read_lag(self) -> None:
+        """Learn from the store how far the totals are, where this instance runs the aggregator.
+
+        A restart changes nothing about that. If it can't be read, the lag grows from now on until a
+        run knows better, so that an alarm comes late and not never.
+        """
+        if not self._services.settings.aggregator_interval_secs:
+            return
+        self._caught_up_at_ms = self._services.clock.now_ms()
+        try:
+            self._caught_up_at_ms = await self._services.aggregator.caught_up_at_ms()
+        except StoreError as error:
+            _log.warning("aggregator_lag_unknown", error=error.code)
 
     def carry(self) -> None:
         """Carry over what every feature has counted."""
@@ -112,17 +130,15 @@ class Observer:
         self.metrics.aggregator_lag.set(lag_ms / 1000)
 
     def _carry_quotas(self) -> None:
-        """Show each decision once: of several workers, the one that decided last is believed."""
+        """Show what has changed: of several workers, the one that heard last is believed."""
         now_ms = self._services.clock.now_ms()
-        for scope, decision in self._services.selection.meter.latest.items():
-            over = decision.resets_at_ms <= now_ms
-            shown = self._quotas_shown.get(scope)
-            if shown is not None and shown[0] is decision and shown[1] is over:
-                continue
-            self._quotas_shown[scope] = (decision, over)
-            for use in decision.choice.quotas:
-                ratio = 0.0 if over else use.quota_pct_hundredths / 10_000
-                self.metrics.quota.labels(scope, use.label).set(ratio)
+        for scope, labels in self._services.metering.quota_uses.scopes.items():
+            for label, use in labels.items():
+                hundredths = quota_pct_hundredths(use.spend_usd_micros, use.quota_usd_micros)
+                ratio = 0.0 if use.ends_at_ms <= now_ms else hundredths / 10_000
+                if self._quotas_shown.get((scope, label)) != ratio:
+                    self._quotas_shown[scope, label] = ratio
+                    self.metrics.quota.labels(scope, label).set(ratio)
 
     def _carry_spend(self) -> None:
         metering, selection = self._services.metering.meter, self._services.selection.meter
@@ -198,7 +214,7 @@ class Observer:
                 "session": sessions.ended,
                 "evicted": sessions.evicted,
                 "reused": sessions.reused,
-                "client": identity.clients_ended,
+                "client": identity.clients_ended + self._services.tenants.clients_deleted,
                 "credentials": credentials.revoked,
                 "rotation": credentials.rotated_out,
             },

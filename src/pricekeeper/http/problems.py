@@ -139,6 +139,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.StoreMisconfiguredError: (503, "STORE_UNAVAILABLE"),
     errors.StoreReplacedError: (503, None),
     errors.StoreDamagedError: (503, None),
+    errors.UnreadableItemError: (503, "STORE_UNAVAILABLE"),
     # What should never get here: our own mistake.
     errors.ConditionFailedError: (500, "INTERNAL"),
     errors.TransactionCancelledError: (500, "INTERNAL"),
@@ -166,10 +167,16 @@ _SAY_NOTHING: Final = {
 """Where the error's own words could tell more than the caller may know."""
 
 
+_UNREADABLE: Final = "something that is stored for this can't be read; an operator has to look"
+"""Which item it is stands in the log: its key is nothing to tell."""
+
+
 def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     """The problem that tells this error, at this moment."""
     status, code = status_of(type(error))
     detail = _detail(error) or _SAY_NOTHING.get(status) or str(error)
+    if isinstance(error, errors.UnreadableItemError):
+        detail = _UNREADABLE
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if status == 503:  # noqa: PLR2004 - it reads better as the number everybody knows
         in_doubt = isinstance(error, errors.ClockInDoubtError)

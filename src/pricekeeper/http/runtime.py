@@ -25,7 +25,7 @@ from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.wire import runtime as wire
 from pricekeeper.http.wire.common import TIMESTAMP
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
-from pricekeeper.metering import Recorded, Usage, UsageStatus
+from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
 from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import ANY_LABEL, Client, Policy, RateLimits
@@ -207,8 +207,10 @@ def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
     if total is not None:
         quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
         percent, mode = quota_use(policy, total.cost_usd_micros, quota)
+        # Before the first aggregation: when the day began, nothing had been counted.
+        as_of_ms = max(total.as_of_ms, day_start_ms(policy.timezone, receipt.org_day))
         told = wire.DailyTotalAnswer(
-            total.cost_usd_micros, total.requests, percent, mode, rfc3339(total.as_of_ms)
+            total.cost_usd_micros, total.requests, percent, mode, rfc3339(as_of_ms)
         )
     return wire.UsageAnswer(
         request_id=recorded.request_id,

@@ -28,8 +28,9 @@ import msgspec
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.limiter.bucket import Bucket, Draw, Holding
-from pricekeeper.limiter.limits import limit_of
-from pricekeeper.storage import Item, Key
+from pricekeeper.limiter.limits import Limit, limit_of
+from pricekeeper.storage import Item, Key, TypedItem
+from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY, PARTITION_KEY, SORT_KEY
 
 REFILLED: Final = "rf"
@@ -72,19 +73,29 @@ def bucket_item(key: Key, bucket: Bucket) -> Item:
 
 
 def bucket_of(item: Mapping[str, Any] | None) -> Bucket | None:
-    """The bucket of an item."""
+    """The bucket of an item; raises `UnreadableItemError` if it is none."""
     if item is None:
         return None
+    typed = TypedItem(RATE_BUCKETS, item)
     holdings: dict[str, Holding] = {}
-    for attribute, value in item.items():
+    for attribute in item:
         if attribute.startswith(TERMS):
             name = attribute.removeprefix(TERMS)
             holdings[name] = Holding(
-                limit_of(name, value),
-                item[STORED + name],
-                item[CONSUMED + name],
+                _limit(typed, name, typed.text(attribute)),
+                typed.whole(STORED + name),
+                typed.whole(CONSUMED + name),
             )
-    return Bucket(item[REFILLED], item[EXPIRY], holdings)
+    return Bucket(typed.whole(REFILLED), typed.whole(EXPIRY), holdings)
+
+
+def _limit(typed: TypedItem, name: str, terms: str) -> Limit:
+    try:
+        return limit_of(name, terms)
+    except ValueError as error:
+        raise typed.unreadable(f"{TERMS}{name} are no terms of a limit") from error
+    except InvalidValueError as error:
+        raise typed.unreadable(f"{TERMS}{name}: {error}") from error
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
@@ -139,23 +150,32 @@ def lease_item(record: LeaseRecord) -> Item:
 
 
 def lease_of(entity: str, lease_id: str, item: Mapping[str, Any] | None) -> LeaseRecord | None:
-    """The lease of an item."""
+    """The lease of an item; raises `UnreadableItemError` if it is none."""
     if item is None:
         return None
+    typed = TypedItem(RATE_BUCKETS, item)
+    consume, terms = typed.mapping("consume"), typed.mapping("terms")
+    if not all(type(tokens) is int for tokens in consume.values()):
+        raise typed.unreadable("consume must be integers by limit")
+    for named in terms.values():
+        if type(named) is not dict or not all(type(text) is str for text in named.values()):
+            raise typed.unreadable("terms must be texts by entity and limit")
+        for name, text in named.items():
+            _limit(typed, name, text)
     return LeaseRecord(
         entity=entity,
         lease_id=lease_id,
-        resource=item["resource"],
-        parents=tuple(item["parents"]),
-        consume=item["consume"],
-        terms=item["terms"],
-        granted_at_ms=item["granted_at_ms"],
-        expires_at_epoch=item[EXPIRY],
+        resource=typed.text("resource"),
+        parents=tuple(typed.texts("parents")),
+        consume=consume,
+        terms=terms,
+        granted_at_ms=typed.whole("granted_at_ms"),
+        expires_at_epoch=typed.whole(EXPIRY),
         held={
-            attribute.removeprefix(HELD): tokens
-            for attribute, tokens in item.items()
+            attribute.removeprefix(HELD): typed.whole(attribute)
+            for attribute in item
             if attribute.startswith(HELD)
         },
-        adjustments=frozenset(item.get(ADJUSTMENTS, ())),
+        adjustments=frozenset(typed.texts(ADJUSTMENTS, ())),
         released=RELEASED in item,
     )

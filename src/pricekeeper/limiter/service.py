@@ -22,6 +22,7 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreClosedError,
     StoreUnavailableError,
+    UnreadableItemError,
 )
 from pricekeeper.limiter import upkeep
 from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
@@ -273,7 +274,7 @@ class Limiter:
             outcome = await self._decide(request)
         except (ContendedError, StoreClosedError):
             raise  # the store is there: others were quicker, or it was closed too early
-        except (StoreUnavailableError, OutcomeUnknownError):
+        except (StoreUnavailableError, OutcomeUnknownError, UnreadableItemError):
             if request.on_unavailable == "deny":
                 raise
             self.meter.unlimited += 1

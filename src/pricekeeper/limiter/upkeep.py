@@ -5,16 +5,17 @@ All buckets of an entity are one partition, so none of this needs a scan of the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 
 import msgspec
 
-from pricekeeper.errors import ConditionFailedError
+from pricekeeper.errors import ConditionFailedError, UnreadableItemError
 from pricekeeper.limiter.bucket import Bucket, Draw, brought_back, is_ahead
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
 from pricekeeper.limiter.writes import normal
-from pricekeeper.storage import ITEM_EXISTS, Delete, Query
+from pricekeeper.storage import ITEM_EXISTS, Delete, Item, Query
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import SORT_KEY
 
@@ -29,7 +30,7 @@ class Repaired(msgspec.Struct, frozen=True):
 
 async def reset(till: Till, entity: str, resource: str | None) -> list[str]:
     """Remove the buckets of the entity, or one: the resources that had a bucket."""
-    resources = [resource] if resource else [one async for one, _ in _buckets(till, entity)]
+    resources = [resource] if resource else [item[SORT_KEY] async for item in _items(till, entity)]
     reset = []
     for one in resources:
         operation = Delete(RATE_BUCKETS, bucket_key(entity, one), ITEM_EXISTS)
@@ -72,14 +73,21 @@ async def _bring_back(till: Till, draw: Draw, bucket: Bucket | None) -> None:
 
 
 async def _buckets(till: Till, entity: str) -> AsyncIterator[tuple[str, Bucket]]:
-    """Every bucket of the entity, by resource, page by page."""
-    after = ""
-    while True:
-        page = await till.store.query(Query(RATE_BUCKETS, entity, after=after))
-        for item in page.items:
+    """Every bucket of the entity that can be read, by resource."""
+    async for item in _items(till, entity):
+        with contextlib.suppress(UnreadableItemError):  # it has been reported; a reset removes it
             bucket = bucket_of(item)
             if bucket is not None:
                 yield item[SORT_KEY], bucket
+
+
+async def _items(till: Till, entity: str) -> AsyncIterator[Item]:
+    """Every item of the entity, page by page."""
+    after = ""
+    while True:  # ends with the partition: every page begins behind the one before
+        page = await till.store.query(Query(RATE_BUCKETS, entity, after=after))
+        for item in page.items:
+            yield item
         if not page.after:
             return
         after = page.after

@@ -10,6 +10,11 @@ something the other does not. A total is written only if no number in it goes ba
 ended contains both, so this settles.
 
 A lost reply to such a write needs no care: late or twice, it can take nothing back.
+
+An account that can't be read is reported and left aside; the others go on, and the run is complete
+without it. If one of its shards can't be read, its total says so from then on. If its total can't
+be read, it is left as it is: readers sum the shards, and once somebody has removed the item, the
+next run writes another.
 """
 
 from __future__ import annotations
@@ -28,22 +33,30 @@ from pricekeeper.errors import (
     ContendedError,
     OutcomeUnknownError,
     StoreError,
+    UnreadableItemError,
 )
-from pricekeeper.metering.counters import Account, Total
+from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import MS_PER_DAY, day_of
 from pricekeeper.metering.items import (
     CHECKPOINT,
     RETENTION_DAYS,
     accounts_from,
+    awaited_from,
+    awaited_update,
     checkpoint_from,
+    checkpoint_put,
     checkpoint_update,
     counter_places,
     counters_from,
     day_expires_at_epoch,
+    is_own_total,
+    lacks_shards,
     markers_query,
-    total_from,
+    report_excess,
+    shards_unreadable_update,
     total_place,
     total_put,
+    total_so_far,
 )
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.storage import Item, Key, Store, Table
@@ -71,6 +84,8 @@ class AggregationReport:
     """Scope, label and day: what has a total of its own."""
     written: int = 0
     failed: int = 0
+    unreadable: int = 0
+    """Accounts that can't be read. They concern nobody else: the run is complete without them."""
     errors: tuple[str, ...] = ()
     """The first few different ones."""
     lag_ms: int | None = 0
@@ -98,11 +113,15 @@ class _Tally:
     accounts: int = 0
     written: int = 0
     failed: int = 0
+    unreadable: int = 0
     errors: dict[str, None] = field(default_factory=dict)
     written_at_ms: int = 0
 
     def fail(self, accounts: int, error: StoreError) -> None:
-        self.failed += accounts
+        if isinstance(error, UnreadableItemError):
+            self.unreadable += accounts
+        else:
+            self.failed += accounts
         if len(self.errors) < ATTEMPTS_MAX:
             self.errors[f"{type(error).__name__}: {error}"] = None
 
@@ -162,7 +181,7 @@ class Aggregator:
         for day in days:
             await self._visit_day(day, tally)
         if not tally.failed:
-            await self._advance_checkpoint(began_ms)
+            await self._advance_checkpoint(began_ms, is_lost=last_ms is None)
         lag_ms = None if last_ms is None else tally.written_at_ms - since_ms
         return AggregationReport(
             began_at_ms=began_ms,
@@ -170,10 +189,22 @@ class Aggregator:
             accounts=tally.accounts,
             written=tally.written,
             failed=tally.failed,
+            unreadable=tally.unreadable,
             errors=tuple(tally.errors),
             lag_ms=lag_ms if tally.written else 0,
             since_last_ms=since_last_ms,
         )
+
+    async def caught_up_at_ms(self) -> int:
+        """The moment up to which everything that was counted is in the totals: at most two calls.
+
+        If no run has ever been complete, it is the moment at which that was first asked on this
+        store: nobody was told of a total before.
+        """
+        last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
+        if last_ms is not None:
+            return last_ms
+        return awaited_from(await self._store.update(awaited_update(self._clock.now_ms())))
 
     async def _visit_day(self, day: str, tally: _Tally) -> None:
         after = ""
@@ -213,13 +244,17 @@ class Aggregator:
 
         ``items`` are the total and the shards as they were read.
         """
+        expires = day_expires_at_epoch(account.day, self._retention_days)
         for _ in range(ATTEMPTS_MAX):
             stored, *shards = items
-            current, summed = total_from(stored), counters_from(shards)
-            if current.dominates(summed):
+            summed = await self._sum(account, stored, shards)
+            current = total_so_far(stored)
+            if stored is not None and not is_own_total(stored) and not summed.dominates(current):
+                report_excess(stored)
+            up_to_date = current.dominates(summed) and not lacks_shards(stored)
+            if up_to_date and (stored is None or is_own_total(stored)):
                 return False
-            total = Total.of(summed, max(as_of_ms, current.as_of_ms))
-            expires = day_expires_at_epoch(account.day, self._retention_days)
+            total = Total.of(current.joined(summed), max(as_of_ms, current.as_of_ms))
             try:
                 await self._store.put(total_put(account, total, expires))
             except (ConditionFailedError, OutcomeUnknownError):
@@ -229,10 +264,31 @@ class Aggregator:
                 return True
         raise ContendedError(f"the total of {account.scope_key} {account.label} kept changing")
 
-    async def _advance_checkpoint(self, began_ms: int) -> None:
-        # A later run may be remembered; or this one may not be, and the next does it over.
-        with contextlib.suppress(ConditionFailedError, OutcomeUnknownError):
+    async def _sum(
+        self, account: Account, stored: Item | None, shards: list[Item | None]
+    ) -> Counters:
+        """What the shards hold; if one can't be read, its total says so before that is raised."""
+        try:
+            return counters_from(shards)
+        except UnreadableItemError:
+            if not lacks_shards(stored):
+                expires = day_expires_at_epoch(account.day, self._retention_days)
+                update = shards_unreadable_update(account, self._clock.now_ms(), expires)
+                with contextlib.suppress(ConditionFailedError):  # another run has said it
+                    await self._store.update(update)
+            raise
+
+    async def _advance_checkpoint(self, began_ms: int, *, is_lost: bool) -> None:
+        """Remember the run. ``is_lost``: there was no checkpoint that could be read."""
+        try:
             await self._store.update(checkpoint_update(began_ms))
+        except ConditionFailedError as refusal:
+            # A later run is remembered, unless nobody can tell which.
+            if is_lost and checkpoint_from(refusal.item) is None:
+                with contextlib.suppress(OutcomeUnknownError):
+                    await self._store.put(checkpoint_put(began_ms))
+        except OutcomeUnknownError:
+            pass  # this run may not be remembered, and the next one does it over
 
 
 def _places(accounts: dict[Account, int]) -> list[tuple[Table, Key]]:

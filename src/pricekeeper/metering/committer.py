@@ -14,7 +14,8 @@ After a transaction:
   other shards as well.
 - Contended: other shards are chosen and it is sent again after a pause.
 - Invalid: one bad item, of whichever tenant, would fail everybody in the transaction. So it is
-  halved until the bad record is alone with its error.
+  halved until the bad record is alone with its error. What it can't be added to may be its shard,
+  which another program has damaged, so it is sent again to others before it fails.
 - Anything else is told to everybody in it.
 
 A record holds a place in the queue until it is answered. Each organisation has its share of these,
@@ -180,15 +181,15 @@ class Committer:
                 if self._answer_met(commit, plan, cancelled):
                     continue
                 failure: StoreError = ContendedError(f"no receipt was told of: {cancelled}")
-            except OutcomeUnknownError as error:
-                commit.doubt = True
-                failure = error
-            except ContendedError as error:
-                failure = error
-            except StoreError as error:
-                if isinstance(error, InvalidOperationError) and len(commit.left) > 1:
+            except InvalidOperationError as error:
+                if len(commit.left) > 1:
                     await self._divide(commit)
                     return
+                failure = error  # a counter may be none: another shard can take the record
+            except (OutcomeUnknownError, ContendedError) as error:
+                commit.doubt |= isinstance(error, OutcomeUnknownError)
+                failure = error
+            except StoreError as error:
                 raise _told(error, commit) from error
             else:
                 self._answer_applied(commit, plan)

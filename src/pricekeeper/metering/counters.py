@@ -54,6 +54,11 @@ class Counters(msgspec.Struct, frozen=True):
         """Whether no field is smaller than the other's."""
         return all(getattr(self, name) >= getattr(other, name) for name in COUNTER_NAMES)
 
+    def joined(self, other: Counters) -> Counters:
+        """The larger of the two in each field: of two sums of one account, neither loses."""
+        larger = (max(getattr(self, name), getattr(other, name)) for name in COUNTER_NAMES)
+        return Counters(*larger)
+
 
 class Total(Counters, frozen=True):
     """A sum, and the moment up to which everything that was acknowledged is in it.

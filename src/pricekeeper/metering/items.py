@@ -8,16 +8,27 @@
 - DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: the sum of the shards
 
 Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended everywhere.
+
+Counters and totals that another program wrote by the schema document alone have their cost in
+``cost_usd_micros``. In a shard that is a counter like any other, and counts beside our own
+``cost_usd_picos``. In a total it is what ours only show, so it counts where the picos are absent.
+
+What can't be read is never nothing: it raises `UnreadableItemError`. If that is a shard, the
+aggregator says so on the account's total (``shards_unreadable_since_ms``), so that nobody takes the
+total for the whole.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
 from pricekeeper.metering.days import date_of
+from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import (
     ITEM_ABSENT,
     Add,
@@ -27,7 +38,9 @@ from pricekeeper.storage import (
     Put,
     Query,
     Set,
+    SetOnce,
     Table,
+    TypedItem,
     Update,
     attr,
 )
@@ -35,11 +48,21 @@ from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP, USAGE_AGG_SHA
 
 RETENTION_DAYS: Final = 90
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
+SHARDS_MAX: Final = 1_024
+"""A marker that names more shards is strange: reading it must not read without end."""
 
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
 """From a day's start in UTC: by then it has ended in every zone."""
 _BEGAN: Final = "began_at_ms"
+_AWAITED: Final = "awaited_since_ms"
+_COST_MICROS: Final = "cost_usd_micros"
+_COST_PICOS: Final = "cost_usd_picos"
+_AS_OF: Final = "as_of_ms"
+_SHARDS_UNREADABLE: Final = "shards_unreadable_since_ms"
+_IN_EVERY_TOTAL: Final = ("input_tokens", "output_tokens", "requests")
+"""What the schema document has in each total. The other counters are ours, and may be absent."""
+_MARKER: Final = re.compile(r"(ORG#.+)#LABEL#([^#]+)#SH#([0-9]{1,9})", re.ASCII)
 
 
 def receipt_pk(org_id: str, request_id: str) -> str:
@@ -85,9 +108,19 @@ def counter_update(
 
 
 def counters_from(items: Iterable[Mapping[str, Any] | None]) -> Counters:
-    """The sum of what these items hold; a missing item or attribute holds nothing."""
-    found = [item for item in items if item is not None]
-    return Counters(*(sum(item.get(name, 0) for item in found) for name in COUNTER_NAMES))
+    """The sum of what these shards hold; a missing item or attribute holds nothing.
+
+    Raises `UnreadableItemError` if an attribute is there and is no count.
+    """
+    found = [_shard_counts(item) for item in items if item is not None]
+    return Counters(*(sum(counts[name] for counts in found) for name in COUNTER_NAMES))
+
+
+def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
+    typed = TypedItem(USAGE_AGG_SHARDED, item)
+    counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
+    counts[_COST_PICOS] += typed.whole(_COST_MICROS, 0, least=0) * PICOS_PER_MICRO
+    return counts
 
 
 def marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
@@ -116,11 +149,20 @@ def markers_query(day: str, prefix: str = "", after: str = "") -> Query:
 
 
 def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
-    """The accounts that the markers tell of, each with its shard count."""
+    """The accounts that the markers tell of, each with its shard count.
+
+    All of that is in a marker's key, so its attributes need not be trusted. A marker whose key says
+    something else belongs to no account: it is reported and left out.
+    """
     accounts: dict[Account, int] = {}
     for marker in markers:
-        account = Account(marker["scope_key"], marker["label"], day)
-        accounts[account] = max(accounts.get(account, 0), marker["shard_count"])
+        named = _MARKER.fullmatch(str(marker["SK"]))
+        shard_count = 0 if named is None else int(named[3])
+        if named is None or not 1 <= shard_count <= SHARDS_MAX:
+            _report(USAGE_AGG_SHARDED, marker, "its sort key names no account and its shards")
+            continue
+        account = Account(named[1], named[2], day)
+        accounts[account] = max(accounts.get(account, 0), shard_count)
     return accounts
 
 
@@ -139,16 +181,19 @@ def total_put(account: Account, total: Total, expires_at_epoch: int) -> Put:
     _, key = total_place(account)
     grows: dict[str, int] = {
         **{name: getattr(total, name) for name in COUNTER_NAMES},
-        "as_of_ms": total.as_of_ms,
+        _AS_OF: total.as_of_ms,
     }
-    forward: Condition = attr("as_of_ms").le(total.as_of_ms)
+    forward: Condition = _at_most(_AS_OF, total.as_of_ms)
     for name in COUNTER_NAMES:
-        forward &= attr(name).le(grows[name])
+        forward &= _at_most(name, grows[name])
+    # Of another program's total there is only the cost that ours show.
+    picos_say = attr(_COST_PICOS).exists()
+    forward &= picos_say | _at_most(_COST_MICROS, total.cost_usd_micros)
     item: Item = {
         "PK": key.pk,
         "SK": key.sk,
         **grows,
-        "cost_usd_micros": total.cost_usd_micros,
+        _COST_MICROS: total.cost_usd_micros,
         "updated_at_epoch": total.as_of_ms // 1000,
         "expires_at_epoch": expires_at_epoch,
     }
@@ -156,10 +201,72 @@ def total_put(account: Account, total: Total, expires_at_epoch: int) -> Put:
 
 
 def total_from(item: Mapping[str, Any] | None) -> Total:
-    """The total of an item; nothing, as of never, if there is none."""
+    """The total of an item; nothing, as of never, if there is none.
+
+    Raises `UnreadableItemError` if the item can't be read, or does not have everything in it.
+    """
     if item is None:
         return Total()
-    return Total(as_of_ms=item["as_of_ms"], **{name: item[name] for name in COUNTER_NAMES})
+    if lacks_shards(item):
+        raise TypedItem(DAILY_TOTAL, item).unreadable("a shard of it can't be read")
+    return _total(item)
+
+
+def total_so_far(item: Mapping[str, Any] | None) -> Total:
+    """As `total_from`, also where shards could not be read: what the total has in it at least."""
+    if item is None or (lacks_shards(item) and not {_COST_PICOS, _COST_MICROS} & item.keys()):
+        return Total()
+    return _total(item)
+
+
+def _total(item: Mapping[str, Any]) -> Total:
+    typed = TypedItem(DAILY_TOTAL, item)
+    counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
+    for name in _IN_EVERY_TOTAL:
+        typed.whole(name)
+    if _COST_PICOS not in item:
+        counts[_COST_PICOS] = typed.whole(_COST_MICROS, least=0) * PICOS_PER_MICRO
+    as_of_ms = typed.whole(_AS_OF, None, least=0)
+    if as_of_ms is None:
+        as_of_ms = typed.whole("updated_at_epoch", 0, least=0) * 1000
+    return Total(as_of_ms=as_of_ms, **counts)
+
+
+def is_own_total(item: Mapping[str, Any] | None) -> bool:
+    """Whether there is a total that an aggregator of ours has written."""
+    return item is not None and _AS_OF in item
+
+
+def lacks_shards(item: Mapping[str, Any] | None) -> bool:
+    """Whether the total says that some of its shards could not be read."""
+    return item is not None and _SHARDS_UNREADABLE in item
+
+
+def shards_unreadable_update(account: Account, now_ms: int, expires_at_epoch: int) -> Update:
+    """Say on the account's total that it does not have all shards in it, since when.
+
+    The next total that has all of them replaces the item, and so takes this away.
+    """
+    _, key = total_place(account)
+    return Update(
+        DAILY_TOTAL,
+        key,
+        (Set(_SHARDS_UNREADABLE, now_ms), Set("expires_at_epoch", expires_at_epoch)),
+        attr(_SHARDS_UNREADABLE).absent(),
+    )
+
+
+def report_excess(item: Mapping[str, Any]) -> None:
+    """Report a total of another program that is more than the sum of its shards."""
+    _report(DAILY_TOTAL, item, "it is more than the sum of its shards, which is kept")
+
+
+def _report(table: Table, item: Mapping[str, Any], reason: str) -> None:
+    TypedItem(table, item).unreadable(reason)
+
+
+def _at_most(name: str, most: int) -> Condition:
+    return attr(name).absent() | attr(name).le(most)
 
 
 def checkpoint_update(began_ms: int) -> Update:
@@ -170,9 +277,37 @@ def checkpoint_update(began_ms: int) -> Update:
     )
 
 
+def checkpoint_put(began_ms: int) -> Put:
+    """The same in place of a checkpoint that nobody can read."""
+    table, key = CHECKPOINT
+    return Put(table, {"PK": key.pk, "SK": key.sk, _BEGAN: began_ms})
+
+
 def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
-    """When the last complete aggregation began, if there was one."""
-    return None if item is None else int(item[_BEGAN])
+    """When the last complete aggregation began, if there was one.
+
+    A checkpoint that can't be read belongs to everybody, so it stops nobody: it is reported, and
+    the next complete aggregation begins with the oldest day and writes another.
+    """
+    if item is None or (_BEGAN not in item and _AWAITED in item):
+        return None
+    try:
+        began_ms: int = TypedItem(USAGE_AGG_SHARDED, item).whole(_BEGAN)
+    except UnreadableItemError:
+        return None
+    return began_ms
+
+
+def awaited_update(now_ms: int) -> Update:
+    """Say since when a first complete aggregation is waited for; the first moment stays."""
+    table, key = CHECKPOINT
+    return Update(table, key, (SetOnce(_AWAITED, now_ms),))
+
+
+def awaited_from(item: Mapping[str, Any]) -> int:
+    """Since when a first complete aggregation is waited for."""
+    since_ms: int = TypedItem(USAGE_AGG_SHARDED, item).whole(_AWAITED)
+    return since_ms
 
 
 def day_expires_at_epoch(day: str, retention_days: int = RETENTION_DAYS) -> int:

@@ -15,7 +15,8 @@ import msgspec
 from pricekeeper.metering.items import receipt_pk
 from pricekeeper.metering.usage import RECEIPT_LIFE_SECS
 from pricekeeper.pricing import Charge, Component, TokenUsage
-from pricekeeper.storage import Item
+from pricekeeper.storage import Item, TypedItem
+from pricekeeper.storage.tables import REQUEST_DEDUP
 
 SOURCE_LENGTH_MAX: Final = 100
 """A longer name of a price source is cut, to keep every receipt without tags under 1 KB: one write
@@ -98,5 +99,9 @@ def signed(unsigned: Item, commit_id: str, shard_id: int) -> Item:
 
 
 def receipt_from(item: Mapping[str, Any]) -> Receipt:
-    """The receipt of an item."""
-    return msgspec.convert(item, Receipt)
+    """The receipt of an item; raises `UnreadableItemError` if it is none."""
+    try:
+        return msgspec.convert(item, Receipt)
+    except msgspec.ValidationError as error:
+        typed = TypedItem(REQUEST_DEDUP, item)
+        raise typed.unreadable(f"it is no receipt: {error}") from error

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,6 +31,7 @@ from pricekeeper.errors import (
     PriceKeeperError,
     RequestIdReusedError,
     StoreError,
+    UnreadableItemError,
 )
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.combining import Counted, Settled, Submission
@@ -39,6 +40,7 @@ from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import date_of, org_day
 from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.items import RETENTION_DAYS, receipt_place
+from pricekeeper.metering.quota_uses import QuotaUses
 from pricekeeper.metering.receipt import Receipt, receipt_from, unsigned_receipt
 from pricekeeper.metering.running import RunningTotals
 from pricekeeper.metering.shared_sums import SharedSums
@@ -122,6 +124,7 @@ class Metering:
         self._reader = TotalsReader(store, clock)
         self._shared_sums = SharedSums(self._reader, clock)
         self._running = RunningTotals()
+        self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
         self._committer = Committer(
             store,
@@ -147,7 +150,9 @@ class Metering:
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
             await self._admission.take(policy.org_id)
-            return await self._recorded(prepared, await self._submit(prepared))
+            recorded = await self._recorded(prepared, await self._submit(prepared))
+            self._note_quota_use(policy, recorded)
+            return recorded
         (answer,) = await self._look_up(policy, [(usage, prepared)])
         if isinstance(answer, Refused):
             raise answer.error
@@ -189,10 +194,13 @@ class Metering:
         ]
         looked_up = iter(await self._look_up(policy, refused))
         done = iter(futures)
-        return [
+        answers = [
             await self._answer(one, next(done)) if isinstance(one, Submission) else next(looked_up)
             for one in prepared
         ]
+        for answer in answers:
+            self._note_quota_use(policy, answer)
+        return answers
 
     async def totals(
         self, scope_key: str, labels: Iterable[str], day: str, *, live: bool = False
@@ -213,6 +221,15 @@ class Metering:
         nothing = Total(as_of_ms=self._clock.now_ms())
         sums = await self._shared_sums.totals(scope_key, day)
         return {label: sums.get(label, nothing) for label in map(ModelLabel, labels)}
+
+    async def sums_instead(
+        self, unreadable: Mapping[Account, UnreadableItemError]
+    ) -> Mapping[Account, Total]:
+        """The sums of the shards, now, of accounts whose totals can't be read.
+
+        Raises `UnreadableItemError` if one of them can't be summed either.
+        """
+        return (await self._reader.sums_instead(unreadable)).require_all()
 
     async def org_totals(
         self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool = False
@@ -341,8 +358,12 @@ class Metering:
             item = items[body.request_id]
             if item is None:
                 continue
+            try:
+                receipt = receipt_from(item)
+            except UnreadableItemError as error:  # whether it was counted, nobody can tell
+                answers[place] = Refused(body.request_id, error)
+                continue
             self.meter.duplicates += 1
-            receipt = receipt_from(item)
             if receipt.fingerprint == body.fingerprint:
                 answers[place] = await self._answered_from(
                     receipt, body.request_id, Outcome.DUPLICATE
@@ -350,6 +371,19 @@ class Metering:
             else:
                 answers[place] = Refused(body.request_id, RequestIdReusedError(body.request_id))
         return answers
+
+    def _note_quota_use(self, policy: Policy, answer: Recorded | Refused) -> None:
+        """Let the metrics know how much of its quota a record has brought its scope to."""
+        if isinstance(answer, Refused) or answer.daily_total is None:
+            return
+        receipt = answer.receipt
+        if receipt.scope_key == policy.scope_key:  # else it was counted under another quota scope
+            self.quota_uses.note_estimate(
+                policy,
+                ModelLabel(receipt.model_label),
+                receipt.org_day,
+                answer.daily_total.cost_usd_micros,
+            )
 
     def _counted(self, counted: Counted, counters: Counters) -> None:
         self._shared_sums.note_counted(counted.account.scope_key)
@@ -390,10 +424,10 @@ class Metering:
         self._stale = set()
         asked_at_ms = self._clock.monotonic_ms()
         try:
-            totals = await self._reader.aggregated(accounts, consistent=False)
+            readings = await self._reader.aggregated(accounts, consistent=False)
         except StoreError:
             return  # answers go without, or with an older one; the next record asks again
-        for account, total in totals.items():
+        for account, total in readings.totals.items():
             self._running.rebase(account, total, asked_at_ms)
 
 

@@ -3,6 +3,10 @@
 A total is complete up to the moment it was summed or, if that is later, up to the last complete
 aggregation, since one that found nothing new writes nothing. Should the clock of whoever summed
 be ahead of ours, it is complete up to now at the most.
+
+A total that can't be read is only a copy: the sum of the shards takes its place. Where that can't
+be read either, or nobody knows how many shards there are, there is no answer for that account, and
+`UnreadableItemError` is raised to whoever asked for it. It is never an answer of nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pricekeeper.clock import Clock
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
 from pricekeeper.metering.items import (
     CHECKPOINT,
@@ -36,6 +41,20 @@ class OrgTotals:
     apps: Mapping[AppId, Mapping[ModelLabel, Total]]
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What was found of some accounts: each has a total, or the reason why it has none."""
+
+    totals: Mapping[Account, Total]
+    unreadable: Mapping[Account, UnreadableItemError]
+
+    def require_all(self) -> Mapping[Account, Total]:
+        """The totals; raises if one of them can't be read."""
+        for error in self.unreadable.values():
+            raise error
+        return self.totals
+
+
 class TotalsReader:
     """Answers what was spent. A label without usage has a total of nothing."""
 
@@ -45,20 +64,49 @@ class TotalsReader:
 
     async def aggregated(
         self, accounts: Collection[Account], *, consistent: bool = True
-    ) -> dict[Account, Total]:
-        """The totals as they were aggregated last: one read."""
+    ) -> Readings:
+        """The totals as they were aggregated last: one read.
+
+        What can't be read is summed from its shards: a query and a read more for each scope.
+        """
         now_ms = self._clock.now_ms()
         places = [total_place(account) for account in accounts]
         checkpoint, *found = await self._store.batch_get(
             [CHECKPOINT, *places], consistent=consistent
         )
         complete_ms = checkpoint_from(checkpoint) or 0
-        totals = {}
+        totals: dict[Account, Total] = {}
+        unreadable: dict[Account, UnreadableItemError] = {}
         for account, item in zip(accounts, found, strict=True):
-            total = total_from(item)
-            as_of_ms = min(now_ms, max(total.as_of_ms, complete_ms))
-            totals[account] = Total.of(total, as_of_ms)
-        return totals
+            try:
+                total = total_from(item)
+            except UnreadableItemError as error:
+                unreadable[account] = error
+            else:
+                as_of_ms = min(now_ms, max(total.as_of_ms, complete_ms))
+                totals[account] = Total.of(total, as_of_ms)
+        if not unreadable:
+            return Readings(totals, unreadable)
+        instead = await self.sums_instead(unreadable)
+        return Readings({**totals, **instead.totals}, instead.unreadable)
+
+    async def sums_instead(self, unreadable: Mapping[Account, UnreadableItemError]) -> Readings:
+        """The sums of the shards of accounts whose totals can't be read, each for itself."""
+        totals: dict[Account, Total] = {}
+        errors = dict(unreadable)
+        counts: dict[Account, int] = {}
+        for scope_key, day in {(account.scope_key, account.day) for account in unreadable}:
+            counts |= await self.accounts(day, f"{scope_key}#LABEL#")
+        for account in unreadable:
+            if account not in counts:
+                continue  # nobody knows how many shards to sum: the error stands
+            try:
+                totals |= await self.live({account: counts[account]})
+            except UnreadableItemError as error:
+                errors[account] = error
+            else:
+                del errors[account]
+        return Readings(totals, errors)
 
     async def live(self, accounts: Mapping[Account, int]) -> dict[Account, Total]:
         """The sums of the shards, now; ``accounts`` are given with their shard counts."""
@@ -90,14 +138,14 @@ class TotalsReader:
         """The totals of one scope by label."""
         wanted = {ModelLabel(label): Account(scope_key, label, day) for label in labels}
         if not live:
-            totals = await self.aggregated(wanted.values())
+            totals = (await self.aggregated(wanted.values())).require_all()
             return {label: totals[account] for label, account in wanted.items()}
         nothing = Total(as_of_ms=self._clock.now_ms())
         active = await self.accounts(day, f"{scope_key}#LABEL#")
-        totals = await self.live(
+        sums = await self.live(
             {account: active[account] for account in wanted.values() if account in active}
         )
-        return {label: totals.get(account, nothing) for label, account in wanted.items()}
+        return {label: sums.get(account, nothing) for label, account in wanted.items()}
 
     async def active(self, scope_key: str, day: str) -> dict[ModelLabel, Total]:
         """The sums of one scope, now, for every label that it has used."""
@@ -115,7 +163,10 @@ class TotalsReader:
         wanted = dict(active)
         for label in labels:
             wanted.setdefault(Account(org_scope, label, day), 0)
-        totals = await (self.live(wanted) if live else self.aggregated(wanted))
+        if live:
+            totals: Mapping[Account, Total] = await self.live(wanted)
+        else:
+            totals = (await self.aggregated(wanted)).require_all()
         sums: dict[ModelLabel, Counters] = {}
         as_of_ms: dict[ModelLabel, int] = {}
         apps: dict[AppId, dict[ModelLabel, Total]] = {}

@@ -24,7 +24,8 @@ from pricekeeper.pricing.prices import (
     digest,
     flattened,
 )
-from pricekeeper.storage import Item, Key
+from pricekeeper.storage import Item, Key, TypedItem
+from pricekeeper.storage.tables import PRICING_CACHE
 
 RETENTION_DAYS: Final = 3
 """From the start of the item's day in UTC. The last usage of a local day can arrive 12 hours
@@ -114,6 +115,7 @@ def stated_prices(model: Model, item: Item) -> StatedPrices:
 
 
 def _unreadable(model: Model, item: Item, reason: str) -> UnpricedUsageError:
+    TypedItem(PRICING_CACHE, item).unreadable(reason)
     return UnpricedUsageError(
         model.label,
         "model_label",

@@ -9,6 +9,9 @@
   that is deleted and created again on the same day has no override. ``override_version`` counts
   the commands that set and cleared it, and stays when it is cleared.
 
+An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override of its label, in
+the place where we have a fallback; whatever life its client is in, since it names none.
+
 Neither write touches the other's attributes, so an override and a flip that race both survive.
 The day is in the key: the next day starts without either.
 """
@@ -19,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pricekeeper.selection.fallback import Flip, Override, Reason, StickyState
-from pricekeeper.storage import Action, Add, Key, Remove, Set, Update, attr
+from pricekeeper.storage import Action, Add, Key, Remove, Set, TypedItem, Update, attr
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client
 from pricekeeper.values import ModelLabel
@@ -29,6 +32,9 @@ EXPIRY_BUFFER_SECS: Final = 3600
 
 _LABEL: Final = "active_model_label"
 _INDEX: Final = "active_model_index"
+_REASON: Final = "reason"
+_PREVIOUS: Final = "previous_model_label"
+_ACTIVATED: Final = "activated_at_epoch"
 _GIVEN_UP: Final = "given_up_model_labels"
 _OVERRIDE: Final = "override_model_label"
 _OVERRIDE_ACTIVATED: Final = "override_activated_at_epoch"
@@ -48,24 +54,45 @@ def override_key(client: Client, day: str) -> Key:
 
 
 def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
-    """The fallback in the item, if there is one."""
-    if item is None or _LABEL not in item:
+    """The fallback in the item, if there is one.
+
+    The label is what it is about. What else is missing is not needed to know what was given up;
+    what is there and has another type makes the item unreadable.
+    """
+    if item is None:
         return None
-    given_up = item.get(_GIVEN_UP)
+    typed = TypedItem(STICKY_STATE, item)
+    if _LABEL not in item or _is_override(item):
+        return None
+    given_up = typed.texts(_GIVEN_UP, None)
+    label = ModelLabel(typed.text(_LABEL))
     return StickyState(
-        active_label=ModelLabel(item[_LABEL]),
-        active_index=item[_INDEX],
-        previous_label=ModelLabel(item["previous_model_label"]),
-        activated_at_epoch=item["activated_at_epoch"],
+        active_label=label,
+        active_index=typed.whole(_INDEX, 0),
+        previous_label=ModelLabel(typed.text(_PREVIOUS, "")),
+        activated_at_epoch=typed.whole(_ACTIVATED, 0),
         given_up=None if given_up is None else frozenset(map(ModelLabel, given_up)),
     )
 
 
 def override(client: Client, incarnation: str, item: Mapping[str, Any] | None) -> Override | None:
     """The override in the client's item, if there is one that was set in this life of it."""
-    if item is None or _OVERRIDE not in item or item[_OVERRIDE_INCARNATION] != incarnation:
+    if item is None:
         return None
-    return Override(client, ModelLabel(item[_OVERRIDE]), item[_OVERRIDE_ACTIVATED])
+    typed = TypedItem(STICKY_STATE, item)
+    if _OVERRIDE in item:
+        if typed.text(_OVERRIDE_INCARNATION, "") != incarnation:
+            return None
+        label = ModelLabel(typed.text(_OVERRIDE))
+        return Override(client, label, typed.whole(_OVERRIDE_ACTIVATED, 0))
+    if _LABEL in item and _is_override(item):
+        return Override(client, ModelLabel(typed.text(_LABEL)), typed.whole(_ACTIVATED, 0))
+    return None
+
+
+def _is_override(item: Mapping[str, Any]) -> bool:
+    """Whether the label in the item was not fallen back to but wanted by an operator."""
+    return item.get(_REASON) == Reason.MANUAL_OVERRIDE.value
 
 
 def flip_update(key: Key, flip: Flip, now_ms: int, day_ends_at_ms: int) -> Update:
@@ -80,19 +107,24 @@ def flip_update(key: Key, flip: Flip, now_ms: int, day_ends_at_ms: int) -> Updat
         (
             Set(_LABEL, flip.label),
             Set(_INDEX, flip.index),
-            Set("reason", Reason.QUOTA_EXCEEDED.value),
-            Set("previous_model_label", flip.previous_label),
-            Set("activated_at_epoch", now_ms // 1000),
+            Set(_REASON, Reason.QUOTA_EXCEEDED.value),
+            Set(_PREVIOUS, flip.previous_label),
+            Set(_ACTIVATED, now_ms // 1000),
             Add(_GIVEN_UP, flip.given_up),
             _expiry(day_ends_at_ms),
         ),
-        attr(_LABEL).absent() | attr(_INDEX).lt(flip.index),
+        attr(_LABEL).absent()
+        | attr(_INDEX).absent()
+        | attr(_INDEX).lt(flip.index)
+        | attr(_REASON).eq(Reason.MANUAL_OVERRIDE.value),
     )
 
 
 def override_version(item: Mapping[str, Any] | None) -> int:
     """How many commands about an override the item has seen."""
-    version: int = 0 if item is None else item.get(_OVERRIDE_VERSION, 0)
+    if item is None:
+        return 0
+    version: int = TypedItem(STICKY_STATE, item).whole(_OVERRIDE_VERSION, 0)
     return version
 
 
@@ -116,10 +148,12 @@ def override_update(
     )
 
 
-def clear_update(key: Key, version: int) -> Update:
-    """Take the override away, unless there was a newer command."""
-    gone = (Remove(_OVERRIDE), Remove(_OVERRIDE_ACTIVATED), Remove(_OVERRIDE_INCARNATION))
-    return _command(key, version, *gone)
+def clear_update(key: Key, item: Mapping[str, Any] | None) -> Update:
+    """Take the override away that the item has, unless there was a newer command."""
+    gone = [_OVERRIDE, _OVERRIDE_ACTIVATED, _OVERRIDE_INCARNATION]
+    if item is not None and _is_override(item):
+        gone += [_LABEL, _INDEX, _REASON, _PREVIOUS, _ACTIVATED]
+    return _command(key, override_version(item), *map(Remove, gone))
 
 
 def _command(key: Key, version: int, *actions: Action) -> Update:

@@ -10,8 +10,6 @@ from pricekeeper.selection.decision import Decision
 
 EXHAUSTED: Final = "EXHAUSTED"
 """The reason of a decision that there is no model to call."""
-SCOPES_MAX: Final = 1_000
-"""Scopes whose latest decision is kept: a metric with a line for each of a million helps nobody."""
 
 
 @dataclass(slots=True)
@@ -36,15 +34,10 @@ class SelectionMeter:
     flips_failed: int = 0
     """Flips that the store could not take. The decision held all the same."""
 
-    latest: dict[str, Decision] = field(default_factory=dict)
-    """What was decided last for each scope; no more scopes than the first `SCOPES_MAX`."""
-
     overrides: Counter[str] = field(default_factory=Counter)
     """Commands of operators: ``set`` and ``cleared``."""
 
     def decided(self, decision: Decision) -> None:
-        """Count a decision that was made anew, and keep it as the latest of its scope."""
-        choice, scope = decision.choice, decision.policy.scope_key
+        """Count a decision that was made anew."""
+        choice = decision.choice
         self.decisions[EXHAUSTED if choice.label is None else choice.reason.value] += 1
-        if scope in self.latest or len(self.latest) < SCOPES_MAX:
-            self.latest[scope] = decision

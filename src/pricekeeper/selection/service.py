@@ -15,7 +15,9 @@ everybody else, and a raised quota, from going back. So:
 - the store can't take it: the decision holds, and the next one tries again.
 
 **Reading fails closed.** Without the spends there is no recommendation: the store's error is
-raised.
+raised. A total that can't be read is replaced by the sum of its shards; where there is none either,
+`UnreadableItemError` is raised to the clients of that scope. Nobody is told of a spend of nothing
+because something could not be read.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
     UnknownModelLabelError,
+    UnreadableItemError,
 )
 from pricekeeper.metering import Metering, day_start_ms, next_midnight_ms, org_day
-from pricekeeper.metering.counters import Account
+from pricekeeper.metering.counters import NOTHING, Account, Total
 from pricekeeper.metering.days import date_of
 from pricekeeper.metering.items import total_from, total_place
 from pricekeeper.pricing import PriceBook
@@ -164,7 +167,7 @@ class Selection:
             if items.override(policy.client, policy.incarnation, item) is None:
                 self._forget(policy.client)
                 return False
-            update = items.clear_update(key, items.override_version(item))
+            update = items.clear_update(key, item)
             if await self._commanded(policy.client, update):
                 self.meter.overrides["cleared"] += 1
                 _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
@@ -213,6 +216,8 @@ class Selection:
             live=live,
         )
         self.meter.decided(decision)
+        for use in choice.quotas:
+            self._metering.quota_uses.note_sum(policy, use.label, moment.day, use.spend_usd_micros)
         before = self._cache.last(policy.client)
         if self._cache.keep(decision, reading):
             _log_change(before, decision)
@@ -226,27 +231,48 @@ class Selection:
 
     async def _read(self, policy: Policy, moment: _Moment) -> _Findings:
         """Everything in one call."""
-        keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
-        totals = [
-            total_place(Account(policy.scope_key, label, moment.day))
-            for label in policy.model_ordering
-        ]
-        found = await self._store.batch_get([*((STICKY_STATE, key) for key in keys), *totals])
-        spends = {
-            label: total_from(item).cost_usd_micros
-            for label, item in zip(policy.model_ordering, found[len(keys) :], strict=True)
-        }
-        return _findings(policy, moment.day, found[: len(keys)], spends)
+        states, totals, unreadable = await self._read_items(policy, moment)
+        if unreadable:
+            totals |= await self._metering.sums_instead(unreadable)
+        spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
+        return _findings(policy, moment.day, states, spends)
 
     async def _sum(self, policy: Policy, moment: _Moment) -> _Findings:
-        """As `_read`, with what the counters say now."""
-        keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
-        totals = await self._metering.shared_totals(
+        """As `_read`, with what the counters say now.
+
+        A total that another program wrote may be all there is of an account, so that no spend
+        counts less than its total. One that can't be read needs a sum in its place.
+        """
+        sums = await self._metering.shared_totals(
             policy.scope_key, policy.model_ordering, moment.day
         )
-        found = await self._store.batch_get([(STICKY_STATE, key) for key in keys])
-        spends = {label: totals[label].cost_usd_micros for label in policy.model_ordering}
-        return _findings(policy, moment.day, found, spends)
+        states, totals, unreadable = await self._read_items(policy, moment)
+        for account, error in unreadable.items():
+            if sums[ModelLabel(account.label)].counters == NOTHING:
+                raise error
+        spends = {label: sums[label].cost_usd_micros for label in policy.model_ordering}
+        for account, total in totals.items():
+            label = ModelLabel(account.label)
+            spends[label] = max(spends[label], total.cost_usd_micros)
+        return _findings(policy, moment.day, states, spends)
+
+    async def _read_items(
+        self, policy: Policy, moment: _Moment
+    ) -> tuple[list[Item | None], dict[Account, Total], dict[Account, UnreadableItemError]]:
+        """The state items of `_lives`, the totals of the ordering, and which can't be read."""
+        keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
+        accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
+        found = await self._store.batch_get(
+            [*((STICKY_STATE, key) for key in keys), *map(total_place, accounts)]
+        )
+        totals: dict[Account, Total] = {}
+        unreadable: dict[Account, UnreadableItemError] = {}
+        for account, item in zip(accounts, found[len(keys) :], strict=True):
+            try:
+                totals[account] = total_from(item)
+            except UnreadableItemError as error:
+                unreadable[account] = error
+        return found[: len(keys)], totals, unreadable
 
     async def _settle(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
         """Choose, and record what has to be recorded, until both agree."""

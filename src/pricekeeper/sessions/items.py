@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.sessions.session import (
     SLOTS_MAX,
     Labels,
@@ -22,7 +23,17 @@ from pricekeeper.sessions.session import (
     Slots,
     parse_session_id,
 )
-from pricekeeper.storage import ITEM_ABSENT, Condition, Item, Key, Query, Set, Update, attr
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Condition,
+    Item,
+    Key,
+    Query,
+    Set,
+    TypedItem,
+    Update,
+    attr,
+)
 from pricekeeper.storage.tables import SESSIONS
 
 SLOT_PREFIX: Final = "SLOT#"
@@ -55,15 +66,29 @@ def slots_query(subject: str) -> Query:
 
 
 def slots_from(items: Iterable[Item], token_generation: str) -> Slots:
-    """What such a query found."""
-    return Slots(token_generation, tuple(map(session_from, items)))
+    """What such a query found. A slot that can't be read is reported, and nobody's to take."""
+    held, unreadable = [], set()
+    for item in items:
+        try:
+            held.append(session_from(item))
+        except UnreadableItemError:
+            unreadable.add(str(item["SK"]).removeprefix(SLOT_PREFIX))
+    blocked = frozenset(int(slot) for slot in unreadable if slot.isdecimal())
+    return Slots(token_generation, tuple(held), blocked)
 
 
 def generation_of(session_id: SessionId, slot: Item | None) -> str | None:
-    """The token generation of the session in that slot; ``None`` if it is not there any more."""
-    if slot is None or slot["nonce"] != session_id.nonce or slot["ended_at_ms"]:
+    """The token generation of the session in that slot; ``None`` if it is not there any more.
+
+    Raises `UnreadableItemError` if nobody can tell.
+    """
+    if slot is None:
         return None
-    return str(slot["token_generation"])
+    typed = TypedItem(SESSIONS, slot)
+    if typed.text("nonce") != session_id.nonce or typed.whole("ended_at_ms"):
+        return None
+    generation: str = typed.text("token_generation")
+    return generation
 
 
 def session_item(session: Session) -> Item:
@@ -88,20 +113,24 @@ def session_item(session: Session) -> Item:
 
 
 def session_from(item: Mapping[str, Any]) -> Session:
-    """The session of an item."""
+    """The session of an item; raises `UnreadableItemError` if it is none."""
+    typed = TypedItem(SESSIONS, item)
+    slot = str(item["SK"]).removeprefix(SLOT_PREFIX)
+    if not slot.isdecimal():
+        raise typed.unreadable("its sort key names no slot")
     return Session(
-        subject=item["PK"].removeprefix(partition("")),
-        id=SessionId(int(item["SK"].removeprefix(SLOT_PREFIX)), item["nonce"]),
-        token_generation=item["token_generation"],
-        rotation=item["rotation"],
-        key_id=item["key_id"],
-        refresh_hash=item["refresh_hash"],
-        previous_hash=item["previous_hash"],
-        opened_at_ms=item["opened_at_ms"],
-        refreshed_at_ms=item["refreshed_at_ms"],
-        ends_at_epoch=item["expires_at_epoch"],
-        labels=Labels(item["user_agent"], item["address"]),
-        ended_at_ms=item["ended_at_ms"],
+        subject=str(item["PK"]).removeprefix(partition("")),
+        id=SessionId(int(slot), typed.text("nonce")),
+        token_generation=typed.text("token_generation"),
+        rotation=typed.whole("rotation"),
+        key_id=typed.text("key_id"),
+        refresh_hash=typed.text("refresh_hash"),
+        previous_hash=typed.text("previous_hash"),
+        opened_at_ms=typed.whole("opened_at_ms"),
+        refreshed_at_ms=typed.whole("refreshed_at_ms"),
+        ends_at_epoch=typed.whole("expires_at_epoch"),
+        labels=Labels(typed.text("user_agent"), typed.text("address")),
+        ended_at_ms=typed.whole("ended_at_ms"),
     )
 
 
@@ -130,7 +159,7 @@ def request_item(key: Key, opened: SessionId, expires_at_epoch: int) -> Item:
 
 def request_session(item: Mapping[str, Any]) -> SessionId | None:
     """The session that a remembered request opened."""
-    return parse_session_id(item["session_id"])
+    return parse_session_id(TypedItem(SESSIONS, item).text("session_id"))
 
 
 def free(left: Session | None) -> Condition:

@@ -26,6 +26,7 @@ from pricekeeper.errors import (
     ReasonCode,
     SessionLimitRaceError,
     TransactionCancelledError,
+    UnreadableItemError,
 )
 from pricekeeper.sessions.items import (
     block_item,
@@ -118,6 +119,8 @@ class Opening:
             await self._write([Put(SESSIONS, session_item(fresh.session), free(available[slot]))])
         else:
             oldest = slots.oldest(login.limit)
+            if oldest is None:
+                raise UnreadableItemError(f"no session slot of {login.subject} can be read")
             fresh = self._fresh(oldest.id.slot)
             try:
                 await self._write(

@@ -281,9 +281,10 @@ def _check(login: Login) -> None:
 
 def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Session | None:
     """What the slot holds, if it is of this token generation."""
-    if slot is None or slot["token_generation"] != token_generation:
+    if slot is None:
         return None
-    return session_from(slot)
+    session = session_from(slot)
+    return session if session.token_generation == token_generation else None
 
 
 def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenError:

@@ -103,6 +103,8 @@ class Slots(msgspec.Struct, frozen=True):
     token_generation: str
     held: tuple[Session, ...]
     """What is in them, alive or not. The store leaves out expired ones."""
+    unreadable: frozenset[int] = frozenset()
+    """Slots that can't be read. Whether a session lives there is not known: none is put there."""
 
     @property
     def live(self) -> tuple[Session, ...]:
@@ -120,13 +122,13 @@ class Slots(msgspec.Struct, frozen=True):
 
     def free(self, limit: int) -> dict[int, Session | None]:
         """The slots below the limit that hold no live session, with what is left in them."""
-        taken = {session.id.slot for session in self.live}
+        taken = {session.id.slot for session in self.live} | self.unreadable
         left = {session.id.slot: session for session in self.held}
         return {slot: left.get(slot) for slot in range(limit) if slot not in taken}
 
-    def oldest(self, limit: int) -> Session:
-        """Who has to go when every slot below the limit is taken."""
-        return next(session for session in self.live if session.id.slot < limit)
+    def oldest(self, limit: int) -> Session | None:
+        """Who has to go when every slot below the limit is taken; ``None`` if none can be read."""
+        return next((session for session in self.live if session.id.slot < limit), None)
 
     def beyond(self, limit: int) -> tuple[Session, ...]:
         """Live sessions in slots that a lowered limit has taken away."""

@@ -26,6 +26,7 @@ from pricekeeper.storage.opening import (
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
 from pricekeeper.storage.port import Store
 from pricekeeper.storage.tables import Key, Table
+from pricekeeper.storage.typed_items import TypedItem
 from pricekeeper.storage.values import Item, Value
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "SetOnce",
     "Store",
     "Table",
+    "TypedItem",
     "Update",
     "Value",
     "Write",

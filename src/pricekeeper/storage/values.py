@@ -23,6 +23,9 @@ PARTITION_KEY: Final = "PK"
 SORT_KEY: Final = "SK"
 EXPIRY: Final = "expires_at_epoch"
 
+DAMAGED: Final = ""
+"""The attribute of an item whose stored bytes can't be decoded: no real attribute is nameless."""
+
 ITEM_BYTES_MAX: Final = 400 * 1024
 PARTITION_KEY_BYTES_MAX: Final = 2048
 SORT_KEY_BYTES_MAX: Final = 1024
@@ -31,6 +34,22 @@ NESTING_MAX: Final = 31
 
 _CONTAINER_BYTES: Final = 3
 _NUMBER_BYTES_MAX: Final = 21
+
+
+class Foreign:
+    """A stored value that the port has no type for, such as a fraction: another program wrote it.
+
+    It is equal to nothing and of no type that a codec asks for, so that an item which holds it is
+    unreadable where the value matters, and nobody else's item is. It can't be written.
+    """
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"Foreign({self.kind!r})"
 
 
 def text_bytes(text: str) -> int:

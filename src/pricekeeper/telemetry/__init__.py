@@ -2,5 +2,6 @@
 
 from pricekeeper.telemetry.meter import StoreMeter
 from pricekeeper.telemetry.sizes import BOUNDS, BOUNDS_US, Durations, Sizes
+from pricekeeper.telemetry.strange_items import STRANGE_ITEMS
 
-__all__ = ["BOUNDS", "BOUNDS_US", "Durations", "Sizes", "StoreMeter"]
+__all__ = ["BOUNDS", "BOUNDS_US", "STRANGE_ITEMS", "Durations", "Sizes", "StoreMeter"]

@@ -7,7 +7,8 @@ organisation, so that listing them is a query and never a scan.
 The item also holds the client's credentials, which are not ours: settings are written
 attribute by attribute and never replace the item. Attributes that this service added to the
 schema, and those with a default in it, need not be there: an imported item is one like any
-other.
+other. An item that lacks more than that, or holds something else than it must, can't be read:
+`UnreadableItemError` is raised to whoever asks about that client.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
+
+import msgspec
 
 from pricekeeper.storage import (
     ITEM_ABSENT,
@@ -26,6 +29,7 @@ from pricekeeper.storage import (
     Query,
     Remove,
     Set,
+    TypedItem,
     Value,
     attr,
 )
@@ -35,11 +39,13 @@ from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import (
     AppSettings,
     OrgSettings,
+    Quotas,
     QuotaScope,
     RateLimit,
     RateLimits,
 )
 from pricekeeper.tenants.freeze import Freeze, FreezeScope
+from pricekeeper.tenants.parsing import is_time_zone
 from pricekeeper.tenants.policy import (
     Generation,
     Life,
@@ -206,14 +212,15 @@ def gone_or_left_over(org_incarnation: str) -> Condition:
 
 def life_of(item: Mapping[str, Any]) -> Life:
     """The bookkeeping of an item."""
-    created_at_epoch = item.get(CREATED_AT, 0)
+    typed = TypedItem(CONFIG, item)
+    created_at_epoch = typed.whole(CREATED_AT, 0)
     return Life(
-        incarnation=item.get(INCARNATION, ""),
-        version=item.get(VERSION, 0),
+        incarnation=typed.text(INCARNATION, ""),
+        version=typed.whole(VERSION, 0),
         created_at_epoch=created_at_epoch,
-        updated_at_epoch=item.get(UPDATED_AT, created_at_epoch),
-        token_generation=item.get(TOKEN_GENERATION, ""),
-        tokens_valid_from_epoch_ms=item.get(TOKENS_VALID_FROM, 0),
+        updated_at_epoch=typed.whole(UPDATED_AT, created_at_epoch),
+        token_generation=typed.text(TOKEN_GENERATION, ""),
+        tokens_valid_from_epoch_ms=typed.whole(TOKENS_VALID_FROM, 0),
     )
 
 
@@ -245,36 +252,57 @@ def policy_without_item(client: Client, org: Item) -> Policy | None:
 
 def org_settings(item: Item) -> OrgSettings:
     """Read the settings of an organisation."""
+    typed = TypedItem(CONFIG, item)
+    timezone = typed.text("timezone")
+    if not is_time_zone(timezone):
+        raise typed.unreadable("timezone names no time zone")
+    scope = typed.text("quota_scope")
+    if scope not in set(QuotaScope):
+        raise typed.unreadable("quota_scope must be ORG or APP")
     return OrgSettings(
-        org_name=item["org_name"],
-        timezone=item["timezone"],
-        quota_scope=QuotaScope(item["quota_scope"]),
-        model_ordering=_ordering(item["model_ordering"]),
-        quotas=dict(item["quotas"]),
-        sticky_fallback_enabled=item.get("sticky_fallback_enabled", True),
-        agg_shard_count=item.get("agg_shard_count", bounds.SHARD_COUNT_DEFAULT),
-        tight_mode_threshold_pct=item.get("tight_mode_threshold_pct", bounds.TIGHT_PCT_DEFAULT),
-        refresh_interval_normal_secs=item.get(
-            "refresh_interval_normal_secs", bounds.REFRESH_NORMAL_SECS_DEFAULT
+        org_name=typed.text("org_name"),
+        timezone=timezone,
+        quota_scope=QuotaScope(scope),
+        model_ordering=_ordering(typed),
+        quotas=_quotas(typed),
+        sticky_fallback_enabled=typed.flag("sticky_fallback_enabled", default=True),
+        agg_shard_count=shard_count_of(item),
+        tight_mode_threshold_pct=typed.whole(
+            "tight_mode_threshold_pct", bounds.TIGHT_PCT_DEFAULT, least=0
         ),
-        refresh_interval_tight_secs=item.get(
-            "refresh_interval_tight_secs", bounds.REFRESH_TIGHT_SECS_DEFAULT
+        refresh_interval_normal_secs=typed.whole(
+            "refresh_interval_normal_secs", bounds.REFRESH_NORMAL_SECS_DEFAULT, least=1
         ),
-        session_limit=item.get("session_limit", bounds.SESSION_LIMIT_DEFAULT),
-        rate_limits=_rate_limits(item.get("rate_limits", {})),
+        refresh_interval_tight_secs=typed.whole(
+            "refresh_interval_tight_secs", bounds.REFRESH_TIGHT_SECS_DEFAULT, least=1
+        ),
+        session_limit=_session_limit(typed, bounds.SESSION_LIMIT_DEFAULT),
+        rate_limits=_rate_limits(typed, {}),
     )
+
+
+def shard_count_of(item: Item) -> int:
+    """Over how many shards an organisation's usage is spread: it can never be changed."""
+    typed = TypedItem(CONFIG, item)
+    count: int = typed.whole("agg_shard_count", bounds.SHARD_COUNT_DEFAULT, least=1)
+    if count > bounds.SHARD_COUNT_MAX:
+        raise typed.unreadable(f"agg_shard_count must be at most {bounds.SHARD_COUNT_MAX}")
+    return count
 
 
 def app_settings(item: Item) -> AppSettings:
     """Read what an app overrides."""
-    own = {name: item[name] for name in _OPTIONAL if name in item}
-    if "model_ordering" in own:
-        own["model_ordering"] = _ordering(own["model_ordering"])
-    if "quotas" in own:
-        own["quotas"] = dict(own["quotas"])
-    if "rate_limits" in own:
-        own["rate_limits"] = _rate_limits(own["rate_limits"])
-    return AppSettings(app_name=item["app_name"], **own)
+    typed = TypedItem(CONFIG, item)
+    return AppSettings(
+        app_name=typed.text("app_name"),
+        model_ordering=_ordering(typed) if "model_ordering" in item else None,
+        quotas=_quotas(typed) if "quotas" in item else None,
+        tight_mode_threshold_pct=typed.whole("tight_mode_threshold_pct", None, least=0),
+        refresh_interval_normal_secs=typed.whole("refresh_interval_normal_secs", None, least=1),
+        refresh_interval_tight_secs=typed.whole("refresh_interval_tight_secs", None, least=1),
+        session_limit=_session_limit(typed, None),
+        rate_limits=_rate_limits(typed, None),
+    )
 
 
 def _settings(settings: OrgSettings | AppSettings) -> Item:
@@ -290,15 +318,33 @@ def _epoch(stored: Any) -> int | None:
     return stored if type(stored) is int else None
 
 
-def _ordering(labels: list[str]) -> tuple[ModelLabel, ...]:
-    return tuple(ModelLabel(label) for label in labels)
+def _ordering(typed: TypedItem) -> tuple[ModelLabel, ...]:
+    return tuple(ModelLabel(label) for label in typed.texts("model_ordering"))
 
 
-def _rate_limits(stored: Mapping[str, Mapping[str, Mapping[str, int]]]) -> RateLimits:
-    return {
-        label: {name: RateLimit(**limit) for name, limit in named.items()}
-        for label, named in stored.items()
-    }
+def _quotas(typed: TypedItem) -> Quotas:
+    quotas: dict[ModelLabel, int] = typed.mapping("quotas")
+    for label, quota in quotas.items():
+        if type(quota) is not int or quota < 0:
+            raise typed.unreadable(f"the quota of {label} must be an integer, and not below zero")
+    return dict(quotas)
+
+
+def _session_limit(typed: TypedItem, default: int | None) -> Any:
+    limit = typed.whole("session_limit", default, least=bounds.SESSION_LIMIT_RANGE[0])
+    if limit is not None and limit > bounds.SESSION_LIMIT_RANGE[1]:
+        raise typed.unreadable(f"session_limit must be at most {bounds.SESSION_LIMIT_RANGE[1]}")
+    return limit
+
+
+def _rate_limits(typed: TypedItem, default: RateLimits | None) -> Any:
+    stored = typed.mapping("rate_limits", default)
+    if stored is default:
+        return default
+    try:
+        return msgspec.convert(stored, dict[str, dict[str, RateLimit]])
+    except msgspec.ValidationError as error:
+        raise typed.unreadable(f"rate_limits can't be read: {error}") from error
 
 
 def _still(name: str, value: str | int) -> Condition:

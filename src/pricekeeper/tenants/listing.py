@@ -1,16 +1,18 @@
 """Listing organisations and apps, page by page: queries, never a scan.
 
 A page may hold fewer entries than were asked for, even none, and still have a next one:
-whoever was deleted while the page was read is left out of it.
+whoever was deleted while the page was read is left out of it. So is a client whose item can't be
+read, after that was reported; its key is listed in ``unreadable``, for those who need everybody.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.errors import InvalidValueError, NotFoundError
-from pricekeeper.storage import Query, Store
+from pricekeeper.errors import InvalidValueError, NotFoundError, UnreadableItemError
+from pricekeeper.storage import Item, Query, Store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
 from pricekeeper.tenants.client import Client
@@ -34,6 +36,8 @@ class AppPage:
 
     policies: tuple[Policy, ...]
     after: AppId | None
+    unreadable: tuple[UnreadableItemError, ...] = ()
+    """The apps that are left out because their items can't be read."""
 
 
 async def list_orgs(store: Store, after: OrgId | None, limit: int) -> OrgPage:
@@ -43,11 +47,8 @@ async def list_orgs(store: Store, after: OrgId | None, limit: int) -> OrgPage:
     )
     clients = [Client(OrgId(entry["SK"])) for entry in page.items]
     found = await store.batch_get([(CONFIG, items.config_key(client)) for client in clients])
-    policies = tuple(
-        items.policy_of(client, org, org)
-        for client, org in zip(clients, found, strict=True)
-        if org is not None
-    )
+    there = [(client, org, org) for client, org in zip(clients, found, strict=True) if org]
+    policies, _ = _readable(there)
     return OrgPage(policies, OrgId(page.after) if page.after else None)
 
 
@@ -59,12 +60,29 @@ async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int
         raise NotFoundError(client.client_id)
     behind = "" if after is None else items.app_sort_key(after)
     page = await store.query(items.apps_query(client, behind, _checked(limit)))
-    policies = tuple(
-        items.policy_of(items.app_of(org_id, app["SK"]), org, app)
-        for app in page.items
-        if items.is_app_of(app, org)
+    items.org_settings(org)  # if it can't be read, none of its apps can be told from it
+    policies, unreadable = _readable(
+        [
+            (items.app_of(org_id, app["SK"]), org, app)
+            for app in page.items
+            if items.is_app_of(app, org)
+        ]
     )
-    return AppPage(policies, items.app_of(org_id, page.after).app_id if page.after else None)
+    behind_page = items.app_of(org_id, page.after).app_id if page.after else None
+    return AppPage(policies, behind_page, unreadable)
+
+
+def _readable(
+    found: Iterable[tuple[Client, Item, Item]],
+) -> tuple[tuple[Policy, ...], tuple[UnreadableItemError, ...]]:
+    """The policies of those clients whose items can be read, and why the others' can't."""
+    policies, unreadable = [], []
+    for client, org, own in found:
+        try:
+            policies.append(items.policy_of(client, org, own))
+        except UnreadableItemError as error:
+            unreadable.append(error)
+    return tuple(policies), tuple(unreadable)
 
 
 def _checked(limit: int) -> int:

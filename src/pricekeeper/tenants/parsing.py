@@ -315,6 +315,11 @@ def _shown(name: Any) -> str:
     return ascii(name)[1:-1][:_SHOWN_MAX] if isinstance(name, str) else "?"
 
 
+def is_time_zone(name: str) -> bool:
+    """Whether this is the name of an IANA time zone, in its exact spelling."""
+    return name in _time_zones()
+
+
 @functools.cache
 def _time_zones() -> frozenset[str]:
     """Every zone of the time zone database; ``localtime`` is this machine's, so it is none."""

@@ -13,6 +13,7 @@ any later call can finish.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -27,6 +28,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
+    ITEM_EXISTS,
     Action,
     Check,
     Condition,
@@ -102,6 +104,8 @@ class Tenants:
         self._clock = clock
         self._labels = frozenset(labels)
         self._cache = PolicyCache(clock, policies_max)
+        self.clients_deleted = 0
+        """Organisations and apps that this instance has ended, with everything issued to them."""
 
     async def put_org(
         self, org_id: OrgId, body: Mapping[str, Any], enrolment: Enrolment | None = None
@@ -118,9 +122,12 @@ class Tenants:
                 if await self._create(client, item, ITEM_ABSENT, [listed], enrolment):
                     return Saved(created=True, policy=items.policy_of(client, item, item))
             else:
-                shard_count = items.org_settings(current).agg_shard_count
+                # Of what is there, only this has to be readable: the rest is being replaced.
+                shard_count = items.shard_count_of(current)
                 settings = parse_org_settings(body, self._labels, shard_count)
                 if updated := await self._update(client, settings, items.life_of(current)):
+                    if items.INCARNATION not in current:
+                        await self._list_imported(client)
                     return Saved(created=False, policy=items.policy_of(client, updated, updated))
         return await self._gave_way(client)
 
@@ -211,7 +218,8 @@ class Tenants:
         client = Client(org_id)
         org = await self._store.get(CONFIG, items.config_key(client))
         ended = org is not None and await self._end_org(client, items.life_of(org))
-        await sweep_apps(self._store, client)
+        self.clients_deleted += ended
+        self.clients_deleted += await sweep_apps(self._store, client)
         if not ended:
             raise NotFoundError(client.client_id)
 
@@ -240,6 +248,7 @@ class Tenants:
                 raise
         finally:
             self._cache.forget(client)
+        self.clients_deleted += 1
 
     async def end_tokens_issued_before_now(
         self, org_id: OrgId, app_id: AppId | None = None, *, also: Sequence[Action] = ()
@@ -280,6 +289,17 @@ class Tenants:
 
     async def _own_item(self, client: Client) -> Item:
         return (await self.record(client)).item
+
+    async def _list_imported(self, client: Client) -> None:
+        """See to it that an organisation which was not created here is in the list of all.
+
+        If it is deleted meanwhile, or the reply is lost, nothing has to be done: the list is read
+        together with the items, and the next update does this again.
+        """
+        index = items.index_key(client)
+        stands = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
+        with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
+            await self._store.transact([stands, Put(CONFIG, {"PK": index.pk, "SK": index.sk})])
 
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         """The item of the organisation, and the app's if the client is one."""

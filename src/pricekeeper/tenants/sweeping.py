@@ -20,24 +20,26 @@ SWEEP_PAGES_MAX: Final = 100
 """Pages in one call, so at most ten thousand apps; what is left then waits for the next."""
 
 
-async def sweep_apps(store: Store, client: Client) -> None:
-    """Remove the apps that belong to no living organisation, as far as one call goes.
+async def sweep_apps(store: Store, client: Client) -> int:
+    """Remove the apps that belong to no living organisation, as far as one call goes: how many.
 
     Whether it lives is asked after the apps were read: an incarnation that is not in force
     by then never will be again.
     """
-    after = ""
+    after, removed = "", 0
     for _ in range(SWEEP_PAGES_MAX):
         page = await store.query(items.apps_query(client, after, TRANSACTION_OPERATIONS_MAX))
         if not page.items:
-            return
+            break
         org = await store.get(CONFIG, items.config_key(client))
         dead = [app for app in page.items if org is None or not items.is_app_of(app, org)]
         if dead and not await _remove(store, dead):
             continue
+        removed += len(dead)
         if not page.after:
-            return
+            break
         after = page.after
+    return removed
 
 
 async def _remove(store: Store, dead: Sequence[Item]) -> bool:

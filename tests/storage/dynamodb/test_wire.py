@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.errors import InvalidOperationError, StoreMisconfiguredError
+from pricekeeper.errors import InvalidOperationError
 from pricekeeper.storage import Key
 from pricekeeper.storage.dynamodb.wire import decode, decode_item, encode, encode_item, encode_key
-from pricekeeper.storage.values import same
+from pricekeeper.storage.values import Foreign, same
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -65,16 +65,20 @@ def test_an_integer_in_any_spelling(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["5.5", "1E-3", "NaN", "Infinity", "five", ""])
 def test_a_fraction_is_never_cut_off(text: str) -> None:
-    """It was not written by us, and rounding it would be a wrong sum."""
-    with pytest.raises(StoreMisconfiguredError):
-        decode({"N": text})
+    """It was not written by us, and rounding it would be a wrong sum: it is no number at all."""
+    assert isinstance(decode({"N": text}), Foreign)
 
 
 @pytest.mark.parametrize("attribute", [{"NS": ["1"]}, {"BS": ["AA=="]}, {}], ids=repr)
 def test_a_type_that_the_port_lacks_is_told(attribute: dict[str, Any]) -> None:
-    """Rather than handed on as something else."""
-    with pytest.raises(StoreMisconfiguredError):
-        decode(attribute)
+    """Rather than handed on as something else; the items beside it are none the worse for it."""
+    assert isinstance(decode(attribute), Foreign)
+
+
+def test_a_foreign_value_can_not_be_written() -> None:
+    """Whatever it was, we would write something else."""
+    with pytest.raises(InvalidOperationError):
+        encode(Foreign("a fraction"))  # type: ignore[arg-type]
 
 
 def test_derived_containers_are_their_kind_and_nothing_else_is() -> None:

@@ -44,6 +44,7 @@ from pricekeeper.storage.dynamodb.faults import (
     Treatment,
     fault_of,
 )
+from pricekeeper.storage.dynamodb.refused_units import refused_write_units
 from pricekeeper.storage.dynamodb.signing import Signer
 from pricekeeper.telemetry import StoreMeter
 
@@ -170,6 +171,8 @@ class Client:
             if not isinstance(outcome, Fault):
                 return outcome
             fault = outcome
+            for table, units in refused_write_units(request, fault).items():
+                self._meter.write_half_units[table.removeprefix(self._prefix)] += 2 * units
             if fault.treatment is Treatment.RENEW and not renewed:
                 renewed = True  # once: what was found anew and is refused as well is no good
                 continue

@@ -3,7 +3,8 @@
 On the wire every value is an object with one entry that names its type: ``{"N": "5"}``.
 Dispatch is by exact type first, which is what nearly every value takes. A number that is not
 an integer, or a type that the port does not have, can only come from another program writing
-into our tables; it is reported and never rounded.
+into our tables; it is never rounded, but becomes a `Foreign` value, which the codec of the item
+reports. Were it an error here, it would take the other items of the same reply along.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias
 
-from pricekeeper.errors import InvalidOperationError, StoreMisconfiguredError
+from pricekeeper.errors import InvalidOperationError
 from pricekeeper.storage.tables import Key
-from pricekeeper.storage.values import PARTITION_KEY, SORT_KEY, Item, Value
+from pricekeeper.storage.values import PARTITION_KEY, SORT_KEY, Foreign, Item, Value
 
 Attribute: TypeAlias = dict[str, Any]
 Attributes: TypeAlias = dict[str, Attribute]
@@ -44,14 +45,12 @@ def decode_item(attributes: Attributes) -> Item:
     return {name: decode(attribute) for name, attribute in attributes.items()}
 
 
-def decode(attribute: Attribute) -> Value:
+def decode(attribute: Attribute) -> Value | Foreign:
     """The value inside one attribute."""
     for kind, content in attribute.items():
         decoder = _DECODERS.get(kind)
-        if decoder is None:
-            raise StoreMisconfiguredError(f"an item holds a value of type {kind}, not one of ours")
-        return decoder(content)
-    raise StoreMisconfiguredError("an item holds a value without a type")
+        return Foreign(kind) if decoder is None else decoder(content)
+    return Foreign("no type")
 
 
 def _encode_list(value: Any) -> Attribute:
@@ -91,7 +90,7 @@ def _encode_subclass(value: Value) -> Attribute:
     raise InvalidOperationError(f"an item can't hold a {type(value).__name__}")
 
 
-def _decode_number(text: str) -> int:
+def _decode_number(text: str) -> int | Foreign:
     try:
         return int(text)
     except ValueError:
@@ -102,16 +101,16 @@ def _decode_number(text: str) -> int:
             return int(number)
     except InvalidOperation:
         pass  # not a number at all
-    raise StoreMisconfiguredError(f"an item holds the number {text}, which is not an integer")
+    return Foreign("a number that is not an integer")
 
 
-_DECODERS: Final[dict[str, Callable[[Any], Value]]] = {
+_DECODERS: Final[dict[str, Callable[[Any], Value | Foreign]]] = {
     "S": lambda content: content,
     "N": _decode_number,
     "BOOL": lambda content: content,
     "NULL": lambda _: None,
     "B": b64decode,
-    "L": lambda content: [decode(member) for member in content],
+    "L": lambda content: [decode(member) for member in content],  # type: ignore[misc]
     "M": decode_item,
     "SS": frozenset,
 }

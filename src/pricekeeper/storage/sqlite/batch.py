@@ -20,6 +20,7 @@ import msgspec
 from pricekeeper.errors import (
     CancellationReason,
     ConditionFailedError,
+    InvalidOperationError,
     ReasonCode,
     TokenReusedError,
     TransactionCancelledError,
@@ -38,7 +39,7 @@ from pricekeeper.storage.sqlite.codec import pack, unpack
 from pricekeeper.storage.sqlite.database import STATEMENTS, TOKENS, create_schema, read_data
 from pricekeeper.storage.sqlite.moments import Moments, read_moments, write_moments
 from pricekeeper.storage.tables import Key, Table
-from pricekeeper.storage.values import EXPIRY, ITEM_BYTES_MAX, Item
+from pricekeeper.storage.values import DAMAGED, EXPIRY, ITEM_BYTES_MAX, Item
 
 _Place: TypeAlias = tuple[str, Key]
 _Row: TypeAlias = tuple[str, str, int | None, bytes]
@@ -81,7 +82,7 @@ class Batch:
         condition = operation.condition
         if condition is not None and not condition.holds(item or _NOTHING):
             raise ConditionFailedError(item)
-        fresh = operation.apply(item)
+        fresh = _applied(operation, item)
         self._rows[place] = _row(table, key, fresh)
         self._seen[place] = fresh
         return fresh
@@ -164,7 +165,7 @@ class Batch:
             if place not in self._recent:
                 self._recent[place] = read_data(self._connection, table, place[1])
             data = self._recent[place]
-            item = self._seen[place] = None if data is None else unpack(data)
+            item = self._seen[place] = None if data is None else unpack(data, place[1])
         if item is not None and EXPIRY in item and table.expires and self._expired(item):
             return None
         return item
@@ -192,7 +193,7 @@ class Batch:
         if isinstance(operation, Put):
             return operation.item, _row(table, key, operation.item)
         if isinstance(operation, Update):
-            item = operation.apply(self._current(table, key))
+            item = _applied(operation, self._current(table, key))
             return item, _row(table, key, item)
         return None, None
 
@@ -213,6 +214,13 @@ class Batch:
         expires = self._now_epoch + TRANSACTION_TOKEN_TTL_SECS
         row = (token, "", expires, fingerprint(operations))
         self._connection.execute(STATEMENTS[TOKENS].upsert, row)
+
+
+def _applied(operation: Update, item: Item | None) -> Item:
+    """The item as the update leaves it; nothing can be built on one that can't be decoded."""
+    if item is not None and DAMAGED in item:
+        raise InvalidOperationError(f"{operation.table.name}: the item there can't be decoded")
+    return operation.apply(item)
 
 
 def _row(table: Table, key: Key, item: Item) -> _Row:

@@ -10,7 +10,16 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.storage.values import Item, Value, number_bytes
+from pricekeeper.storage.tables import Key
+from pricekeeper.storage.values import (
+    DAMAGED,
+    PARTITION_KEY,
+    SORT_KEY,
+    Foreign,
+    Item,
+    Value,
+    number_bytes,
+)
 
 _SET: Final = 1
 _WIDE_INTEGER: Final = 2
@@ -43,9 +52,18 @@ def pack(item: Item) -> bytes:
     return _encode({name: _encodable(value) for name, value in item.items()})
 
 
-def unpack(data: bytes) -> Item:
-    """The item of these bytes."""
-    return _decode(data)
+def unpack(data: bytes, key: Key) -> Item:
+    """The item of these bytes at that key.
+
+    Bytes that can't be decoded are one item's misfortune: what is known of it is its key.
+    """
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, ValueError):  # ValueError: an extension that is not ours
+        damaged: Item = {PARTITION_KEY: key.pk, DAMAGED: Foreign("bytes that can't be decoded")}
+        if key.sk is not None:
+            damaged[SORT_KEY] = key.sk
+        return damaged
 
 
 def _encodable(value: Value) -> object:

@@ -125,7 +125,7 @@ def read_item(connection: apsw.Connection, table: Table, key: Key, now_epoch: in
     """The item at that key, unless its time has come."""
     cursor = connection.execute(STATEMENTS[table.name].select, (key.pk, key.sk or "", now_epoch))
     for (data,) in cursor:
-        return unpack(data)
+        return unpack(data, key)
     return None
 
 
@@ -144,12 +144,13 @@ def read_range(connection: apsw.Connection, query: Query, now_epoch: int) -> lis
     order, beyond = ("DESC", "<") if query.descending else ("ASC", ">")
     after = query.after or (_BEYOND_ALL if query.descending else "")
     sql = (
-        f'SELECT item FROM "{query.table.name}" '  # noqa: S608 - names are our own constants
+        f'SELECT sk, item FROM "{query.table.name}" '  # noqa: S608 - names are our own constants
         f"WHERE pk = ? AND sk >= ? AND sk <= ? AND sk {beyond} ? "
         f"AND (expires IS NULL OR expires > ?) ORDER BY sk {order} LIMIT ?"
     )
     bindings = (query.pk, low, high, after, now_epoch, query.limit + 1)
-    return [unpack(data) for (data,) in connection.execute(sql, bindings)]
+    rows = connection.execute(sql, bindings)
+    return [unpack(data, Key(query.pk, sk)) for sk, data in rows]
 
 
 def translated(error: apsw.Error, *, committing: bool = False) -> StoreError:

@@ -1,0 +1,89 @@
+"""Reading the attributes of a stored item with the types they must have.
+
+Codecs read through this. An attribute that is missing or has another type makes the item
+unreadable: that is reported at once (`pricekeeper.telemetry.strange_items`), and raised as
+`UnreadableItemError` for the reader to decide how far it reaches. No such attribute ever becomes a
+zero, an empty text, or a crash for whoever reads the item next to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pricekeeper.errors import UnreadableItemError
+from pricekeeper.storage.tables import Table
+from pricekeeper.storage.values import DAMAGED, PARTITION_KEY, SORT_KEY
+from pricekeeper.telemetry import STRANGE_ITEMS
+
+REQUIRED: Final[Any] = object()
+
+
+class TypedItem:
+    """An item of a table. Each method returns the attribute, or the default if it is absent."""
+
+    __slots__ = ("item", "table")
+
+    def __init__(self, table: Table, item: Mapping[str, Any]) -> None:
+        self.table = table
+        self.item = item
+        if DAMAGED in item:
+            raise self.unreadable("its bytes can't be decoded")
+
+    def whole(self, name: str, default: Any = REQUIRED, *, least: int | None = None) -> Any:
+        """An integer, no less than the least."""
+        value = self._attribute(name, default)
+        if value is default:
+            return default
+        if type(value) is not int:
+            raise self.unreadable(f"{name} must be an integer, not {_kind(value)}")
+        if least is not None and value < least:
+            raise self.unreadable(f"{name} must be at least {least}")
+        return value
+
+    def text(self, name: str, default: Any = REQUIRED) -> Any:
+        """A string."""
+        return self._of_type(name, default, str, "a string")
+
+    def flag(self, name: str, default: Any = REQUIRED) -> Any:
+        """A boolean."""
+        return self._of_type(name, default, bool, "a boolean")
+
+    def mapping(self, name: str, default: Any = REQUIRED) -> Any:
+        """A map."""
+        return self._of_type(name, default, dict, "a map")
+
+    def texts(self, name: str, default: Any = REQUIRED) -> Any:
+        """A list or a set of strings."""
+        value = self._attribute(name, default)
+        if value is default:
+            return default
+        is_collection = isinstance(value, (list, tuple, set, frozenset))
+        if not is_collection or not all(type(member) is str for member in value):
+            raise self.unreadable(f"{name} must be a list of strings, not {_kind(value)}")
+        return value
+
+    def unreadable(self, reason: str) -> UnreadableItemError:
+        """Report that the item can't be read, and return the error to raise."""
+        key = str(self.item.get(PARTITION_KEY, "?"))
+        if SORT_KEY in self.item:
+            key += f" / {self.item[SORT_KEY]}"
+        STRANGE_ITEMS.note(self.table.name, key, reason)
+        return UnreadableItemError(f"the {self.table.name} item {key} can't be read: {reason}")
+
+    def _of_type(self, name: str, default: Any, kind: type, called: str) -> Any:
+        value = self._attribute(name, default)
+        if value is default or type(value) is kind:
+            return value
+        raise self.unreadable(f"{name} must be {called}, not {_kind(value)}")
+
+    def _attribute(self, name: str, default: Any) -> Any:
+        if name in self.item:
+            return self.item[name]
+        if default is REQUIRED:
+            raise self.unreadable(f"{name} is missing")
+        return default
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

@@ -1,0 +1,400 @@
+"""A stored item that makes no sense concerns its own account, and is reported.
+
+Over a socket, on both stores. Each test damages what is stored for one tenant, and looks at that
+tenant and at its neighbour, who has spent three times its quota and has to be told so.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import stored_items as written
+from http_fixtures import ORG, Api, Tenant, usage
+from pricekeeper.clock import SystemClock
+from pricekeeper.metering import AggregationReport, Aggregator, org_day
+from pricekeeper.metering.items import CHECKPOINT, receipt_place
+from pricekeeper.storage import Item, Store, Table
+from pricekeeper.storage.tables import (
+    CONFIG,
+    DAILY_TOTAL,
+    RATE_BUCKETS,
+    REQUEST_DEDUP,
+    SECRET_RETRIEVAL_TOKENS,
+    SESSIONS,
+    STICKY_STATE,
+    USAGE_AGG_SHARDED,
+)
+from pricekeeper.tenants import Client, config_key
+from pricekeeper.values import AppId, OrgId
+from scraping import scrape, until
+from serving import Server
+from store_server import api, location, server
+
+__all__ = ["api", "location", "server"]
+
+SPENT = 3_000_000
+"""Of a quota of one dollar: a hundred thousand tokens at the built-in price, ten times over."""
+
+
+class World:
+    """A tenant whose items are damaged, its neighbour, and the store of both."""
+
+    def __init__(self, api: Api, server: Server, location: str) -> None:
+        self.api = api
+        self.server = server
+        self.location = location
+        self.victim = Tenant(api).register()
+        self.neighbour = Tenant(api).register()
+        self.day = org_day(ORG["timezone"], SystemClock().now_ms())
+        for tenant in (self.victim, self.neighbour):
+            self.spend(tenant)
+
+    def scope(self, tenant: Tenant) -> str:
+        return f"ORG#{tenant.org_id}#APP#{tenant.app_id}"
+
+    def spend(self, tenant: Tenant) -> None:
+        record = usage(input_tokens=100_000, output_tokens=200_000)
+        reply = self.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+        assert reply.status == 202, reply.data
+        assert reply.json["cost_usd_micros"] > SPENT
+
+    def write(self, *items: tuple[Table, Item]) -> None:
+        written.write_items(self.location, *items)
+
+    def aggregate(self) -> AggregationReport:
+        async def run(store: Store) -> AggregationReport:
+            return await Aggregator(store, SystemClock()).run_once()
+
+        return written.on_store(self.location, run)
+
+    def select(self, tenant: Tenant, query: str = "") -> Any:
+        return self.api.call("GET", f"{tenant.app}/model-selection{query}", token=tenant.app_token)
+
+    def check_neighbour(self) -> None:
+        """Its totals, its selection and its login are what they would be alone."""
+        neighbour = self.neighbour
+        chosen = self.select(neighbour)
+        assert chosen.status == 200, chosen.data
+        assert chosen.json["recommended_model"]["label"] == "standard"
+        assert chosen.json["quota_status"]["models_status"]["premium"]["spend_usd_micros"] > SPENT
+        for path, token in (
+            (neighbour.app, neighbour.app_token),
+            (neighbour.org, neighbour.org_token),
+        ):
+            today = self.api.call("GET", f"{path}/aggregates/today", token=token)
+            assert today.status == 200, today.data
+            assert today.json["models"]["premium"]["cost_usd_micros"] > SPENT
+        neighbour.login(neighbour.client_id)
+        orgs: list[str] = []
+        after = ""
+        while True:
+            page = self.api.provision("GET", f"/api/v1/orgs{after}").json
+            orgs += [org["org_id"] for org in page["orgs"]]
+            if not page.get("next"):
+                break
+            after = f"?after={page['next']}"
+        assert neighbour.org_id in orgs
+
+    def strange(self, table: Table) -> float:
+        return scrape(self.api)[f'pricekeeper_strange_items_total{{table="{table.name}"}}']
+
+    def check_reported(self, table: Table, before: float, key: str) -> None:
+        """The metric has moved, and the log names the item."""
+        assert self.strange(table) > before
+        until(lambda: "stored_item_strange" in self.server.output())
+        lines = [line for line in self.server.output().splitlines() if "item_strange" in line]
+        assert any(key in line for line in lines), lines
+
+
+@pytest.fixture
+def world(api: Api, server: Server, location: str) -> World:
+    return World(api, server, location)
+
+
+def test_a_total_of_the_document_keeps_nobody_from_being_aggregated(world: World) -> None:
+    """The neighbour of an account that has one has spent 30 of 10, and is told so."""
+    world.write(written.daily_total(world.scope(world.victim), "premium", world.day))
+    assert world.aggregate().failed == 0
+    world.check_neighbour()
+
+
+JUNK_TOTALS: dict[str, Callable[[tuple[Table, Item]], tuple[Table, Item]]] = {
+    "a text for the cost": lambda made: (made[0], {**made[1], "cost_usd_micros": "9500000"}),
+    "no cost": lambda made: written.without(made, "cost_usd_micros"),
+    "no requests": lambda made: written.without(made, "requests"),
+    "a cost below zero": lambda made: (made[0], {**made[1], "cost_usd_picos": -1}),
+    "nothing for the cost": lambda made: (made[0], {**made[1], "cost_usd_micros": None}),
+    "a moment that is none": lambda made: (made[0], {**made[1], "as_of_ms": "noon"}),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK_TOTALS)
+def test_a_total_that_can_not_be_read_is_summed_instead(world: World, junk: str) -> None:
+    """Never a spend of nothing: the shards have it all."""
+    victim, key = world.victim, f"{world.scope(world.victim)}#LABEL#premium"
+    before = world.strange(DAILY_TOTAL)
+    total = written.daily_total(world.scope(victim), "premium", world.day)
+    world.write(JUNK_TOTALS[junk](total))
+    report = world.aggregate()
+    assert report.failed == 0
+    assert report.unreadable >= 1
+    for query in ("", "?force_check=true"):
+        chosen = world.select(victim, query)
+        assert chosen.status == 200, chosen.data
+        assert chosen.json["recommended_model"]["label"] == "standard"
+    today = world.api.call("GET", f"{victim.org}/aggregates/today", token=victim.org_token)
+    assert today.json["models"]["premium"]["cost_usd_micros"] > SPENT
+    world.check_reported(DAILY_TOTAL, before, key)
+    world.check_neighbour()
+
+
+def test_a_total_that_nobody_can_sum_is_an_honest_error(world: World) -> None:
+    """Of a model that was never used here: there is nothing to sum, and it is not nothing."""
+    victim = world.victim
+    table, total = written.daily_total(world.scope(victim), "standard", world.day)
+    world.write((table, {**total, "cost_usd_micros": "much"}))
+    world.aggregate()
+    for path in (
+        f"{victim.app}/model-selection",
+        f"{victim.app}/model-selection?force_check=true",
+        f"{victim.app}/aggregates/today",
+    ):
+        refused = world.api.call("GET", path, token=victim.app_token)
+        assert (refused.status, refused.code) == (503, "STORE_UNAVAILABLE")
+        assert "can't be read" in refused.json["detail"]
+        assert int(refused.headers["retry-after"]) > 0
+    world.check_neighbour()
+
+
+def test_a_shard_that_can_not_be_read_makes_its_account_alone_unknown(world: World) -> None:
+    """What is in it is not nothing, so nobody is told a sum without it, until it is mended."""
+    victim, before = world.victim, world.strange(USAGE_AGG_SHARDED)
+    scope = world.scope(victim)
+    table, shard = written.shard(scope, "premium", 8 - 1, world.day)
+    kept = written.on_store(world.location, _getter(table, shard))
+    world.write((table, {**shard, "cost_usd_micros": "1250000"}))
+    report = world.aggregate()
+    assert report.failed == 0
+    assert report.unreadable >= 1
+    for path in (
+        f"{victim.app}/model-selection",
+        f"{victim.app}/model-selection?force_check=true",
+        f"{victim.app}/aggregates/today",
+    ):
+        refused = world.api.call("GET", path, token=victim.app_token)
+        assert (refused.status, refused.code) == (503, "STORE_UNAVAILABLE")
+    world.check_reported(USAGE_AGG_SHARDED, before, shard["PK"])
+    world.check_neighbour()
+
+    world.write((table, kept or {**shard, "cost_usd_micros": 0}))
+    assert world.aggregate().failed == 0
+    assert world.select(victim).json["recommended_model"]["label"] == "standard"
+
+
+def _getter(table: Table, item: Item) -> Any:
+    async def get(store: Store) -> Item | None:
+        return await store.get(table, table.key_of(item))
+
+    return get
+
+
+def test_markers_and_the_checkpoint(world: World) -> None:
+    """A marker of no account is left out; a checkpoint that can't be read is written anew."""
+    partition = f"ACTIVE#{world.day}"
+    world.write(
+        (USAGE_AGG_SHARDED, {"PK": partition, "SK": "nonsense"}),
+        (USAGE_AGG_SHARDED, {"PK": partition, "SK": "ORG#a#LABEL#b#SH#999999999"}),
+        (CHECKPOINT[0], {"PK": CHECKPOINT[1].pk, "SK": CHECKPOINT[1].sk, "began_at_ms": "noon"}),
+    )
+    for _ in range(2):
+        assert world.aggregate().failed == 0
+    assert world.aggregate().since_last_ms is not None
+    world.check_neighbour()
+    assert world.select(world.victim).json["recommended_model"]["label"] == "standard"
+
+
+def test_a_fallback_that_can_not_be_read(world: World) -> None:
+    """Nobody knows what was given up, so nothing is recommended to that app."""
+    victim, before = world.victim, world.strange(STICKY_STATE)
+    world.aggregate()
+    scope = world.scope(victim)
+    world.write(written.sticky_state(scope, world.day, active_model_label=5))
+    refused = world.select(victim)
+    assert (refused.status, refused.code) == (503, "STORE_UNAVAILABLE")
+    world.check_reported(STICKY_STATE, before, scope)
+    world.check_neighbour()
+
+
+def test_a_fallback_that_lacks_what_is_not_needed_holds(world: World) -> None:
+    """The label says enough; and it can be moved on."""
+    world.aggregate()
+    sticky = written.sticky_state(world.scope(world.victim), world.day)
+    names = ("active_model_index", "previous_model_label", "activated_at_epoch", "reason")
+    world.write(written.without(sticky, *names))
+    chosen = world.select(world.victim).json["recommended_model"]
+    assert (chosen["label"], chosen["reason"]) == ("standard", "STICKY_FALLBACK")
+    for label in ("standard", "economy"):
+        record = usage(model_label=label, input_tokens=1_000_000, output_tokens=500_000)
+        world.api.call("POST", f"{world.victim.app}/usage", record, token=world.victim.app_token)
+    assert world.select(world.victim, "?force_check=true").status == 429
+
+
+JUNK_SETTINGS: dict[str, dict[str, Any]] = {
+    "quotas": {"quotas": "many"},
+    "a quota": {"quotas": {"premium": "10"}},
+    "the ordering": {"model_ordering": "premium"},
+    "a limit": {"rate_limits": {"premium": {"rpm": {"capacity": "ten"}}}},
+    "the sessions": {"session_limit": 10**9},
+    "the name": {"app_name": None},
+}
+
+
+@pytest.mark.parametrize("junk", JUNK_SETTINGS)
+def test_an_app_whose_settings_can_not_be_read(world: World, junk: str) -> None:
+    """It can't log in, and its organisation has no sum of quotas; settings can be replaced."""
+    victim, before = world.victim, world.strange(CONFIG)
+    world.aggregate()
+    broken = replace(victim, app_id="broken")
+    made = world.api.provision("PUT", broken.app, {"app_name": "Broken"})
+    retrieval = {"token": made.json["secret_retrieval"]["token"]}
+    claimed = world.api.call("POST", "/api/v1/credentials/claim", retrieval).json
+    key = config_key(Client(OrgId(victim.org_id), AppId("broken")))
+    stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
+    world.write((CONFIG, {**stored, **JUNK_SETTINGS[junk]}))
+
+    body = {"grant_type": "client_credentials"} | {
+        name: claimed[name] for name in ("client_id", "client_secret")
+    }
+    assert world.api.call("POST", "/auth/token", body).status == 503
+    assert world.api.provision("GET", broken.app).status == 503
+    apps = world.api.provision("GET", f"{victim.org}/apps").json["apps"]
+    assert [app["app_id"] for app in apps] == [victim.app_id]
+    today = world.api.call("GET", f"{victim.org}/aggregates/today", token=victim.org_token)
+    assert today.status == 503
+    assert world.select(victim).json["recommended_model"]["label"] == "standard"
+    world.check_reported(CONFIG, before, f"{key.pk} / {key.sk}")
+    world.check_neighbour()
+
+    mended = world.api.provision("PUT", broken.app, {"app_name": "Mended"})
+    assert (mended.status, mended.json["status"]) == (200, "updated")
+    assert world.api.call("POST", "/auth/token", body).status == 200
+
+
+@pytest.mark.parametrize(
+    "junk", [{"timezone": "Mars"}, {"quota_scope": "ALL"}, {"agg_shard_count": 10**9}], ids=str
+)
+def test_an_organisation_whose_settings_can_not_be_read(world: World, junk: Item) -> None:
+    """It is left out of the list of all, in which its neighbours are."""
+    lost = str(uuid.uuid4())
+    assert world.api.provision("PUT", f"/api/v1/orgs/{lost}", ORG).status == 201
+    place = {"PK": f"ORG#{lost}", "SK": "ORG"}
+    stored = written.on_store(world.location, _getter(CONFIG, place))
+    world.write((CONFIG, {**stored, **junk}))
+    assert world.api.provision("GET", f"/api/v1/orgs/{lost}").status == 503
+    world.aggregate()
+    world.check_neighbour()
+
+
+def test_a_hash_that_is_none_opens_nothing(world: World) -> None:
+    """Its client is refused, and nobody else is."""
+    victim = world.victim
+    key = config_key(Client(OrgId(victim.org_id), AppId(victim.app_id)))
+    stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
+    grace = {"client_secret_rotation_grace_expires_at_epoch": "soon"}
+    world.write((CONFIG, {**stored, "client_secret_hash": 5, **grace}))
+    body = {
+        "grant_type": "client_credentials",
+        "client_id": victim.client_id,
+        "client_secret": victim.secrets[victim.client_id],
+    }
+    assert world.api.call("POST", "/auth/token", body).status == 401
+    world.neighbour.login(world.neighbour.client_id)
+
+    rotate = f"{victim.app}/credentials/rotate"
+    for grace_period_hours in (1, 0):
+        grace_body = {"grace_period_hours": grace_period_hours}
+        token = world.api.provision("POST", rotate, grace_body).json["secret_retrieval"]["token"]
+        claimed = world.api.call("POST", "/api/v1/credentials/claim", {"token": token})
+        assert claimed.status == 200, claimed.data
+        victim.secrets[victim.client_id] = claimed.json["client_secret"]
+        victim.login(victim.client_id)
+
+
+def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None:
+    """Logins take the others, and lists show them; a token of such a slot is not believed."""
+    victim, before = world.victim, world.strange(SESSIONS)
+    session = world.api.call("GET", "/auth/sessions", token=victim.app_token).json["sessions"][0]
+    slot = int(session["session_id"].split("-")[0])
+    other = (slot + 1) % 5
+    partition = f"SUBJECT#{victim.client_id}"
+    world.write((SESSIONS, {"PK": partition, "SK": f"SLOT#{other:03}", "nonce": 5}))
+    tokens = {victim.login(victim.client_id)["session_id"] for _ in range(6)}
+    assert not any(token.startswith(f"{other:03}") for token in tokens)
+    token = victim.login(victim.client_id)["access_token"]
+    sessions = world.api.call("GET", "/auth/sessions", token=token).json["sessions"]
+    assert len(sessions) == 4
+    world.check_reported(SESSIONS, before, f"SLOT#{other:03}")
+
+    for number in range(5):
+        world.write((SESSIONS, {"PK": partition, "SK": f"SLOT#{number:03}", "nonce": 5}))
+    body = {
+        "grant_type": "client_credentials",
+        "client_id": victim.client_id,
+        "client_secret": victim.secrets[victim.client_id],
+    }
+    assert world.api.call("POST", "/auth/token", body).status == 503
+    world.neighbour.login(world.neighbour.client_id)
+
+
+def test_a_bucket_that_can_not_be_read(world: World) -> None:
+    """Its app gets no tokens of that model, and tokens of another."""
+    victim, before = world.victim, world.strange(RATE_BUCKETS)
+    key = config_key(Client(OrgId(victim.org_id), AppId(victim.app_id)))
+    stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
+    entity = f"{victim.client_id}@{stored['incarnation']}"
+    item = {"PK": entity, "SK": "premium", "rf": "noon", "lm.rpm": "1/1", "tk.rpm": 1, "tc.rpm": 1}
+    world.write((RATE_BUCKETS, item))
+
+    def acquire(tenant: Tenant, resource: str) -> int:
+        body = {"resource": resource, "consume": {"rpm": 1}}
+        path = f"{tenant.app}/limits/acquire"
+        return world.api.call("POST", path, body, token=tenant.app_token).status
+
+    for _ in range(2):
+        assert acquire(victim, "premium") == 503
+    assert acquire(victim, "standard") == 200
+    assert acquire(world.neighbour, "premium") == 200
+    world.check_reported(RATE_BUCKETS, before, entity)
+
+
+def test_a_receipt_that_can_not_be_read(world: World) -> None:
+    """Whether its record was counted nobody knows; the others of the batch are counted."""
+    victim, before = world.victim, world.strange(REQUEST_DEDUP)
+    record, good = usage(), usage()
+    table, key = receipt_place(victim.org_id, record["request_id"])
+    world.write((table, {"PK": key.pk, "commit_id": 5}))
+    alone = world.api.call("POST", f"{victim.app}/usage", record, token=victim.app_token)
+    assert (alone.status, alone.code) == (503, "STORE_UNAVAILABLE")
+    old = {**record, "timestamp": "2020-01-01T00:00:00Z"}
+    for body in ({"requests": [record, good]}, {"requests": [old, good]}):
+        batch = world.api.call(
+            "POST", f"{victim.app}/usage/batch", body, token=victim.app_token
+        ).json
+        bad, fine = batch["results"]
+        assert bad["status"] == "failed"
+        assert fine["status"] in ("accepted", "duplicate")
+    world.check_reported(REQUEST_DEDUP, before, key.pk)
+
+
+def test_a_retrieval_token_that_can_not_be_read_is_not_found(world: World) -> None:
+    """As one that never was."""
+    made = world.api.provision("PUT", f"{world.victim.org}/apps/third", {"app_name": "Third"})
+    token = made.json["secret_retrieval"]["token"]
+    key = hashlib.sha256(token.encode()).hexdigest()
+    world.write((SECRET_RETRIEVAL_TOKENS, {"PK": key, "used": False, "org_id": 5}))
+    claimed = world.api.call("POST", "/api/v1/credentials/claim", {"token": token})
+    assert claimed.status == 404
