@@ -132,13 +132,19 @@ async def test_a_failure_that_nobody_waits_for_is_no_noise(
     """Python complains about an exception that nobody has looked at."""
     flights: SingleFlight[str, int] = SingleFlight("test")
 
+    work = Work()
+
     async def fail() -> int:
+        await work.run()
         raise ValueError("no")
 
     (caller,) = await started(1, lambda: asyncio.create_task(flights.run("key", fail)))
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
-    await flights.drain()
+    draining = asyncio.create_task(flights.drain())
+    await asyncio.sleep(0)
+    work.may_end.set()
+    await draining
     gc.collect()
     assert not caplog.records
 
