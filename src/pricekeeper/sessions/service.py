@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import (
     ConditionFailedError,
     InvalidTokenError,
@@ -56,7 +57,7 @@ from pricekeeper.storage import Item, Set, Store, Update
 from pricekeeper.storage.tables import SESSIONS
 
 OPEN_ATTEMPTS_MAX: Final = 10
-OPEN_BACKOFF_FIRST_MS: Final = 20
+OPEN_BACKOFF_FIRST_MS: Final = 40
 OPEN_BACKOFF_MAX_MS: Final = 2_000
 ROTATE_ATTEMPTS_MAX: Final = 4
 
@@ -108,8 +109,13 @@ class Sessions:
             except (SessionLimitRaceError, OutcomeUnknownError):
                 if attempt == OPEN_ATTEMPTS_MAX:
                     raise
-            window_ms = min(OPEN_BACKOFF_MAX_MS, OPEN_BACKOFF_FIRST_MS << attempt)
-            await self._clock.sleep_ms(self._randomness.randrange(window_ms))
+            pause_ms = full_jitter_ms(
+                attempt,
+                first_ms=OPEN_BACKOFF_FIRST_MS,
+                longest_ms=OPEN_BACKOFF_MAX_MS,
+                randbelow=self._randomness.randrange,
+            )
+            await self._clock.sleep_ms(pause_ms)
             attempt += 1
 
     def opening(self, login: Login) -> Opening:
