@@ -83,7 +83,6 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.ConditionFailedError({"PK": "a"}),
     errors.TransactionCancelledError([LOST]),
     errors.InvalidOperationError("two operations on one item"),
-    errors.TokenReusedError("token t was used"),
     errors.StoreMisconfiguredError("no table pricekeeper-Config"),
     errors.StoreUnavailableError("10.0.0.1 refused the connection"),
     errors.ThrottledError("slow down"),

@@ -39,13 +39,13 @@ class Watched(Hooked):
         await self._hold_up()
         return await super().update(operation)
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         self.sent.append(operations)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         await self._hold_up()
         self.under_way -= 1
-        await super().transact(operations, token=token)
+        await super().transact(operations)
 
     async def _hold_up(self) -> None:
         if self.gate is not None:

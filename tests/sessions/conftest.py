@@ -80,9 +80,9 @@ class RecordingStore(FaultyStore):
         super().__init__(store, Interleaving(0), Faults())
         self.transactions: list[tuple[Write, ...]] = []
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         self.transactions.append(tuple(operations))
-        await super().transact(operations, token=token)
+        await super().transact(operations)
 
 
 class Client:

@@ -157,10 +157,10 @@ async def test_a_victim_that_refreshes_just_before_its_eviction_is_evicted(clien
     saved: list[Opened] = []
 
     class RefreshFirst(FaultyStore):
-        async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+        async def transact(self, operations: Sequence[Write]) -> None:
             if not saved:
                 saved.append(await client.refresh(opened[0].refresh_token))
-            await super().transact(operations, token=token)
+            await super().transact(operations)
 
     store = RefreshFirst(client.store, Interleaving(0), Faults())
     newest = await Sessions(store, clock=client.clock, keys=client.keys).open_session(
@@ -215,9 +215,9 @@ async def test_a_race_that_is_never_won_ends_after_a_bounded_number_of_attempts(
         await client.open()
 
     class AlwaysLate(FaultyStore):
-        async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+        async def transact(self, operations: Sequence[Write]) -> None:
             await Client.open(client)
-            await super().transact(operations, token=token)
+            await super().transact(operations)
 
     late = Sessions(
         AlwaysLate(client.store, Interleaving(0), Faults()),

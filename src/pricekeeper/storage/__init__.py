@@ -12,7 +12,6 @@ from pricekeeper.storage.expressions import (
     Condition,
     Remove,
     Set,
-    SetOnce,
     attr,
 )
 from pricekeeper.storage.opening import enable_expiry, open_store, tables_without_expiry
@@ -36,7 +35,6 @@ __all__ = [
     "Query",
     "Remove",
     "Set",
-    "SetOnce",
     "Store",
     "Table",
     "Update",

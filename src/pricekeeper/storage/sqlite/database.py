@@ -31,7 +31,6 @@ SQLITE_OLDEST: Final = (3, 51, 3)
 
 APPLICATION_ID: Final = 0x50_4B_53_31
 SCHEMA_VERSION: Final = 1
-TOKENS: Final = "TransactionToken"
 
 _STATEMENT_CACHE: Final = 200
 _UNUSABLE: Final = (
@@ -75,7 +74,7 @@ class Statements:
         )
 
 
-STATEMENTS: Final = {name: Statements(name) for name in (*(t.name for t in ALL_TABLES), TOKENS)}
+STATEMENTS: Final = {table.name: Statements(table.name) for table in ALL_TABLES}
 
 
 def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> apsw.Connection:
