@@ -21,7 +21,7 @@ OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test check audit sbom format lock clean \
-	bench bench-limiter bench-identity bench-spend bench-http bench-overload
+	walk bench bench-limiter bench-identity bench-spend bench-http bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -55,6 +55,9 @@ sbom: $(AUDIT) ## write the bill of materials of a deployment to dist/sbom.cdx.j
 	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
 		--output-reproducible --of JSON -o dist/sbom.cdx.json requirements/deploy.txt
 	@echo "sbom: dist/sbom.cdx.json"
+
+walk: $(DEV) ## show the way of four requests through the modules
+	@$(BIN)/python tools/walk.py $(ARGS)
 
 bench: $(BENCH) ## measure the foundation, and print the table of ratios
 	@$(BIN)/python tools/engine.py fetch

@@ -56,9 +56,9 @@ class Kept:
         self._store = store
         self.transactions: list[Sequence[Write]] = []
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         self.transactions.append(operations)
-        await self._store.transact(operations, token=token)
+        await self._store.transact(operations)
 
     async def get(self, table: StoreTable, key: Key, *, consistent: bool = True) -> Item | None:
         return await self._store.get(table, key, consistent=consistent)
@@ -219,8 +219,7 @@ async def measure(
 class Remote(Kept):
     """A store that is a network away: every transaction takes as long as one on DynamoDB may."""
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
-        del token
+    async def transact(self, operations: Sequence[Write]) -> None:
         self.transactions.append(operations)
         await asyncio.sleep(TRANSACTION_SECS)
 

@@ -30,7 +30,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
 )
 from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
-from pricekeeper.storage.guards import guards_itself
+from pricekeeper.storage.dynamodb.guards import guards_itself
 
 _T = TypeVar("_T")
 
@@ -178,9 +178,9 @@ class FaultyStore:
             lambda: self._store.delete(operation), again=guards_itself(operation)
         )
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         fixed = tuple(operations)
-        await self._write(lambda: self._store.transact(fixed, token=token), again=token is not None)
+        await self._write(lambda: self._store.transact(fixed), again=False)
 
     async def create_tables(self) -> None:
         await self._store.create_tables()

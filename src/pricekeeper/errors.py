@@ -30,7 +30,6 @@
         ├── ConditionFailedError       the condition did not hold; carries the current item
         ├── TransactionCancelledError  nothing was applied; one reason per operation
         ├── InvalidOperationError      the caller's mistake: the store's rules refuse it
-        │   └── TokenReusedError       a transaction token came back with other operations
         ├── StoreMisconfiguredError    a missing table or permission: retrying can't help
         │   ├── StoreReplacedError     the database file was removed or replaced while it was open
         │   ├── StoreDamagedError      the database file is damaged
@@ -417,12 +416,6 @@ class InvalidOperationError(StoreError):
     """The store's rules refuse the operation whatever the data: a bug in the caller."""
 
     code = "INVALID_OPERATION"
-
-
-class TokenReusedError(InvalidOperationError):
-    """A transaction token was presented again with different operations."""
-
-    code = "TRANSACTION_TOKEN_REUSED"
 
 
 class StoreMisconfiguredError(StoreError):

@@ -16,7 +16,6 @@ from pricekeeper.storage import (
     Put,
     Remove,
     Set,
-    SetOnce,
     Update,
     Write,
 )
@@ -97,7 +96,7 @@ def changed(key: Key, actions: tuple[Action, ...], old: Item | None) -> Item:
         name = action.attribute
         if isinstance(action, Remove):
             item = {other: value for other, value in item.items() if other != name}
-        elif isinstance(action, Set) or (isinstance(action, SetOnce) and name not in item):
+        elif isinstance(action, Set):
             item[name] = action.value
         elif isinstance(action, Add):
             kinds = tag(item[name])[0] if name in item else None, tag(action.value)[0]

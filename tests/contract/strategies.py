@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from contract.reference import Words
-from pricekeeper.storage import Add, Condition, Remove, Set, SetOnce, attr
+from pricekeeper.storage import Add, Condition, Remove, Set, attr
 
 NAMES = ("a", "b", "c")
 
@@ -39,7 +39,6 @@ conditions = st.none() | st.recursive(
 actions = st.lists(
     st.one_of(
         st.tuples(names, values).map(lambda drawn: Set(*drawn)),
-        st.tuples(names, values).map(lambda drawn: SetOnce(*drawn)),
         st.tuples(names).map(lambda drawn: Remove(*drawn)),
         st.tuples(names, st.integers(-3, 3)).map(lambda drawn: Add(*drawn)),
         st.tuples(names, st.frozensets(st.sampled_from("xyz"), min_size=1)).map(

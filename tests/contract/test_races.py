@@ -1,7 +1,6 @@
 """Real concurrency: 64 tasks at once, and the sums are exact."""
 
 import asyncio
-import uuid
 
 import pytest
 
@@ -123,16 +122,6 @@ async def test_transfers_keep_the_sum(store: Store, at: Place) -> None:
     page = await store.query(Query(CONFIG, at.pk("a")))
     assert sum(int(item["n"]) for item in page.items) == 80
     assert moved > TASKS
-
-
-async def test_a_token_races_itself(store: Store, at: Place) -> None:
-    """The same transaction sent by many at once is applied once."""
-    key, token = at.key(), str(uuid.uuid4())
-    operations = [Update(CONFIG, key, (Add("n", 1),))]
-    await asyncio.gather(*(store.transact(operations, token=token) for _ in range(16)))
-    item = await store.get(CONFIG, key)
-    assert item is not None
-    assert item["n"] == 1
 
 
 async def test_a_cancelled_caller_changes_nothing_for_the_others(store: Store, at: Place) -> None:

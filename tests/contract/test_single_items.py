@@ -17,7 +17,6 @@ from pricekeeper.storage import (
     Put,
     Remove,
     Set,
-    SetOnce,
     Store,
     Update,
     attr,
@@ -105,7 +104,7 @@ async def test_update_creates_what_is_absent(store: Store, at: Place) -> None:
 async def test_update_returns_the_item_as_it_is_afterwards(store: Store, at: Place) -> None:
     """Every kind of action, and the attributes that were not touched, are in the answer."""
     key = at.key()
-    await store.put(Put(CONFIG, item(key, kept="k", gone=1, n=10, once="first")))
+    await store.put(Put(CONFIG, item(key, kept="k", gone=1, n=10)))
     new = await store.update(
         Update(
             CONFIG,
@@ -115,12 +114,10 @@ async def test_update_returns_the_item_as_it_is_afterwards(store: Store, at: Pla
                 Add("n", -3),
                 Remove("gone"),
                 Remove("never"),
-                SetOnce("once", "second"),
-                SetOnce("fresh", "yes"),
             ),
         )
     )
-    assert new == item(key, kept="k", n=7, once="first", fresh="yes", set=[1])
+    assert new == item(key, kept="k", n=7, set=[1])
     assert await store.get(CONFIG, key) == new
 
 

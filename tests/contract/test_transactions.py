@@ -6,7 +6,6 @@ from contract.conftest import Place
 from pricekeeper.errors import (
     InvalidOperationError,
     ReasonCode,
-    TokenReusedError,
     TransactionCancelledError,
 )
 from pricekeeper.storage import (
@@ -17,7 +16,6 @@ from pricekeeper.storage import (
     Delete,
     Key,
     Put,
-    Set,
     Store,
     Update,
     Write,
@@ -114,57 +112,3 @@ async def test_a_hundred_operations_fit_and_no_more(store: Store, at: Place) -> 
     assert await value(store, at.key("a", "0")) is None
     await store.transact(operations[:100])
     assert await value(store, at.key("a", "99")) == 99
-
-
-async def test_a_repeated_token_applies_once(store: Store, at: Place) -> None:
-    """The repetition succeeds and changes nothing, even if the conditions no longer hold."""
-    key, token = at.key(), at.run
-    operations = [Update(SESSIONS, key, (Add("n", 1), Set("by", "x")), attr("n").absent())]
-    for _ in range(3):
-        await store.transact(operations, token=token)
-    read = await store.get(SESSIONS, key)
-    assert read is not None
-    assert read["n"] == 1
-
-
-async def test_a_token_belongs_to_its_operations(store: Store, at: Place) -> None:
-    """Other operations under it are refused, and not applied."""
-    key, token = at.key(), at.run
-    await store.transact([put(key, 1)], token=token)
-    with pytest.raises(TokenReusedError):
-        await store.transact([put(key, 2)], token=token)
-    assert await value(store, key) == 1
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [(b"a", "YQ=="), (frozenset({"a", "b"}), ["a", "b"]), (1, True), ("1", 1), ({}, [])],
-    ids=["bytes", "set", "bool", "text", "map"],
-)
-async def test_a_token_tells_values_of_different_types_apart(
-    store: Store, at: Place, first: object, second: object
-) -> None:
-    """However alike they look when they are written down."""
-    key, token = at.key(), at.run
-    await store.transact([Put(CONFIG, {"PK": key.pk, "SK": key.sk, "v": first})], token=token)
-    with pytest.raises(TokenReusedError):
-        await store.transact([Put(CONFIG, {"PK": key.pk, "SK": key.sk, "v": second})], token=token)
-
-
-async def test_a_cancelled_transaction_leaves_its_token_free(store: Store, at: Place) -> None:
-    """Once the condition holds, the same call goes through."""
-    key, token = at.key(), at.run
-    operations = [Update(CONFIG, key, (Add("n", 1),), ITEM_EXISTS)]
-    with pytest.raises(TransactionCancelledError):
-        await store.transact(operations, token=token)
-    await store.put(put(key, 1))
-    await store.transact(operations, token=token)
-    await store.transact(operations, token=token)
-    assert await value(store, key) == 2
-
-
-@pytest.mark.parametrize("token", ["", "x" * 37])
-async def test_impossible_tokens_are_refused(store: Store, at: Place, token: str) -> None:
-    """A token has 1 to 36 characters."""
-    with pytest.raises(InvalidOperationError):
-        await store.transact([put(at.key())], token=token)

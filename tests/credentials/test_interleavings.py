@@ -49,8 +49,8 @@ class Witness:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
-        await self.store.transact(operations, token=token)
+    async def transact(self, operations: Sequence[Write]) -> None:
+        await self.store.transact(operations)
         use, *others = operations
         if isinstance(use, Update) and use.table is SECRET_RETRIEVAL_TOKENS:
             (new_hash,) = [

@@ -143,6 +143,5 @@ async def use_every_call(store: Store, table: Table) -> None:
             Delete(table, keys[2]),
             Check(table, keys[3], ITEM_EXISTS),
         ],
-        token=uuid.uuid4().hex,
     )
     await store.delete(Delete(table, keys[0]))

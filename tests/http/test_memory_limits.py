@@ -2,7 +2,6 @@
 
 import pytest
 
-from pricekeeper.http import memory_limits
 from pricekeeper.http.limits import IN_MEMORY
 from pricekeeper.http.memory_limits import MemoryLimits
 from pricekeeper.limiter import Denial, Limit, LimitStatus
@@ -10,11 +9,12 @@ from pricekeeper.settings import API_LIMITS_PER_MINUTE
 
 NOW_MS = 1_768_000_000_000
 MINUTE_MS = 60_000
+LIMIT = Limit("requests", 60, 60, MINUTE_MS)
 
 
 @pytest.fixture
 def limits() -> MemoryLimits:
-    return MemoryLimits({"usage": Limit("requests", 60, 60, MINUTE_MS)})
+    return MemoryLimits({"usage": LIMIT})
 
 
 def granted(limits: MemoryLimits, caller: str, now_ms: int) -> int:
@@ -63,11 +63,9 @@ def test_a_clock_that_leaps_denies_nobody_for_long(limits: MemoryLimits, leap_ms
     assert granted(limits, "a", NOW_MS + 1_000) == 1
 
 
-def test_so_many_callers_are_remembered_and_one_goes_at_a_time(
-    limits: MemoryLimits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_many_callers_are_remembered_and_one_goes_at_a_time() -> None:
     """The one that was seen longest ago is full again; the others stay as they are."""
-    monkeypatch.setattr(memory_limits, "CALLERS_MAX", 3)
+    limits = MemoryLimits({"usage": LIMIT}, callers_max=3)
     for caller in "abcd":
         granted(limits, caller, NOW_MS)
     assert [granted(limits, caller, NOW_MS) for caller in "bcd"] == [0, 0, 0]

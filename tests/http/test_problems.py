@@ -88,7 +88,6 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.ConditionFailedError({"PK": "a"}),
     errors.TransactionCancelledError([LOST]),
     errors.InvalidOperationError("two operations on one item"),
-    errors.TokenReusedError("token t was used"),
     errors.StoreMisconfiguredError("no table pricekeeper-Config"),
     errors.StoreReplacedError("/var/lib/x.db was removed"),
     errors.StoreDamagedError("/var/lib/x.db is damaged"),

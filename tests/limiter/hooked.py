@@ -40,8 +40,8 @@ class Hooked:
     async def delete(self, operation: Delete) -> Item | None:
         return await self._write("delete", lambda: self._store.delete(operation))
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
-        await self._write("transact", lambda: self._store.transact(operations, token=token))
+    async def transact(self, operations: Sequence[Write]) -> None:
+        await self._write("transact", lambda: self._store.transact(operations))
 
     async def create_tables(self) -> None:
         await self._store.create_tables()

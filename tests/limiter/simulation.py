@@ -10,7 +10,6 @@ behind it is a real one.
 import asyncio
 import contextlib
 import heapq
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from pricekeeper.storage import (
     Write,
     open_store,
 )
-from pricekeeper.storage.guards import guards_itself
+from pricekeeper.storage.dynamodb.guards import guards_itself
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 _T = TypeVar("_T")
@@ -168,10 +167,17 @@ class Wire:
     async def delete(self, operation: Delete) -> Item | None:
         return await self._write(lambda: self._store.delete(operation), operation)
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
-        """Copies of a transaction carry one token, as an adapter sends them."""
-        fixed, known = tuple(operations), token or uuid.uuid4().hex
-        await self._write(lambda: self._store.transact(fixed, token=known), *fixed)
+    async def transact(self, operations: Sequence[Write]) -> None:
+        """Copies of a transaction carry one token, as an adapter sends them: one is applied."""
+        fixed, is_applied = tuple(operations), False
+
+        async def send() -> None:
+            nonlocal is_applied
+            if not is_applied:
+                await self._store.transact(fixed)
+                is_applied = True
+
+        await self._write(send, *fixed)
 
     async def create_tables(self) -> None:
         await self._store.create_tables()

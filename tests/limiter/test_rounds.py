@@ -11,8 +11,9 @@ import pytest
 
 from limiter.hooked import Hooked, once
 from pricekeeper.clock import ManualClock
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
-from pricekeeper.limiter import Denial, Lease, Limit, Limiter, till
+from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.bucket import Draw
 from pricekeeper.limiter.taking import Taken
 from pricekeeper.limiter.till import ATTEMPTS_MAX
@@ -38,13 +39,13 @@ class Watched(Hooked):
         await self._hold_up()
         return await super().update(operation)
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         self.sent.append(operations)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         await self._hold_up()
         self.under_way -= 1
-        await super().transact(operations, token=token)
+        await super().transact(operations)
 
     async def _hold_up(self) -> None:
         if self.gate is not None:
@@ -363,10 +364,10 @@ async def test_a_lease_tells_how_the_limits_stood_right_after_its_grant(limiter:
 
 
 async def test_a_process_remembers_the_buckets_that_it_had_to_do_with_last(
-    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+    limiter: Limiter,
 ) -> None:
     """So many of them, and none that it knows to be absent."""
-    monkeypatch.setattr(till, "SEEN_MAX", 2)
+    limiter._till._seen = BoundedCache(2)
     draws = {entity: Draw(entity, "r", {"n": DAILY}, {"n": 1}) for entity in ("a", "b", "c")}
 
     def known() -> str:

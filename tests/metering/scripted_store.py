@@ -23,12 +23,12 @@ class ScriptedStore(FaultyStore):
         self.in_flight = 0
         self.in_flight_max = 0
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         fixed = tuple(operations)
         self.sent.append(fixed)
 
         async def send() -> None:
-            await self._store.transact(fixed, token=token)
+            await self._store.transact(fixed)
 
         self.in_flight += 1
         self.in_flight_max = max(self.in_flight, self.in_flight_max)

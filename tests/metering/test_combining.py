@@ -48,7 +48,7 @@ def test_an_account_takes_one_operation_however_many_records_it_has() -> None:
     update = made.operations[-1]
     assert isinstance(update, Update)
     assert update.apply(None)["cost_usd_picos"] == 99 * 7
-    check_transaction(made.operations, None)
+    check_transaction(made.operations)
 
 
 def test_the_first_commit_of_an_account_also_marks_it() -> None:
@@ -75,7 +75,7 @@ def test_records_of_any_scope_share_a_transaction(marked: bool) -> None:
     assert len(taken) == (50 if marked else 33)
     assert taken[0].request_id == "0"
     assert queue.first().request_id == str(len(taken))
-    check_transaction(plan(taken, known).operations, None)
+    check_transaction(plan(taken, known).operations)
 
 
 def test_every_record_has_a_receipt_that_is_written_once() -> None:

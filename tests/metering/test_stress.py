@@ -38,7 +38,7 @@ class LossyStore(FaultyStore):
         self._random = random
         self.lost = 0
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         dice = self._random.randrange(100)
         if dice < 20:
             self.lost += 1
@@ -46,7 +46,7 @@ class LossyStore(FaultyStore):
             raise OutcomeUnknownError("injected: the request was lost")
         if dice < 10:
             raise ContendedError("injected")
-        await self._store.transact(operations, token=token)
+        await self._store.transact(operations)
         if dice < 20:
             raise OutcomeUnknownError("injected: the reply was lost")
 

@@ -55,21 +55,19 @@ class _Passing(FaultyStore):
 class _NoReceipt(_Passing):
     """Counts whatever comes: the receipt is written, but nobody minds one that is there."""
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         await self._store.transact(
             [
                 Put(one.table, one.item) if _is_receipt(one) and isinstance(one, Put) else one
                 for one in operations
             ],
-            token=token,
         )
 
 
 class _Apart(_Passing):
     """First the receipts, then the counters."""
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
-        del token
+    async def transact(self, operations: Sequence[Write]) -> None:
         await self._store.transact([one for one in operations if _is_receipt(one)])
         await self._store.transact([one for one in operations if not _is_receipt(one)])
 
@@ -77,9 +75,9 @@ class _Apart(_Passing):
 class _NoMarker(_Passing):
     """Which scopes are active is remembered by the process that counted, and nowhere else."""
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         await self._store.transact(
-            [one for one in operations if not one.key.pk.startswith("ACTIVE#")], token=token
+            [one for one in operations if not one.key.pk.startswith("ACTIVE#")]
         )
 
 

@@ -80,9 +80,9 @@ class RecordingStore(FaultyStore):
         super().__init__(store, Interleaving(0), Faults())
         self.transactions: list[tuple[Write, ...]] = []
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         self.transactions.append(tuple(operations))
-        await super().transact(operations, token=token)
+        await super().transact(operations)
 
 
 class Client:
@@ -100,13 +100,13 @@ class Client:
         """One more instance of the service: it shares nothing with the others but the store."""
         return Sessions(self.store, clock=self.clock, keys=self.keys, lifetimes=self.lifetimes)
 
-    def login(self, limit: int = LIMIT, request_token: str | None = None) -> Login:
+    def login(self, limit: int = LIMIT) -> Login:
         labels = Labels("curl/8", "192.0.2.1")
-        return Login(self.id, self.generation, limit, labels, request_token)
+        return Login(self.id, self.generation, limit, labels)
 
-    async def open(self, limit: int = LIMIT, request_token: str | None = None) -> Opened:
+    async def open(self, limit: int = LIMIT) -> Opened:
         self.clock.shift_ms += 1  # so that no two of them are equally old
-        return await self.instance().open_session(self.login(limit, request_token))
+        return await self.instance().open_session(self.login(limit))
 
     async def refresh(self, token: str) -> Opened:
         sessions = self.instance()

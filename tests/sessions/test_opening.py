@@ -1,6 +1,5 @@
 """Opening a session: what it costs, whose place it takes, and what happens if it is repeated."""
 
-import asyncio
 from random import Random
 
 import pytest
@@ -9,11 +8,10 @@ from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.errors import InvalidTokenError, InvalidValueError, OutcomeUnknownError
 from pricekeeper.sessions import Lifetimes, Login, Opened, Sessions, make_labels
 from pricekeeper.sessions.items import block_key
-from pricekeeper.sessions.opening import REQUEST_MEMORY_SECS
 from pricekeeper.storage import Put
 from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.telemetry import StoreMeter
-from sessions.conftest import LIMIT, Client, InstantClock, MeetingStore, RecordingStore
+from sessions.conftest import LIMIT, Client, InstantClock, RecordingStore
 
 
 async def test_below_the_limit_a_login_is_one_reading_and_one_conditional_write(
@@ -105,72 +103,8 @@ async def test_a_lowered_limit_holds_at_the_next_login(
             await client.refresh(ended.refresh_token)
 
 
-async def test_a_repeated_request_gets_the_same_session(client: Client) -> None:
-    """The same session and the same refresh token, from any instance, and nobody is ended."""
-    others = [await client.open() for _ in range(LIMIT - 1)]
-    first = await client.open(request_token="again")
-    for _ in range(3):
-        assert await client.open(request_token="again") == first
-    live = [session.id for session in await client.live()]
-    assert live == [opened.session.id for opened in (*others, first)]
-    assert (await client.open(request_token="other")).session.id != first.session.id
-
-
-async def test_a_request_repeated_after_a_refresh_gets_the_current_token(client: Client) -> None:
-    """Still the same session: what was spent is not handed out again."""
-    first = await client.open(request_token="again")
-    refreshed = await client.refresh(first.refresh_token)
-    assert await client.open(request_token="again") == refreshed
-
-
-async def test_a_request_repeated_at_the_same_moment_opens_one_session(client: Client) -> None:
-    """Two copies of a request, on two instances that have seen the same slots."""
-    client.store = MeetingStore(client.store, readers=2)
-    one, two = await asyncio.gather(*(client.open(request_token="again") for _ in range(2)))
-    assert one == two
-    assert len(await client.live()) == 1
-
-
-async def test_a_request_whose_session_has_ended_opens_a_new_one(client: Client) -> None:
-    """There is nothing left to repeat; and a copy of that call gets the new one."""
-    first = await client.open(request_token="again")
-    assert await client.instance().end_session(client.id, first.session.id)
-    second = await client.open(request_token="again")
-    assert second.session.id != first.session.id
-    assert await client.open(request_token="again") == second
-
-
-async def test_a_request_is_forgotten_after_a_while(client: Client) -> None:
-    """Then the same token is a new request."""
-    first = await client.open(request_token="again")
-    client.clock.shift_ms += REQUEST_MEMORY_SECS * 1000
-    assert (await client.open(request_token="again")).session.id != first.session.id
-
-
-async def test_a_request_belongs_to_its_client(client: Client) -> None:
-    """Another client with the same request token gets a session of its own."""
-    stranger = Client(client.store, client.clock, client.keys)
-    first = await client.open(request_token="again")
-    assert (await stranger.open(request_token="again")).session.id != first.session.id
-
-
-async def test_with_a_request_token_the_costs_stay_documented(
-    client: Client, meter: StoreMeter
-) -> None:
-    """One reading and one transaction: of two below the limit, of three at it."""
-    client.store = recording = RecordingStore(client.store)
-    for number in range(LIMIT + 1):
-        meter.clear()
-        await client.open(request_token=f"request {number}".replace(" ", "-"))
-        assert meter.calls == {"query": 1, "transact": 1}
-    assert [len(transaction) for transaction in recording.transactions] == [2] * LIMIT + [3]
-
-
-@pytest.mark.parametrize("request_token", [None, "again"])
 @pytest.mark.parametrize("live", [0, LIMIT])
-async def test_a_lost_reply_does_not_open_a_second_session(
-    client: Client, live: int, request_token: str | None
-) -> None:
+async def test_a_lost_reply_does_not_open_a_second_session(client: Client, live: int) -> None:
     """The write was applied, the reply was lost: the next attempt finds its own session."""
     for _ in range(live):
         await client.open()
@@ -194,7 +128,7 @@ async def test_a_lost_reply_does_not_open_a_second_session(
     before = {session.id for session in await client.live()}
     store = ReplyLost(client.store, Interleaving(0), Faults())
     sessions = Sessions(store, clock=InstantClock(client.clock), keys=client.keys)
-    opened = await sessions.open_session(client.login(request_token=request_token))
+    opened = await sessions.open_session(client.login())
     assert store.lost == 1
     assert {session.id for session in await client.live()} - before == {opened.session.id}
     await client.refresh(opened.refresh_token)
@@ -217,13 +151,6 @@ async def test_an_impossible_limit_is_refused(client: Client, limit: int) -> Non
     """Before anything is read."""
     with pytest.raises(InvalidValueError, match="session_limit"):
         await client.open(limit=limit)
-
-
-@pytest.mark.parametrize("token", ["", " ", "a b", "x" * 129, "\ud800", "é"])
-async def test_an_impossible_request_token_is_refused(client: Client, token: str) -> None:
-    """It comes from outside, and becomes part of a key."""
-    with pytest.raises(InvalidValueError, match="request_token"):
-        await client.open(request_token=token)
 
 
 async def test_labels_are_shown(client: Client) -> None:

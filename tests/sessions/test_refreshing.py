@@ -308,7 +308,7 @@ async def test_an_unreadable_store_refuses_nothing_and_issues_nothing(client: Cl
 
 async def test_nothing_that_is_stored_opens_a_session(client: Client) -> None:
     """No refresh token, nor the beginning of one, is in the subject's items."""
-    opened = await client.open(request_token="again")
+    opened = await client.open()
     refreshed = await client.refresh(opened.refresh_token)
     page = await client.store.query(Query(SESSIONS, f"SUBJECT#{client.id}"))
     for one in (opened, refreshed):

@@ -84,10 +84,10 @@ class Member:
         self.id = client.client_id
         self.secret = secret
 
-    async def login(self, at: Instance, request_token: str | None = None) -> Grant:
+    async def login(self, at: Instance) -> Grant:
         if isinstance(at.clock, MovableClock):
             at.clock.pass_ms(1)  # so that no two logins are equally old
-        return await at.identity.issue(self.id, self.secret, request_token=request_token)
+        return await at.identity.issue(self.id, self.secret)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
-    InvalidValueError,
     NotFoundError,
     StoreUnavailableError,
 )
@@ -135,19 +134,6 @@ async def test_the_limit_of_the_policy_holds(here: Instance, there: Instance, or
     grants = [await org.login(at) for at in (here, there, here)]
     listed = await there.identity.list_sessions(org.id)
     assert [str(session.id) for session in listed] == [g.session_id for g in grants[-LIMIT:]]
-
-
-async def test_a_repeated_request_gets_the_same_session(
-    here: Instance, there: Instance, org: Member
-) -> None:
-    """The same refresh token too, and an access token of the same session."""
-    first = await org.login(here, request_token="again")
-    second = await org.login(there, request_token="again")
-    assert second.session_id == first.session_id
-    assert second.refresh_token == first.refresh_token
-    assert len(await here.identity.list_sessions(org.id)) == 1
-    with pytest.raises(InvalidValueError):
-        await org.login(here, request_token="not a token")
 
 
 async def test_refreshing_keeps_the_session_and_rotates_the_token(
@@ -286,7 +272,7 @@ async def test_nothing_that_opens_anything_is_logged_or_stored(
 ) -> None:
     """Neither by a login nor by a refusal nor by a theft."""
     with capture_logs() as logs:
-        grant = await org.login(here, request_token="canary-request")
+        grant = await org.login(here)
         refreshed = await here.identity.refresh(grant.refresh_token)
         clock.pass_ms(Lifetimes().grace_ms)
         with pytest.raises(InvalidTokenError):

@@ -10,7 +10,6 @@ push out its siblings.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from pricekeeper.client.errors import (
 )
 from pricekeeper.client.transport import ATTEMPTS_MAX, PAUSE_MAX_MS, Request, Wire, pause_ms
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import SingleFlight
 
 MARGIN_SECS_MAX: Final = 60
 """A token is renewed this long before its end, or a tenth of its life if that is less."""
@@ -53,7 +53,7 @@ class Tokens:
         self._renew_at_wall_ms = 0
         self._accepted_at_ms = 0
         self._doubted_at_ms: int | None = None
-        self._obtaining: asyncio.Task[str] | None = None
+        self._logins: SingleFlight[None, str] = SingleFlight("pricekeeper-login")
         self._refusal: ServiceError | None = None
         self._refused_until_ms = 0
         self.logins = 0
@@ -97,8 +97,7 @@ class Tokens:
 
     async def end(self) -> None:
         """End the session. One that can't be ended now ends by itself, in time."""
-        if self._obtaining is not None:
-            await asyncio.wait([self._obtaining])
+        await self._logins.drain()
         if self._refresh:
             body = {"token": self._refresh}
             self._refresh = self._access = ""
@@ -113,16 +112,7 @@ class Tokens:
 
     async def _obtain_shared(self) -> str:
         """A new access token, from the login that is under way or else from a new one."""
-        if self._obtaining is None:
-            self._obtaining = asyncio.create_task(self._obtain())
-            self._obtaining.add_done_callback(self._end_obtaining)
-        # A request that is cancelled leaves it to those that wait for the same one.
-        return await asyncio.shield(self._obtaining)
-
-    def _end_obtaining(self, task: asyncio.Task[str]) -> None:
-        self._obtaining = None
-        if not task.cancelled():
-            task.exception()  # seen: those who wait for it raise it, and there may be none left
+        return await self._logins.run(None, self._obtain)
 
     async def _obtain(self) -> str:
         """Go on with the session, or open a new one if it is over."""

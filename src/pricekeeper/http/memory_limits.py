@@ -11,10 +11,10 @@ that the one that was used longest ago is forgotten, which makes it full.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import Violation
 from pricekeeper.limiter import Denial, Limit, LimitStatus
 
@@ -34,9 +34,9 @@ class _Balance:
 class MemoryLimits:
     """The buckets of one process."""
 
-    def __init__(self, limits: Mapping[str, Limit]) -> None:
+    def __init__(self, limits: Mapping[str, Limit], callers_max: int = CALLERS_MAX) -> None:
         self._limits = dict(limits)
-        self._balances: OrderedDict[tuple[str, str], _Balance] = OrderedDict()
+        self._balances: BoundedCache[tuple[str, str], _Balance] = BoundedCache(callers_max)
 
     def __contains__(self, kind: object) -> bool:
         return kind in self._limits
@@ -61,11 +61,9 @@ class MemoryLimits:
         """The bucket as of now; a clock that was set back refills nothing and goes on from then."""
         balance = self._balances.get((kind, caller))
         if balance is None:
-            balance = self._balances[kind, caller] = _Balance(limit.capacity_units, now_ms)
-            if len(self._balances) > CALLERS_MAX:
-                self._balances.popitem(last=False)
+            balance = _Balance(limit.capacity_units, now_ms)
+            self._balances.put((kind, caller), balance)
             return balance
-        self._balances.move_to_end((kind, caller))
         refill_units = max(0, now_ms - balance.as_of_ms) * limit.units_per_ms
         balance.units = min(limit.capacity_units, balance.units + refill_units)
         balance.as_of_ms = now_ms

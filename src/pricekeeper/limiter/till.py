@@ -14,11 +14,11 @@ more is admitted than what the bound allows for clocks that are wrong by that mu
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache, full_jitter_ms
 from pricekeeper.errors import ContendedError
 from pricekeeper.limiter.bucket import Bucket, Draw, is_ahead
 from pricekeeper.limiter.items import bucket_key
@@ -32,6 +32,7 @@ SEEN_MAX: Final = 10_000
 
 _AT_ONCE: Final = 3
 """Attempts without a pause before them: most races are over after the second."""
+_PAUSE_MS_FIRST: Final = 2
 _PAUSE_MS_MAX: Final = 64
 
 
@@ -57,41 +58,34 @@ class Till:
         self.clock = clock
         self.meter = meter
         self._jitter = jitter
-        self._seen: OrderedDict[Key, _Seen] = OrderedDict()
+        self._seen: BoundedCache[Key, _Seen] = BoundedCache(SEEN_MAX)
         self._some_ahead = False
         """Whether any bucket was ever seen ahead: else there is no need to look for one."""
 
     def recall(self, draw: Draw) -> Bucket | None:
         """The bucket as it was last seen here, if it was."""
-        key = bucket_key(draw.entity, draw.resource)
-        seen = self._seen.get(key)
-        if seen is None:
-            return None
-        self._seen.move_to_end(key)
-        return seen.bucket
+        seen = self._seen.get(bucket_key(draw.entity, draw.resource))
+        return None if seen is None else seen.bucket
 
     def remember(self, draw: Draw, bucket: Bucket | None) -> None:
         """Keep what was seen of a bucket; the one not asked for longest makes room."""
         key = bucket_key(draw.entity, draw.resource)
         if bucket is None:
-            self._seen.pop(key, None)
+            self._seen.pop(key)
             return
         offset_ms = bucket.refilled_at_ms - self.clock.monotonic_ms()
-        ahead, before = is_ahead(bucket, self.clock.now_ms()), self._seen.get(key)
+        ahead, before = is_ahead(bucket, self.clock.now_ms()), self._seen.peek(key)
         if before is not None and bucket.refilled_at_ms >= before.bucket.refilled_at_ms:
             offset_ms, ahead = max(offset_ms, before.offset_ms), ahead or before.ahead
-        self._seen[key] = _Seen(bucket, offset_ms, ahead)
+        self._seen.put(key, _Seen(bucket, offset_ms, ahead))
         self._some_ahead = self._some_ahead or ahead
-        self._seen.move_to_end(key)
-        if len(self._seen) > SEEN_MAX:
-            self._seen.popitem(last=False)
 
     def reading_ms(self, draw: Draw, bucket: Bucket | None, now_ms: int, monotonic_ms: int) -> int:
         """What time it is for the bucket when our clocks show that."""
         ahead = bucket is not None and is_ahead(bucket, now_ms)
         if bucket is None or not (ahead or self._some_ahead):
             return now_ms
-        seen = self._seen.get(bucket_key(draw.entity, draw.resource))
+        seen = self._seen.peek(bucket_key(draw.entity, draw.resource))
         if seen is None or seen.bucket.refilled_at_ms != bucket.refilled_at_ms:
             return bucket.refilled_at_ms if ahead else now_ms
         if not ahead and not seen.ahead:
@@ -105,8 +99,13 @@ class Till:
     async def pause(self, attempt: int) -> None:
         """Wait before an attempt, counted from 0: not at first, then ever longer."""
         if attempt >= _AT_ONCE:
-            longest_ms = min(_PAUSE_MS_MAX, 1 << (attempt - _AT_ONCE + 1))
-            await self.clock.sleep_ms(self._jitter(longest_ms + 1))
+            pause_ms = full_jitter_ms(
+                attempt - _AT_ONCE + 1,
+                first_ms=_PAUSE_MS_FIRST,
+                longest_ms=_PAUSE_MS_MAX,
+                randbelow=self._jitter,
+            )
+            await self.clock.sleep_ms(pause_ms)
 
     def contended(self, draw: Draw) -> ContendedError:
         """What to raise when the attempts are used up."""

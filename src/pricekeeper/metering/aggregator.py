@@ -204,7 +204,11 @@ class Aggregator:
         last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
         if last_ms is not None:
             return last_ms
-        return awaited_from(await self._store.update(awaited_update(self._clock.now_ms())))
+        try:
+            waiting = await self._store.update(awaited_update(self._clock.now_ms()))
+        except ConditionFailedError as known:
+            waiting = dict(known.item or {})
+        return awaited_from(waiting)
 
     async def _visit_day(self, day: str, tally: _Tally) -> None:
         after = ""

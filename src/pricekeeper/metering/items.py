@@ -38,7 +38,6 @@ from pricekeeper.storage import (
     Put,
     Query,
     Set,
-    SetOnce,
     Table,
     TypedItem,
     Update,
@@ -301,7 +300,7 @@ def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
 def awaited_update(now_ms: int) -> Update:
     """Say since when a first complete aggregation is waited for; the first moment stays."""
     table, key = CHECKPOINT
-    return Update(table, key, (SetOnce(_AWAITED, now_ms),))
+    return Update(table, key, (Set(_AWAITED, now_ms),), attr(_AWAITED).absent())
 
 
 def awaited_from(item: Mapping[str, Any]) -> int:

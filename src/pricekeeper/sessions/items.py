@@ -2,7 +2,6 @@
 
 - ``SUBJECT#{client}`` / ``SLOT#{nnn}``: a session in its slot
 - ``BLOCK#refresh#{sha256}`` / ``BLOCK``: the refresh token of an evicted session
-- ``REQUEST#{sha256}`` / ``REQUEST``: the session that a login request opened
 
 A session that is ended is marked and not removed. Were its slot empty, a copy of the write
 that opened it, sent again and delayed on its way, would find it free and bring it back.
@@ -10,7 +9,6 @@ that opened it, sent again and delayed on its way, would find it free and bring 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -21,7 +19,6 @@ from pricekeeper.sessions.session import (
     Session,
     SessionId,
     Slots,
-    parse_session_id,
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
@@ -52,12 +49,6 @@ def slot_key(subject: str, slot: int) -> Key:
 def block_key(refresh_hash: str) -> Key:
     """The place of a blocklist entry."""
     return Key(f"BLOCK#refresh#{refresh_hash}", "BLOCK")
-
-
-def request_key(subject: str, request_token: str) -> Key:
-    """The place that remembers what a login request opened; neither part can imitate the other."""
-    digest = hashlib.sha256(f"{len(subject)}#{subject}#{request_token}".encode()).hexdigest()
-    return Key(f"REQUEST#{digest}", "REQUEST")
 
 
 def slots_query(subject: str) -> Query:
@@ -147,21 +138,6 @@ def block_item(evicted: Session, now_ms: int) -> Item:
     }
 
 
-def request_item(key: Key, opened: SessionId, expires_at_epoch: int) -> Item:
-    """The memory of a login request."""
-    return {
-        "PK": key.pk,
-        "SK": key.sk,
-        "session_id": str(opened),
-        "expires_at_epoch": expires_at_epoch,
-    }
-
-
-def request_session(item: Mapping[str, Any]) -> SessionId | None:
-    """The session that a remembered request opened."""
-    return parse_session_id(TypedItem(SESSIONS, item).text("session_id"))
-
-
 def free(left: Session | None) -> Condition:
     """The slot is free: empty, expired, or still with the dead session that was left in it."""
     return ITEM_ABSENT if left is None else ITEM_ABSENT | still(left)
@@ -174,11 +150,6 @@ def still(session: Session) -> Condition:
         & attr("refresh_hash").eq(session.refresh_hash)
         & attr("ended_at_ms").eq(session.ended_at_ms)
     )
-
-
-def request_allows(ended: SessionId | None) -> Condition:
-    """The request has opened nothing yet, or nothing but this session, which has ended."""
-    return ITEM_ABSENT if ended is None else ITEM_ABSENT | attr("session_id").eq(str(ended))
 
 
 def holds(session_id: SessionId) -> Condition:

@@ -32,10 +32,6 @@ from pricekeeper.sessions.items import (
     block_item,
     ending,
     free,
-    request_allows,
-    request_item,
-    request_key,
-    request_session,
     session_item,
     slots_from,
     slots_query,
@@ -48,7 +44,6 @@ from pricekeeper.storage import Put, Store, Write
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 from pricekeeper.storage.tables import SESSIONS
 
-REQUEST_MEMORY_SECS: Final = 3_600
 NONCE_BYTES: Final = 16
 
 _log = structlog.get_logger(__name__)
@@ -64,7 +59,6 @@ class Login(msgspec.Struct, frozen=True):
     token_generation: str
     limit: int
     labels: Labels
-    request_token: str | None = None
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -101,7 +95,6 @@ class Opening:
         self._touched = touched
         self._meter = meter
         self._tried: list[SessionId] = []
-        self._remembered: SessionId | None = None
 
     async def attempt(self) -> Opened:
         """Read once, write once. `SessionLimitRaceError` if somebody came in between."""
@@ -146,9 +139,9 @@ class Opening:
         )
 
     def _opened_before(self, slots: Slots) -> Opened | None:
-        """What an earlier attempt, or an earlier call of the same request, has opened."""
-        for session_id in (*self._tried, self._remembered):
-            session = None if session_id is None else slots.find(session_id)
+        """What an earlier attempt, whose reply was lost, has opened."""
+        for session_id in self._tried:
+            session = slots.find(session_id)
             key = None if session is None else self._keys.find_refresh_key(session.key_id)
             if session is not None and key is not None:
                 return Opened(session, token_of(session, key))
@@ -176,9 +169,7 @@ class Opening:
         return Opened(session, token)
 
     async def _write(self, operations: Sequence[Put]) -> None:
-        if self._login.request_token is not None:
-            await self._write_for_request(operations, self._login.request_token)
-        elif len(operations) == 1:
+        if len(operations) == 1:
             try:
                 await self._store.put(operations[0])
             except ConditionFailedError as failure:
@@ -186,23 +177,6 @@ class Opening:
                 raise SessionLimitRaceError([reason]) from failure
         else:
             await self._transact(operations)
-
-    async def _write_for_request(self, operations: Sequence[Put], request_token: str) -> None:
-        """Write the same, and remember for the request which session it opened."""
-        key = request_key(self._login.subject, request_token)
-        expires = self._clock.now_ms() // 1000 + REQUEST_MEMORY_SECS
-        remember = Put(
-            SESSIONS,
-            request_item(key, self._tried[-1], expires),
-            request_allows(self._remembered),
-        )
-        try:
-            await self._transact([*operations, remember])
-        except SessionLimitRaceError as race:
-            known = race.cancellation_reasons[-1].item
-            if known is not None:
-                self._remembered = request_session(known)
-            raise
 
     async def _end(self, sessions: Sequence[Session]) -> None:
         """End what a lowered limit has no slot for, as many at once as a transaction takes."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -17,6 +16,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import (
     ConditionFailedError,
     InvalidTokenError,
@@ -56,11 +56,10 @@ from pricekeeper.storage import Item, Set, Store, Update
 from pricekeeper.storage.tables import SESSIONS
 
 OPEN_ATTEMPTS_MAX: Final = 10
-OPEN_BACKOFF_FIRST_MS: Final = 20
+OPEN_BACKOFF_FIRST_MS: Final = 40
 OPEN_BACKOFF_MAX_MS: Final = 2_000
 ROTATE_ATTEMPTS_MAX: Final = 4
 
-_REQUEST_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _DEFAULT_LIFETIMES: Final = Lifetimes()
 
 _log = structlog.get_logger(__name__)
@@ -94,8 +93,7 @@ class Sessions:
     async def open_session(self, login: Login) -> Opened:
         """Open a session, at the oldest one's expense if there is no free slot.
 
-        A lost race is tried again with full jitter, `OPEN_ATTEMPTS_MAX` times in all. A call
-        that repeats a request token gets the session that the first one opened, if it lives.
+        A lost race is tried again with full jitter, `OPEN_ATTEMPTS_MAX` times in all.
         """
         _check(login)
         opening = self.opening(login)
@@ -108,8 +106,13 @@ class Sessions:
             except (SessionLimitRaceError, OutcomeUnknownError):
                 if attempt == OPEN_ATTEMPTS_MAX:
                     raise
-            window_ms = min(OPEN_BACKOFF_MAX_MS, OPEN_BACKOFF_FIRST_MS << attempt)
-            await self._clock.sleep_ms(self._randomness.randrange(window_ms))
+            pause_ms = full_jitter_ms(
+                attempt,
+                first_ms=OPEN_BACKOFF_FIRST_MS,
+                longest_ms=OPEN_BACKOFF_MAX_MS,
+                randbelow=self._randomness.randrange,
+            )
+            await self._clock.sleep_ms(pause_ms)
             attempt += 1
 
     def opening(self, login: Login) -> Opening:
@@ -275,8 +278,6 @@ class Sessions:
 def _check(login: Login) -> None:
     if not 1 <= login.limit <= SLOTS_MAX:
         raise InvalidValueError("session_limit", f"must be 1 to {SLOTS_MAX}")
-    if login.request_token is not None and not _REQUEST_TOKEN.fullmatch(login.request_token):
-        raise InvalidValueError("request_token", "must be 1 to 128 printable ASCII characters")
 
 
 def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Session | None:

@@ -12,7 +12,6 @@ from pricekeeper.storage.expressions import (
     Condition,
     Remove,
     Set,
-    SetOnce,
     attr,
 )
 from pricekeeper.storage.opening import (
@@ -44,7 +43,6 @@ __all__ = [
     "Query",
     "Remove",
     "Set",
-    "SetOnce",
     "Store",
     "Table",
     "TypedItem",

@@ -232,21 +232,6 @@ class Set(msgspec.Struct, frozen=True, tag=True):
         item[self.attribute] = self.value
 
 
-class SetOnce(msgspec.Struct, frozen=True, tag=True):
-    """Give the attribute this value unless it has one already."""
-
-    attribute: str
-    value: Value
-
-    def check(self) -> None:
-        """Raise if no item can hold the value."""
-        check_value(self.value)
-
-    def apply(self, item: Item) -> None:
-        """Change the item."""
-        item.setdefault(self.attribute, self.value)
-
-
 class Add(msgspec.Struct, frozen=True, tag=True):
     """Add to a number (absent counts as 0), or members to a set (absent counts as empty)."""
 
@@ -287,7 +272,7 @@ class Remove(msgspec.Struct, frozen=True, tag=True):
         item.pop(self.attribute, None)
 
 
-Action: TypeAlias = Set | SetOnce | Add | Remove
+Action: TypeAlias = Set | Add | Remove
 
 
 def _parts(condition: Condition, kind: type[And | Or]) -> tuple[Condition, ...]:

@@ -6,7 +6,6 @@ the same error before anything is sent or queued.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -29,8 +28,6 @@ from pricekeeper.storage.values import (
 )
 
 TRANSACTION_OPERATIONS_MAX: Final = 100
-TRANSACTION_TOKEN_LENGTH_MAX: Final = 36
-TRANSACTION_TOKEN_TTL_SECS: Final = 600
 QUERY_ITEMS_MAX: Final = 1000
 
 _NOT_UPDATABLE: Final = frozenset({PARTITION_KEY, SORT_KEY, ""})
@@ -155,29 +152,17 @@ class Page(msgspec.Struct, frozen=True):
     after: str = ""
 
 
-def check_transaction(operations: Sequence[Write], token: str | None) -> None:
+def check_transaction(operations: Sequence[Write]) -> None:
     """Raise if the store's rules refuse this transaction, whatever it holds."""
-    # Where a token is remembered as one more item of the transaction, that item needs room.
-    most = TRANSACTION_OPERATIONS_MAX - (token is not None)
-    if not 1 <= len(operations) <= most:
-        told = "with a token" if token is not None else "without a token"
+    if not 1 <= len(operations) <= TRANSACTION_OPERATIONS_MAX:
         raise InvalidOperationError(
-            f"a transaction {told} has 1 to {most} operations, not {len(operations)}"
-        )
-    if token is not None and not 1 <= len(token) <= TRANSACTION_TOKEN_LENGTH_MAX:
-        raise InvalidOperationError(
-            f"a transaction token has 1 to {TRANSACTION_TOKEN_LENGTH_MAX} characters"
+            f"a transaction has 1 to {TRANSACTION_OPERATIONS_MAX} operations, not {len(operations)}"
         )
     for operation in operations:
         operation.check()
     places = {(operation.table.name, operation.key) for operation in operations}
     if len(places) < len(operations):
         raise InvalidOperationError("a transaction can't touch one item twice")
-
-
-def fingerprint(operations: Sequence[Write]) -> bytes:
-    """A digest that is equal in every process exactly when the operations are."""
-    return hashlib.sha256(_spelt_out(operations).encode("utf-8", "surrogatepass")).digest()
 
 
 def check_item_size(item: Mapping[str, Value]) -> None:
@@ -187,22 +172,6 @@ def check_item_size(item: Mapping[str, Value]) -> None:
     size = item_bytes(item)
     if size > ITEM_BYTES_MAX:
         raise InvalidOperationError(f"an item of {size} bytes: the most is {ITEM_BYTES_MAX}")
-
-
-def _spelt_out(value: object) -> str:
-    """Like ``repr``, but the same wherever it is asked: members of sets and maps are in order."""
-    match value:
-        case msgspec.Struct():
-            fields = (_spelt_out(getattr(value, name)) for name in value.__struct_fields__)
-            return f"{type(value).__name__}({','.join(fields)})"
-        case set() | frozenset():
-            return f"{{{','.join(sorted(map(_spelt_out, value)))}}}"
-        case dict():
-            pairs = sorted(f"{name!r}:{_spelt_out(member)}" for name, member in value.items())
-            return f"<{','.join(pairs)}>"
-        case list() | tuple():
-            return f"[{','.join(map(_spelt_out, value))}]"
-    return repr(value)
 
 
 def _check_expiry(table: Table, item: Mapping[str, Value]) -> None:

@@ -45,12 +45,8 @@ class Store(Protocol):
         """
         ...
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
-        """Apply 1 to 100 operations on different items, all or nothing.
-
-        With a token, the same operations sent again within ten minutes succeed without
-        being applied again; other operations under that token raise `TokenReusedError`.
-        """
+    async def transact(self, operations: Sequence[Write]) -> None:
+        """Apply 1 to 100 operations on different items, all or nothing."""
         ...
 
     async def batch_get(

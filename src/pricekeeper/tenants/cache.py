@@ -10,10 +10,10 @@ and a read that was under way meanwhile may have missed it, so its answer is not
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final, TypeAlias
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.policy import Policy
 
@@ -29,8 +29,7 @@ class PolicyCache:
 
     def __init__(self, clock: Clock, entries_max: int = POLICIES_MAX) -> None:
         self._clock = clock
-        self._entries_max = entries_max
-        self._entries: OrderedDict[Client, tuple[int, Policy]] = OrderedDict()
+        self._entries: BoundedCache[Client, tuple[int, Policy]] = BoundedCache(entries_max)
         self._changes = 0
 
     def get(self, client: Client) -> Policy | None:
@@ -40,9 +39,8 @@ class PolicyCache:
             return None
         good_until_ms, policy = entry
         if self._clock.monotonic_ms() >= good_until_ms:
-            del self._entries[client]
+            self._entries.pop(client)
             return None
-        self._entries.move_to_end(client)
         return policy
 
     def reading(self) -> Reading:
@@ -54,19 +52,16 @@ class PolicyCache:
         changes, good_until_ms = reading
         if changes != self._changes:
             return
-        self._entries[policy.client] = (good_until_ms, policy)
-        self._entries.move_to_end(policy.client)
-        if len(self._entries) > self._entries_max:
-            self._entries.popitem(last=False)
+        self._entries.put(policy.client, (good_until_ms, policy))
 
     def drop(self, client: Client) -> None:
         """The client was read, and is no more."""
-        self._entries.pop(client, None)
+        self._entries.pop(client)
 
     def forget(self, client: Client) -> None:
         """The client was changed: an organisation takes the policies of its apps with it."""
         self._changes += 1
-        self._entries.pop(client, None)
+        self._entries.pop(client)
         if client.app_id is None:
             for known in [known for known in self._entries if known.org_id == client.org_id]:
-                del self._entries[known]
+                self._entries.pop(known)

@@ -120,16 +120,13 @@ class Identity:
         *,
         user_agent: str = "",
         address: str = "",
-        request_token: str | None = None,
     ) -> Grant:
         """Open a session for a client that knows its secret.
 
         `InvalidClientError` if it does not; everything else is as in `login`.
         """
         authenticated = await self.authenticate(client_id, client_secret)
-        return await self.login(
-            authenticated, user_agent=user_agent, address=address, request_token=request_token
-        )
+        return await self.login(authenticated, user_agent=user_agent, address=address)
 
     async def authenticate(
         self, client_id: str, client_secret: str, *, doubted: bool = False
@@ -147,12 +144,11 @@ class Identity:
         *,
         user_agent: str = "",
         address: str = "",
-        request_token: str | None = None,
     ) -> Grant:
         """Open a session for a client that has proved who it is.
 
-        `SessionLimitRaceError` if other logins of the same client kept winning. The same
-        request token again gives the same session. `ClockInDoubtError` while the time is in doubt.
+        `SessionLimitRaceError` if other logins of the same client kept winning, and
+        `ClockInDoubtError` while the time is in doubt.
         """
         require_trusted_time(self._clock)
         policy = authenticated.policy
@@ -162,7 +158,6 @@ class Identity:
                 token_generation=policy.token_generation,
                 limit=policy.session_limit,
                 labels=make_labels(user_agent, address),
-                request_token=request_token,
             )
         )
         self.meter.issued += 1

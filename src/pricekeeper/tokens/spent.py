@@ -7,10 +7,10 @@ look expired, and what was concluded then must not outlast the leap.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
 
 SPENT_MAX: Final = 10_000
 SPENT_AGE_MS_MAX: Final = 60_000
@@ -21,18 +21,14 @@ class SpentTokens:
 
     def __init__(self, clock: Clock, entries_max: int = SPENT_MAX) -> None:
         self._clock = clock
-        self._entries_max = entries_max
-        self._refused_at_ms: OrderedDict[str, int] = OrderedDict()
+        self._refused_at_ms: BoundedCache[str, int] = BoundedCache(entries_max)
 
     def add(self, token_hash: str) -> None:
         """Remember a token that was just refused."""
-        self._refused_at_ms[token_hash] = self._clock.monotonic_ms()
-        self._refused_at_ms.move_to_end(token_hash)
-        if len(self._refused_at_ms) > self._entries_max:
-            self._refused_at_ms.popitem(last=False)
+        self._refused_at_ms.put(token_hash, self._clock.monotonic_ms())
 
     def __contains__(self, token_hash: str) -> bool:
-        refused_at_ms = self._refused_at_ms.get(token_hash)
+        refused_at_ms = self._refused_at_ms.peek(token_hash)
         if refused_at_ms is None:
             return False
         return self._clock.monotonic_ms() - refused_at_ms < SPENT_AGE_MS_MAX

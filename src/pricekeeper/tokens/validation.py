@@ -14,12 +14,12 @@ it never counts as a yes.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from typing import Final
 
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import InvalidTokenError, InvalidValueError, NotFoundError
 from pricekeeper.sessions import SessionId, generation_of, parse_session_id, slot_key
 from pricekeeper.storage import Store
@@ -79,9 +79,8 @@ class Validator:
         self._tenants = tenants
         self._issuer = issuer
         self._audience = audience
-        self._verified_max = verified_max
         self._meter = meter or IdentityMeter()
-        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        self._verified: BoundedCache[bytes, _Verified] = BoundedCache(verified_max)
         self._revision = keys.revision
         self._changes = 0
         self._touched: dict[str, int] = {}
@@ -121,13 +120,9 @@ class Validator:
             self._verified.clear()
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         verified = self._verified.get(digest)
-        if verified is not None:
-            self._verified.move_to_end(digest)
-            return verified
-        verified = self._verify(token)
-        self._verified[digest] = verified
-        if len(self._verified) > self._verified_max:
-            self._verified.popitem(last=False)
+        if verified is None:
+            verified = self._verify(token)
+            self._verified.put(digest, verified)
         return verified
 
     def _verify(self, token: str) -> _Verified:

@@ -34,7 +34,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.dynamodb.client import Limits
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
-from pricekeeper.storage.tables import CONFIG, REQUEST_DEDUP, SESSIONS
+from pricekeeper.storage.tables import CONFIG, SESSIONS
 from pricekeeper.telemetry import StoreMeter
 from storage.dynamodb.conftest import Opener, TestClock
 
@@ -425,14 +425,12 @@ async def test_capacity_is_counted_by_table(
 async def test_transactions_cost_double(
     opener: Opener, dynoxide: str, meter: StoreMeter, key: Key
 ) -> None:
-    """Two units an operation; one more operation for a token. dynoxide adds them up rightly."""
+    """Two units an operation. dynoxide adds them up rightly."""
     store = await opener(dynoxide, meter=meter)
     await store.create_tables()
     await store.transact([add(key), add(Key(key.pk, "2"))])
     assert meter.write_half_units == {"Config": 8}
-    await store.transact([add(key)], token=key.pk)
-    assert meter.write_half_units == {"Config": 12, REQUEST_DEDUP.name: 4}
-    assert meter.attempts["TransactWriteItems"] == 2
+    assert meter.attempts["TransactWriteItems"] == 1
 
 
 async def test_connections_are_bounded(

@@ -12,7 +12,6 @@ from pricekeeper.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
     ThrottledError,
-    TokenReusedError,
 )
 from pricekeeper.storage.dynamodb.faults import (
     REASONS,
@@ -68,7 +67,7 @@ def error(name: str, status: int = 400, **more: Any) -> Fault:
         ("ExpiredTokenException", StoreMisconfiguredError),
         ("ValidationException", InvalidOperationError),
         ("ItemCollectionSizeLimitExceededException", InvalidOperationError),
-        ("IdempotentParameterMismatchException", TokenReusedError),
+        ("IdempotentParameterMismatchException", InvalidOperationError),
         ("InternalServerError", StoreUnavailableError),
         ("SomethingNewException", StoreUnavailableError),
     ],

@@ -141,26 +141,6 @@ async def test_transactions(
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_token_settles_every_transaction(
-    stormy: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, seed: int
-) -> None:
-    """Repeated until it is acknowledged, by a caller who keeps the token: exactly once."""
-
-    async def work(mark: str) -> str:
-        operations = [Update(SESSIONS, key, (Add("n", 1), Add(mark, 1)))]
-        for _ in range(50):
-            told = await outcome(stormy.transact(operations, token=key.pk[:20] + mark))
-            if told == ACKNOWLEDGED:
-                return told
-        raise AssertionError("the weather never cleared up")
-
-    outcomes = await storm(proxy, seed, work)
-    item = await held(direct, key)
-    assert {item.get(mark) for mark in outcomes} == {1}
-    assert item["n"] == WORKERS * ROUNDS
-
-
-@pytest.mark.parametrize("seed", range(3))
 async def test_compare_and_set(
     stormy: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, seed: int
 ) -> None:

@@ -15,7 +15,6 @@ from pricekeeper.storage import (
     Query,
     Remove,
     Set,
-    SetOnce,
     Update,
     attr,
 )
@@ -83,13 +82,10 @@ def test_actions() -> None:
         Set("a", 1),
         Add("n", 1),
         Remove("r"),
-        SetOnce("o", "x"),
         Set("b", None),
         Remove("q"),
     )
-    assert update_text(actions, into) == (
-        "SET #0 = :0, #3 = if_not_exists(#3, :1), #4 = :2 ADD #1 :0 REMOVE #2, #5"
-    )
+    assert update_text(actions, into) == ("SET #0 = :0, #3 = :1 ADD #1 :0 REMOVE #2, #4")
     assert condition_text(attr("n").ge(1), into) == "#1 >= :0"
 
 

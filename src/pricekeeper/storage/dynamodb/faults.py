@@ -20,7 +20,6 @@ from pricekeeper.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
     ThrottledError,
-    TokenReusedError,
 )
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
@@ -54,8 +53,6 @@ class Treatment(Enum):
     """An operator has to act."""
     INVALID = "invalid"
     """The caller's mistake."""
-    TOKEN_REUSED = "token-reused"  # noqa: S105  # no password
-    """The caller's mistake: one token for two transactions."""
     UNAVAILABLE = "unavailable"
     """Not applied, for a reason that we can't judge."""
 
@@ -111,7 +108,7 @@ TREATMENTS: Final[dict[str, Treatment]] = {
     INVALID_REQUEST: _T.INVALID,
     "SerializationException": _T.INVALID,
     "ItemCollectionSizeLimitExceededException": _T.INVALID,
-    "IdempotentParameterMismatchException": _T.TOKEN_REUSED,
+    "IdempotentParameterMismatchException": _T.INVALID,
 }
 
 REASONS: Final[dict[str, ReasonCode]] = {
@@ -145,7 +142,6 @@ _ERRORS: Final[dict[Treatment, type[StoreError]]] = {
     _T.RENEW: StoreMisconfiguredError,
     _T.MISCONFIGURED: StoreMisconfiguredError,
     _T.INVALID: InvalidOperationError,
-    _T.TOKEN_REUSED: TokenReusedError,
 }
 
 

@@ -26,7 +26,6 @@ from pricekeeper.storage.expressions import (
     Not,
     Or,
     Set,
-    SetOnce,
     SizeCompare,
 )
 from pricekeeper.storage.operations import Check, Delete, Put, Query, Update, Write
@@ -97,9 +96,6 @@ def update_text(actions: Sequence[Action], into: Placeholders) -> str:
         name = into.name(action.attribute)
         if isinstance(action, Set):
             clauses.setdefault("SET", []).append(f"{name} = {into.value(action.value)}")
-        elif isinstance(action, SetOnce):
-            value = into.value(action.value)
-            clauses.setdefault("SET", []).append(f"{name} = if_not_exists({name}, {value})")
         elif isinstance(action, Add):
             clauses.setdefault("ADD", []).append(f"{name} {into.value(action.value)}")
         else:

@@ -31,13 +31,13 @@ from pricekeeper.storage.dynamodb.expiry import (
     starts_from_nothing,
     visible,
 )
+from pricekeeper.storage.dynamodb.guards import guards_itself
 from pricekeeper.storage.dynamodb.provisioning import Provisioner
 from pricekeeper.storage.dynamodb.reading import Reader
 from pricekeeper.storage.dynamodb.rendering import Renderer
 from pricekeeper.storage.dynamodb.transactions import Transactions
 from pricekeeper.storage.dynamodb.wire import decode_item
 from pricekeeper.storage.expressions import Compare
-from pricekeeper.storage.guards import guards_itself
 from pricekeeper.storage.operations import (
     Delete,
     Page,
@@ -187,11 +187,11 @@ class DynamoDbStore:
             old = decode_item(reply["Attributes"]) if reply.get("Attributes") else None
             return visible(operation.table, old, now_epoch)
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         """Apply 1 to 100 operations on different items, all or nothing."""
         with self._gate.admit("transact"):
-            check_transaction(operations, token)
-            await self._transactions.transact(operations, token)
+            check_transaction(operations)
+            await self._transactions.transact(operations)
 
     async def batch_get(
         self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True

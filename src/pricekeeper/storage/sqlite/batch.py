@@ -22,21 +22,18 @@ from pricekeeper.errors import (
     ConditionFailedError,
     InvalidOperationError,
     ReasonCode,
-    TokenReusedError,
     TransactionCancelledError,
 )
 from pricekeeper.storage.operations import (
-    TRANSACTION_TOKEN_TTL_SECS,
     Check,
     Delete,
     Put,
     Update,
     Write,
     check_item_size,
-    fingerprint,
 )
 from pricekeeper.storage.sqlite.codec import pack, unpack
-from pricekeeper.storage.sqlite.database import STATEMENTS, TOKENS, create_schema, read_data
+from pricekeeper.storage.sqlite.database import STATEMENTS, create_schema, read_data
 from pricekeeper.storage.sqlite.moments import Moments, read_moments, write_moments
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import DAMAGED, EXPIRY, ITEM_BYTES_MAX, Item
@@ -94,11 +91,8 @@ class Batch:
             self._write(operation.table, operation.key, None, None)
         return old
 
-    def transact(self, request: tuple[Sequence[Write], str | None]) -> None:
-        """All of the operations or none; again under the same token, nothing."""
-        operations, token = request
-        if token is not None and self._already_applied(token, operations):
-            return
+    def transact(self, operations: Sequence[Write]) -> None:
+        """All of the operations or none."""
         reasons = [self._reason(operation) for operation in operations]
         if any(reason is not _PASSED for reason in reasons):
             raise TransactionCancelledError(reasons)
@@ -106,8 +100,6 @@ class Batch:
         for operation, (item, row) in zip(operations, staged, strict=True):
             if not isinstance(operation, Check):
                 self._write(operation.table, operation.key, item, row)
-        if token is not None:
-            self._remember(token, operations)
 
     def read(self, request: tuple[Callable[..., _Result], tuple[Any, ...]]) -> _Result:
         """Read through this transaction, which sees its own writes."""
@@ -201,19 +193,6 @@ class Batch:
         place = (table.name, key)
         self._seen[place] = item
         self._rows[place] = row
-
-    def _already_applied(self, token: str, operations: Sequence[Write]) -> bool:
-        sql = STATEMENTS[TOKENS].select
-        for (known,) in self._connection.execute(sql, (token, "", self._now_epoch)):
-            if known != fingerprint(operations):
-                raise TokenReusedError(f"token {token!r} was used for another transaction")
-            return True
-        return False
-
-    def _remember(self, token: str, operations: Sequence[Write]) -> None:
-        expires = self._now_epoch + TRANSACTION_TOKEN_TTL_SECS
-        row = (token, "", expires, fingerprint(operations))
-        self._connection.execute(STATEMENTS[TOKENS].upsert, row)
 
 
 def _applied(operation: Update, item: Item | None) -> Item:

@@ -34,7 +34,6 @@ SQLITE_OLDEST: Final = (3, 51, 3)
 
 APPLICATION_ID: Final = 0x50_4B_53_31
 SCHEMA_VERSION: Final = 1
-TOKENS: Final = "TransactionToken"
 MOMENTS: Final = "ClockMoments"
 """One row: what this store has seen of the time. See `moments`."""
 
@@ -80,7 +79,7 @@ class Statements:
         )
 
 
-_NAMES: Final = (*(table.name for table in ALL_TABLES), TOKENS, MOMENTS)
+_NAMES: Final = (*(table.name for table in ALL_TABLES), MOMENTS)
 STATEMENTS: Final = {name: Statements(name) for name in _NAMES}
 
 

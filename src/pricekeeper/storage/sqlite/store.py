@@ -119,11 +119,11 @@ class SqliteStore:
         operation.check()
         return await self._writer.submit(Batch.delete, operation)
 
-    async def transact(self, operations: Sequence[Write], *, token: str | None = None) -> None:
+    async def transact(self, operations: Sequence[Write]) -> None:
         """Apply the operations, all or nothing."""
         self._meter.calls["transact"] += 1
-        check_transaction(operations, token)
-        await self._writer.submit(Batch.transact, (tuple(operations), token))
+        check_transaction(operations)
+        await self._writer.submit(Batch.transact, tuple(operations))
 
     async def batch_get(
         self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True

@@ -17,11 +17,10 @@ from pricekeeper.storage import (
     Put,
     Remove,
     Set,
-    SetOnce,
     Update,
     attr,
 )
-from pricekeeper.storage.guards import guards_itself
+from pricekeeper.storage.dynamodb.guards import guards_itself
 from pricekeeper.storage.tables import CONFIG
 
 KEY = Key("p", "s")
@@ -53,8 +52,6 @@ def update(*actions_: Action, when: object = None) -> Update:
         (update(Set("rf", 7), when=~attr("rf").eq(7)), True),
         (update(Add("n", 1), when=ITEM_ABSENT), True),
         (update(Add("n", 1), when=attr("n").absent()), True),
-        (update(SetOnce("n", 1), when=attr("n").absent()), True),
-        (update(SetOnce("n", 1), when=attr("n").lt(1)), False),
         (update(Remove("n"), when=attr("n").exists()), True),
         (update(Remove("n"), when=attr("n").absent()), False),
     ],

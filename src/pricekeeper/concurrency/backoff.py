@@ -1,0 +1,23 @@
+"""How long to wait before another attempt.
+
+Full jitter: a random time from nothing up to a bound that doubles with each failure. Callers that
+failed together do not come back together, and the store or the service gets room to recover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_DOUBLINGS_MAX = 62
+"""Beyond this the bound is the longest wait anyway; it keeps the number small."""
+
+
+def full_jitter_ms(
+    failures: int, *, first_ms: int, longest_ms: int, randbelow: Callable[[int], int]
+) -> int:
+    """The wait after so many failures, at least one: 0 to ``first_ms`` after the first.
+
+    ``randbelow(n)`` returns a random integer from 0 to n - 1.
+    """
+    doublings = min(failures - 1, _DOUBLINGS_MAX)
+    return randbelow(min(longest_ms, first_ms << doublings) + 1)

@@ -1,0 +1,175 @@
+"""The pieces that many rooms share: each does its one thing."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+import pytest
+
+from pricekeeper.concurrency import BoundedCache, SingleFlight, full_jitter_ms
+
+
+def highest(bound: int) -> int:
+    """The largest number that a random one may be."""
+    return bound - 1
+
+
+@pytest.mark.parametrize(
+    ("failures", "longest_wait_ms"), [(1, 50), (2, 100), (3, 200), (6, 1_600), (7, 2_000)]
+)
+def test_the_bound_of_a_wait_doubles_up_to_the_longest(failures: int, longest_wait_ms: int) -> None:
+    wait_ms = full_jitter_ms(failures, first_ms=50, longest_ms=2_000, randbelow=highest)
+    assert wait_ms == longest_wait_ms
+
+
+def test_a_wait_may_be_nothing() -> None:
+    """Full jitter: any time up to the bound."""
+    assert full_jitter_ms(5, first_ms=50, longest_ms=2_000, randbelow=lambda _: 0) == 0
+
+
+def test_any_number_of_failures_has_a_wait() -> None:
+    """A loop that runs for years makes no number of a million digits."""
+    asked: list[int] = []
+
+    def note(bound: int) -> int:
+        asked.append(bound)
+        return 0
+
+    full_jitter_ms(10**9, first_ms=1, longest_ms=1_000, randbelow=note)
+    assert asked == [1_001]
+
+
+def test_the_entry_used_longest_ago_makes_room() -> None:
+    cache: BoundedCache[str, int] = BoundedCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert list(cache) == ["a", "c"]
+    assert cache.peek("b") is None
+
+
+def test_peeking_is_no_use() -> None:
+    cache: BoundedCache[str, int] = BoundedCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.peek("a") == 1
+    cache.put("c", 3)
+    assert "a" not in cache
+    assert len(cache) == 2
+
+
+def test_an_entry_is_replaced_and_removed() -> None:
+    cache: BoundedCache[str, int] = BoundedCache(2)
+    cache.put("a", 1)
+    cache.put("a", 2)
+    assert (cache.pop("a"), cache.pop("a"), len(cache)) == (2, None, 0)
+    cache.put("b", 3)
+    cache.clear()
+    assert cache.get("b") is None
+
+
+class Work:
+    """Executions that end when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.may_end = asyncio.Event()
+
+    async def run(self) -> int:
+        self.begun += 1
+        number = self.begun
+        await self.may_end.wait()
+        return number
+
+
+async def started(count: int, call: Callable[[], asyncio.Task[int]]) -> list[asyncio.Task[int]]:
+    callers = [call() for _ in range(count)]
+    await asyncio.sleep(0)
+    return callers
+
+
+async def test_callers_at_one_time_share_an_execution_and_later_ones_do_not() -> None:
+    flights: SingleFlight[str, int] = SingleFlight("test")
+    work = Work()
+    callers = await started(3, lambda: asyncio.create_task(flights.run("key", work.run)))
+    other = asyncio.create_task(flights.run("other", work.run))
+    await asyncio.sleep(0)
+    work.may_end.set()
+    assert await asyncio.gather(*callers, other) == [1, 1, 1, 2]
+    assert await flights.run("key", work.run) == 3
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_execution_to_the_others() -> None:
+    flights: SingleFlight[str, int] = SingleFlight("test")
+    work = Work()
+    first, second = await started(2, lambda: asyncio.create_task(flights.run("key", work.run)))
+    first.cancel()
+    await asyncio.sleep(0)
+    work.may_end.set()
+    assert await second == 1
+    assert first.cancelled()
+
+
+async def test_a_failure_is_everybodys_and_is_not_kept() -> None:
+    flights: SingleFlight[str, int] = SingleFlight("test")
+    work = Work()
+
+    async def fail() -> int:
+        await work.run()
+        raise ValueError("no")
+
+    callers = await started(2, lambda: asyncio.create_task(flights.run("key", fail)))
+    work.may_end.set()
+    ended = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(one) for one in ended] == [ValueError, ValueError]
+    assert await flights.run("key", work.run) == 2
+
+
+async def test_a_failure_that_nobody_waits_for_is_no_noise() -> None:
+    """Python complains about an exception that nobody has looked at."""
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+    flights: SingleFlight[str, int] = SingleFlight("test")
+
+    work = Work()
+
+    async def fail() -> int:
+        await work.run()
+        raise ValueError("no")
+
+    (caller,) = await started(1, lambda: asyncio.create_task(flights.run("key", fail)))
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    draining = asyncio.create_task(flights.drain())
+    await asyncio.sleep(0)
+    work.may_end.set()
+    await draining
+    del caller, draining  # their frames hold the execution
+    gc.collect()
+    assert not complaints
+
+
+async def test_who_comes_after_a_detachment_starts_anew() -> None:
+    """What is read again after a change must not be the answer of a read from before it."""
+    flights: SingleFlight[str, int] = SingleFlight("test")
+    work = Work()
+    (before,) = await started(1, lambda: asyncio.create_task(flights.run("key", work.run)))
+    flights.detach("key")
+    (after,) = await started(1, lambda: asyncio.create_task(flights.run("key", work.run)))
+    flights.detach_all()
+    (last,) = await started(1, lambda: asyncio.create_task(flights.run("key", work.run)))
+    work.may_end.set()
+    assert [await before, await after, await last] == [1, 2, 3]
+
+
+async def test_draining_waits_for_what_is_under_way() -> None:
+    flights: SingleFlight[str, int] = SingleFlight("test")
+    work = Work()
+    await started(1, lambda: asyncio.create_task(flights.run("key", work.run)))
+    draining = asyncio.create_task(flights.drain())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    work.may_end.set()
+    await draining
+    await flights.drain()

@@ -1,0 +1,138 @@
+"""Prints the way of a request through the modules: who calls whom, and how many hops that is.
+
+A hop is a call from one module of the package into another. A real service runs on a SQLite file
+in a temporary folder, and is asked over a socket. Each request is sent twice, and the second one
+is printed: what can be remembered is remembered by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.client import Admin, PriceKeeper
+from pricekeeper.clock import SystemClock
+from pricekeeper.telemetry.logs import configure_logging
+
+PACKAGE: Final = "pricekeeper."
+OURSELVES: Final = ("pricekeeper.client", "pricekeeper.cli")
+ORG: Final[dict[str, Any]] = {
+    "org_name": "Walk",
+    "timezone": "Europe/Berlin",
+    "quota_scope": "APP",
+    "model_ordering": ["premium", "standard", "economy"],
+    "quotas": {"premium": 75_000_000, "standard": 40_000_000, "economy": 10_000_000},
+    "rate_limits": {
+        "*": {"rpm": {"capacity": 600, "refill_amount": 600, "refill_period_ms": 60_000}}
+    },
+}
+
+Step = Callable[[], Awaitable[object]]
+
+
+class Trace:
+    """The calls of all threads that are started while it is installed, as long as it records."""
+
+    def __init__(self) -> None:
+        self._is_recording = False
+        self.hops: list[tuple[str, str, str]] = []
+        """Of each hop: the module that calls, the module that is called, the function."""
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a call. A coroutine that goes on is no new call: it is beyond its first line."""
+        is_begun = frame.f_lineno > frame.f_code.co_firstlineno
+        if event != "call" or not self._is_recording or is_begun:
+            return
+        module, caller = _module(frame), _caller(frame)
+        if module and caller and caller != module:
+            self.hops.append((caller, module, frame.f_code.co_name))
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record until the end of the block."""
+        self.hops, self._is_recording = [], True
+        try:
+            yield
+        finally:
+            self._is_recording = False
+
+
+def _module(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    is_ours = name.startswith(PACKAGE) and not name.startswith(OURSELVES)
+    return name.removeprefix(PACKAGE) if is_ours else ""
+
+
+def _caller(frame: FrameType) -> str:
+    """The nearest module of ours above a frame; empty if there is none."""
+    above = frame.f_back
+    while above is not None:
+        if module := _module(above):
+            return module
+        above = above.f_back
+    return ""
+
+
+def show(name: str, hops: list[tuple[str, str, str]], *, whole: bool) -> None:
+    """Print one walk."""
+    modules = {module for caller, called, _ in hops for module in (caller, called)}
+    print(f"{name}: {len(hops)} hops through {len(modules)} modules")
+    if whole:
+        for caller, called, function in hops:
+            print(f"  {caller} -> {called}.{function}")
+
+
+async def walk(url: str, key: str, trace: Trace, *, whole: bool) -> None:
+    """Make an organisation, and send each of the four requests twice."""
+    org_id = str(uuid.uuid4())
+    async with Admin(url, key) as admin:
+        await admin.put_org(org_id, ORG)
+        made = await admin.put_app(org_id, "web", {"app_name": "Web"})
+        claimed = await admin.claim(made["secret_retrieval"]["token"])
+    client_id, secret = claimed["client_id"], claimed["client_secret"]
+
+    async def login() -> None:
+        async with PriceKeeper(url, client_id, secret) as another:
+            with trace.recording():
+                await another.limits()
+
+    async with PriceKeeper(url, client_id, secret) as keeper:
+        steps: dict[str, Step] = {
+            "model selection": lambda: keeper.select(force_check=True),
+            "usage record": lambda: keeper.record("premium", input_tokens=10, output_tokens=5),
+            "acquire": lambda: keeper.acquire("premium", {"rpm": 1}),
+        }
+        for name, step in steps.items():
+            await step()
+            with trace.recording():
+                await step()
+            show(name, trace.hops, whole=whole)
+    await login()
+    await login()
+    show("login, and a list of limits", trace.hops, whole=whole)
+
+
+def main() -> None:
+    """Run the service and walk through it."""
+    configure_logging("error")
+    trace = Trace()
+    threading.setprofile(trace.note)
+    with tempfile.TemporaryDirectory(prefix="pricekeeper-walk-") as folder:
+        settings = demo_settings(Path(folder))
+        with running_service(settings, SystemClock()) as url:
+            whole = "--hops" in sys.argv[1:]
+            asyncio.run(walk(url, settings.provisioning_key or "", trace, whole=whole))
+    print("to see each hop: make walk ARGS=--hops")
+
+
+if __name__ == "__main__":
+    main()
