@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pricekeeper.concurrency import BoundedCache, SingleFlight, full_jitter_ms
+from pricekeeper.concurrency import BoundedCache, NextFlight, SingleFlight, full_jitter_ms
 
 
 def highest(bound: int) -> int:
@@ -173,3 +173,33 @@ async def test_draining_waits_for_what_is_under_way() -> None:
     work.may_end.set()
     await draining
     await flights.drain()
+
+
+async def test_who_comes_meanwhile_shares_the_next_execution() -> None:
+    """It begins after they came, and there are never two at one time."""
+    flights: NextFlight[str, int] = NextFlight("test")
+    work = Work()
+    (first,) = await started(1, lambda: asyncio.create_task(flights.run("key", work.run)))
+    later = await started(5, lambda: asyncio.create_task(flights.run("key", work.run)))
+    assert work.begun == 1
+    work.may_end.set()
+    assert await first == 1
+    assert [await one for one in later] == [2] * 5
+    assert await flights.run("key", work.run) == 3
+
+
+async def test_the_next_execution_survives_the_failure_and_the_caller_before_it() -> None:
+    flights: NextFlight[str, int] = NextFlight("test")
+    work = Work()
+
+    async def fail() -> int:
+        await work.run()
+        raise ValueError("no")
+
+    (first,) = await started(1, lambda: asyncio.create_task(flights.run("key", fail)))
+    second, third = await started(2, lambda: asyncio.create_task(flights.run("key", work.run)))
+    second.cancel()
+    work.may_end.set()
+    with pytest.raises(ValueError, match="no"):
+        await first
+    assert await third == 2

@@ -1,5 +1,7 @@
 """Organisations and apps in a store: created, changed, listed, deleted, and what it costs."""
 
+import asyncio
+
 import pytest
 
 from contract.conftest import ShiftedClock
@@ -143,6 +145,21 @@ class TestPolicy:
             assert dict(meter.calls) == {"batch_get": 1}
             assert await tenants.policy(org_id, app_id) is policy
             assert dict(meter.calls) == {"batch_get": 1}
+
+    async def test_who_comes_together_shares_one_read(
+        self, tenants: Tenants, meter: StoreMeter, org_id: OrgId
+    ) -> None:
+        """But not a read from before a change, which may have missed it."""
+        await tenants.put_org(org_id, org_body())
+        meter.clear()
+        await asyncio.gather(*(tenants.policy(org_id) for _ in range(30)))
+        assert dict(meter.calls) == {"batch_get": 1}
+        tenants.forget(Client(org_id))
+        before = asyncio.create_task(tenants.policy(org_id))
+        await asyncio.sleep(0)
+        tenants.forget(Client(org_id))
+        await asyncio.gather(before, tenants.policy(org_id))
+        assert dict(meter.calls) == {"batch_get": 3}
 
     async def test_a_change_made_here_is_seen_at_once(
         self, tenants: Tenants, org_id: OrgId

@@ -54,6 +54,17 @@ async def test_a_cold_instance_needs_two_readings(
     assert meter.calls == {"batch_get": 2}
 
 
+async def test_requests_at_one_moment_share_these_readings(
+    here: Instance, there: Instance, org: Member, meter: StoreMeter
+) -> None:
+    """A process that comes back with thirty requests costs what one does."""
+    grant = await org.login(here)
+    meter.clear()
+    checks = (there.identity.validate(grant.access_token) for _ in range(30))
+    assert len({one.client_id for one in await asyncio.gather(*checks)}) == 1
+    assert meter.calls == {"batch_get": 2}
+
+
 async def test_the_standing_is_asked_again_after_half_a_minute(
     here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
 ) -> None:

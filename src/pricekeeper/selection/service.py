@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import NextFlight
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -95,6 +96,7 @@ class Selection:
         self.meter = meter or SelectionMeter()
         self._cache = DecisionCache(clock, entries_max)
         self._deciding: dict[Client, tuple[Policy, asyncio.Task[Decision]]] = {}
+        self._forced: NextFlight[Client, Decision] = NextFlight("pricekeeper-force-check")
 
     async def select(self, policy: Policy, *, force_check: bool = False) -> Decision:
         """The model to call now; raises `QuotaExceededError` if every quota is exhausted.
@@ -116,7 +118,7 @@ class Selection:
         at most a second old, and has in it all that this process has counted.
         """
         if force_check:
-            return await self._decide(policy, live=True)
+            return await self._decide_live(policy)
         decision = self._cache.get(policy)
         if decision is not None:
             self.meter.warm += 1
@@ -187,6 +189,13 @@ class Selection:
     def _forget(self, client: Client) -> None:
         self._cache.forget(client)
         self._deciding.clear()  # who comes now shall not join a decision that missed the command
+
+    async def _decide_live(self, policy: Policy) -> Decision:
+        """A decision that began after the caller came; those who come at one moment share it."""
+        decision = await self._forced.run(policy.client, lambda: self._decide(policy, live=True))
+        if decision.policy == policy:
+            return decision
+        return await self._decide(policy, live=True)  # the settings have changed meanwhile
 
     def _decided(self, client: Client, done: asyncio.Task[Decision]) -> None:
         deciding = self._deciding.get(client)

@@ -43,6 +43,11 @@ class PolicyCache:
             return None
         return policy
 
+    @property
+    def changes(self) -> int:
+        """How many changes were made here: a read from before one may have missed it."""
+        return self._changes
+
     def reading(self) -> Reading:
         """Call this before a read, and hand the result to `keep` with what was read."""
         return self._changes, self._clock.monotonic_ms() + POLICY_AGE_MS_MAX

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pricekeeper.clock import Clock, require_trusted_time
+from pricekeeper.concurrency import SingleFlight
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -104,6 +105,10 @@ class Tenants:
         self._clock = clock
         self._labels = frozenset(labels)
         self._cache = PolicyCache(clock, policies_max)
+        self._reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight("pricekeeper-policy")
+        self._registered_reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight(
+            "pricekeeper-registered-policy"
+        )
         self.clients_deleted = 0
         """Organisations and apps that this instance has ended, with everything issued to them."""
 
@@ -184,7 +189,11 @@ class Tenants:
         nobody has registered may have its organisation's settings: see `unregistered_policy`.
         """
         client = Client(org_id, app_id)
-        return self._cache.get(client) or await self.read_policy(client)
+        cached = self._cache.get(client)
+        if cached is not None:
+            return cached
+        key = (self._cache.changes, client)  # a read from before a change is not shared after it
+        return await self._reads.run(key, lambda: self.read_policy(client))
 
     async def read_policy(self, client: Client) -> Policy:
         """The same at this moment: one read, never from the cache."""
@@ -201,7 +210,10 @@ class Tenants:
         """The same, for a client that was registered and has credentials of its own."""
         client = Client(org_id, app_id)
         cached = self._cache.get(client)
-        return cached if cached is not None and cached.is_registered else await self.get(client)
+        if cached is not None and cached.is_registered:
+            return cached
+        key = (self._cache.changes, client)
+        return await self._registered_reads.run(key, lambda: self.get(client))
 
     async def list_orgs(self, after: OrgId | None = None, limit: int = PAGE_MAX) -> OrgPage:
         """Organisations in the order of their ids: one query and one read a page."""

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache
+from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.errors import InvalidTokenError, InvalidValueError, NotFoundError
 from pricekeeper.sessions import SessionId, generation_of, parse_session_id, slot_key
 from pricekeeper.storage import Store
@@ -81,6 +81,7 @@ class Validator:
         self._audience = audience
         self._meter = meter or IdentityMeter()
         self._verified: BoundedCache[bytes, _Verified] = BoundedCache(verified_max)
+        self._asking: SingleFlight[str, None] = SingleFlight("pricekeeper-token-check")
         self._revision = keys.revision
         self._changes = 0
         self._touched: dict[str, int] = {}
@@ -94,7 +95,9 @@ class Validator:
             raise self._refusal(Flaw.EXPIRED, principal)
         known = bool(verified.fallen) or self._is_fresh(verified)
         if not known:
-            await self._ask(verified)
+            await self._asking.run(principal.token_id, lambda: self._ask(verified))
+            if not verified.fallen and not self._is_fresh(verified):
+                await self._ask(verified)  # something ended while the others asked
         if not verified.fallen:
             await self._match_client(verified)
         if verified.fallen:
