@@ -1,0 +1,396 @@
+"""What each operation costs on DynamoDB, as docs/costs.md says it, asked over HTTP.
+
+A real service counts the units that the engine reports, those of refused writes with them. Its
+clock stands still, so that what is remembered stays so however slow the machine is.
+"""
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Tenant, usage
+from pricekeeper.cli.demo.service import running_service
+from pricekeeper.clock import SystemClock
+from pricekeeper.settings import read_settings
+from scraping import scrape
+
+PAGE = Path(__file__).parents[2] / "docs" / "costs.md"
+ROW = re.compile(r"^\| (?P<name>[^|]+) \| (?P<write>[\d.]+) \| (?P<read>[\d.]+) \|", re.MULTILINE)
+DOCUMENTED = {
+    found["name"]: (float(found["write"]), float(found["read"]))
+    for found in ROW.finditer(PAGE.read_text().split("## Every operation")[1].split("\n## ")[0])
+}
+DAY = "2026-01-09"
+
+
+class StillClock(SystemClock):
+    """A clock whose hands move when they are moved; who sleeps, sleeps as ever."""
+
+    __slots__ = ("moved_ms",)
+
+    def __init__(self) -> None:
+        self.moved_ms = 0
+
+    def now_ms(self) -> int:
+        return 1_768_000_000_000 + self.moved_ms
+
+    def monotonic_ms(self) -> int:
+        return self.moved_ms
+
+
+class World(NamedTuple):
+    """A service whose units are counted, and a tenant in it."""
+
+    api: Api
+    clock: StillClock
+
+    def tenant(self, **settings: Any) -> Tenant:
+        """An organisation with an app, whose tokens this service has seen."""
+        made = Tenant(self.api).register()
+        if settings:
+            self.expect(200, "PUT", made.org, {**ORG, **settings}, key=KEY)
+        self.select(made)
+        return made
+
+    def expect(self, status: int, *request: Any, **how: Any) -> Any:
+        reply = self.api.call(*request, **how)
+        assert reply.status == status, reply.data
+        return reply.json if reply.data else None
+
+    def select(self, tenant: Tenant, query: str = "") -> Any:
+        path = f"{tenant.app}/model-selection{query}"
+        return self.expect(200, "GET", path, token=tenant.app_token)
+
+    def record(self, tenant: Tenant, body: Any, status: int = 202) -> Any:
+        return self.expect(status, "POST", f"{tenant.app}/usage", body, token=tenant.app_token)
+
+    def acquire(self, tenant: Tenant, count: int = 1, status: int = 200) -> str:
+        lease_id = str(uuid.uuid4())
+        body = {"resource": "premium", "consume": {"rpm": count}, "lease_id": lease_id}
+        path = f"{tenant.app}/limits/acquire"
+        self.expect(status, "POST", path, body, token=tenant.app_token)
+        return lease_id
+
+    def login(self, tenant: Tenant, status: int = 200, secret: str | None = None) -> Any:
+        body = {
+            "grant_type": "client_credentials",
+            "client_id": tenant.client_id,
+            "client_secret": secret or tenant.secrets[tenant.client_id],
+        }
+        return self.expect(status, "POST", "/auth/token", body)
+
+    def administer(self, status: int, method: str, path: str, **body: Any) -> Any:
+        return self.expect(status, method, path, body or None, key=KEY)
+
+    def units(self) -> tuple[float, float]:
+        """Write and read units since the start."""
+        samples = scrape(self.api)
+        write, read = (
+            sum(
+                value
+                for name, value in samples.items()
+                if name.startswith(f'pricekeeper_store_capacity_units_total{{kind="{kind}"')
+            )
+            for kind in ("write", "read")
+        )
+        return write, read
+
+
+@contextmanager
+def running_world(engine: str, folder: Path, limits: str) -> Iterator[World]:
+    """A service on the engine that sums capacity as DynamoDB does."""
+    environment = {
+        **ENVIRONMENT,
+        "PRICEKEEPER_STORE": f"dynamodb://us-east-1?prefix={uuid.uuid4().hex}-&endpoint={engine}",
+        "PRICEKEEPER_DATA_DIR": str(folder),
+        "PRICEKEEPER_API_RATE_LIMITS": limits,
+    }
+    clock = StillClock()
+    with running_service(read_settings(environment), clock) as url:
+        yield World(Api(url), clock)
+
+
+@pytest.fixture(scope="module")
+def world(dynoxide: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running_world(dynoxide, tmp_path_factory.mktemp("costs"), "off") as running:
+        yield running
+
+
+Operation = Callable[[World, Tenant], Callable[[], object]]
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(name: str) -> Callable[[Operation], Operation]:
+    """A row of the page: what the function does is not counted, what it returns is."""
+
+    def register(function: Operation) -> Operation:
+        OPERATIONS[name] = function
+        return function
+
+    return register
+
+
+@operation("model selection, remembered (5 s)")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.select(tenant)
+
+
+@operation("model selection, not remembered")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.clock.moved_ms += 6_000
+    return lambda: world.select(tenant)
+
+
+@operation("model selection with `force_check`, 8 shards")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.select(tenant, "?force_check=true")
+
+
+@operation("fallback to the next model")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.record(tenant, usage(input_tokens=400_000))
+    world.select(tenant, "?force_check=true")
+    world.clock.moved_ms += 6_000
+    world.record(tenant, usage(model_label="standard", input_tokens=400_000))
+    world.clock.moved_ms += 2_000
+    return lambda: world.select(tenant, "?force_check=true")
+
+
+@operation("usage record, alone")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.record(tenant, usage())
+    return lambda: world.record(tenant, usage())
+
+
+@operation("usage record, the first of its day and label")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.record(tenant, usage())
+
+
+@operation("usage record that is repeated")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    body = usage()
+    world.record(tenant, body)
+    return lambda: world.record(tenant, body)
+
+
+@operation("usage record that is refused (400)")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.record(tenant, usage())
+    return lambda: world.record(tenant, usage(timestamp="2020-01-01T00:00:00Z"), 400)
+
+
+@operation("usage batch of 100 on one label")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.record(tenant, usage())
+    body = {"requests": [usage() for _ in range(100)]}
+    path = f"{tenant.app}/usage/batch"
+    return lambda: world.expect(207, "POST", path, body, token=tenant.app_token)
+
+
+@operation("acquire, the first on a bucket")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.acquire(tenant)
+
+
+@operation("acquire")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.acquire(tenant)
+    return lambda: world.acquire(tenant)
+
+
+@operation("acquire that is denied")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.acquire(tenant, 10)
+    return lambda: world.acquire(tenant, 1, 429)
+
+
+@operation("adjust")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/leases/{world.acquire(tenant)}/adjust"
+    body = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}}
+    return lambda: world.expect(200, "POST", path, body, token=tenant.app_token)
+
+
+@operation("release")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/leases/{world.acquire(tenant)}/release"
+    return lambda: world.expect(204, "POST", path, token=tenant.app_token)
+
+
+@operation("list of limits, three labels")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.acquire(tenant)
+    return lambda: world.expect(200, "GET", f"{tenant.app}/limits", token=tenant.app_token)
+
+
+@operation("aggregates of today")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.record(tenant, usage())
+    path = f"{tenant.app}/aggregates/today"
+    return lambda: world.expect(200, "GET", path, token=tenant.app_token)
+
+
+@operation("aggregates of a range, for each day")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/aggregates?from={DAY}&to={DAY}"
+    return lambda: world.expect(200, "GET", path, token=tenant.app_token)
+
+
+@operation("aggregates of today of an organisation with one app")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.org}/aggregates/today"
+    world.expect(200, "GET", path, token=tenant.org_token)
+    return lambda: world.expect(200, "GET", path, token=tenant.org_token)
+
+
+@operation("login")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.login(tenant)
+
+
+@operation("login that evicts the oldest session")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    for _ in range(4):
+        world.login(tenant)
+    return lambda: world.login(tenant)
+
+
+@operation("login with a wrong secret")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    other = world.tenant()
+    wrong = other.secrets[other.client_id]
+    return lambda: world.login(tenant, 401, wrong)
+
+
+@operation("first use of a token, and every 30 s")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    tenant.app_token = world.login(tenant)["access_token"]
+    return lambda: world.select(tenant)
+
+
+@operation("refresh")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    body = {
+        "grant_type": "refresh_token",
+        "refresh_token": world.login(tenant)["refresh_token"],
+    }
+    return lambda: world.expect(200, "POST", "/auth/refresh", body)
+
+
+@operation("revocation of an access token")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    body = {"token": world.login(tenant)["access_token"]}
+    return lambda: world.expect(200, "POST", "/auth/revoke", body, token=tenant.app_token)
+
+
+@operation("revocation of a session by its refresh token")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    body = {"token": world.login(tenant)["refresh_token"]}
+    return lambda: world.expect(200, "POST", "/auth/revoke", body, token=tenant.app_token)
+
+
+@operation("list of sessions")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.expect(200, "GET", "/auth/sessions", token=tenant.app_token)
+
+
+@operation("new organisation")
+def _(world: World, _: Tenant) -> Callable[[], object]:
+    return lambda: world.administer(201, "PUT", f"/api/v1/orgs/{uuid.uuid4()}", **ORG)
+
+
+@operation("new app")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.administer(201, "PUT", f"{tenant.org}/apps/second", app_name="Second")
+
+
+@operation("new settings of an app")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.administer(200, "PUT", tenant.app, app_name="Web")
+
+
+@operation("rotation")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/credentials/rotate"
+    return lambda: world.administer(200, "POST", path, grace_period_hours=0)
+
+
+@operation("claim")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/credentials/rotate"
+    made = world.administer(200, "POST", path, grace_period_hours=24)
+    body = {"token": made["secret_retrieval"]["token"]}
+    return lambda: world.expect(200, "POST", "/api/v1/credentials/claim", body)
+
+
+@operation("claim with a wrong token")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    body = {"token": "pkr_" + "A" * 43}
+    return lambda: world.expect(404, "POST", "/api/v1/credentials/claim", body)
+
+
+@operation("override")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/model-override"
+    return lambda: world.administer(200, "PUT", path, model_label="economy")
+
+
+@operation("freeze")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.administer(200, "PUT", f"{tenant.app}/freeze", reason="a leak")
+
+
+@operation("revocation of credentials")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/credentials/revoke"
+    return lambda: world.administer(200, "POST", path, reason="a leak")
+
+
+@operation("reset of limits, one bucket")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.acquire(tenant)
+    path = f"{tenant.app}/limits/reset"
+    return lambda: world.administer(200, "POST", path, reason="a wrong adjustment")
+
+
+@operation("deletion of an app")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.administer(204, "DELETE", tenant.app)
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_an_operation_costs_what_is_documented(world: World, name: str) -> None:
+    """The units of one request, when everything that can be remembered is."""
+    measured = OPERATIONS[name](world, world.tenant())
+    written, read = world.units()
+    measured()
+    after = world.units()
+    assert (after[0] - written, after[1] - read) == DOCUMENTED[name]
+
+
+def test_every_row_is_measured() -> None:
+    assert DOCUMENTED.keys() == OPERATIONS.keys()
+
+
+def test_a_limit_of_the_api_costs_two_units_alone_and_next_to_nothing_in_company(
+    dynoxide: str, tmp_path: Path
+) -> None:
+    """A block of tokens is taken, and what is left of it is given back."""
+    with running_world(dynoxide, tmp_path, "on") as world:
+        tenant = world.tenant()
+
+        def write_units(requests: int, apart_ms: int) -> float:
+            before = world.units()[0]
+            for _ in range(requests):
+                world.select(tenant)
+                world.clock.moved_ms += apart_ms
+            return world.units()[0] - before
+
+        assert write_units(100, 10) <= 3
+        assert 10 <= write_units(10, 60_000) <= 20
