@@ -284,7 +284,8 @@ class TrustedClock:
             expected_ms = self._evidence.expected_ms
         if expected_ms is None:
             return wall_ms, after_ms
-        return wall_ms, min(max(wall_ms - expected_ms, before_ms), after_ms)
+        first_ms, last_ms = sorted((before_ms, after_ms))  # the demo's clock can be set back
+        return wall_ms, min(max(wall_ms - expected_ms, first_ms), last_ms)
 
     def _has_settled(self, doubt: Doubt, wall_ms: int, steady_ms: int) -> bool:
         """Whether wall time has run evenly for long enough, and nothing outside contradicts it."""
