@@ -30,9 +30,6 @@ ANCHOR_MS: Final = 60 * 60_000
 """How often the expected difference of the clocks follows the real one: a clock that is slowly
 corrected, or that drifts, may move by `LEAP_MS_MAX` in this time."""
 
-_READINGS_MAX: Final = 3
-_READING_MS_MAX: Final = 1_000
-
 
 class Clock(Protocol):
     """What a component may know about time."""
@@ -276,13 +273,19 @@ class TrustedClock:
             return steady_ms + (self._believed_ms or 0)
 
     def _read_both(self) -> tuple[int, int]:
-        """Both clocks at nearly one moment: a thread may be put aside between two readings."""
-        for _ in range(_READINGS_MAX):
-            before_ms, wall_ms = self._read_steady(), self._read_wall()
-            steady_ms = self._read_steady()
-            if steady_ms - before_ms < _READING_MS_MAX:
-                break
-        return wall_ms, steady_ms
+        """Both clocks at one moment.
+
+        A thread may be put aside between two readings. So wall time is read between two readings
+        of the monotonic clock, and the moment between these that fits best is taken.
+        """
+        before_ms, wall_ms, after_ms = self._read_steady(), self._read_wall(), self._read_steady()
+        expected_ms = self._evidence.store_ms
+        if expected_ms is None:
+            expected_ms = self._evidence.expected_ms
+        if expected_ms is None:
+            return wall_ms, after_ms
+        first_ms, last_ms = sorted((before_ms, after_ms))  # the demo's clock can be set back
+        return wall_ms, min(max(wall_ms - expected_ms, first_ms), last_ms)
 
     def _has_settled(self, doubt: Doubt, wall_ms: int, steady_ms: int) -> bool:
         """Whether wall time has run evenly for long enough, and nothing outside contradicts it."""
