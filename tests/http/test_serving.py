@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import NotFoundError, PriceKeeperError, StoreUnavailableError
 from pricekeeper.http.access_log import AccessLog
+from pricekeeper.http.deadline import DEADLINES, Deadlines
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.operation import Access, Answer, Call, Operation
@@ -106,7 +108,8 @@ async def served(
     ):
         limits, metrics = ApiLimits(limiter, {"selection": 600}), Metrics(services.meter)
         state = {"services": services, "api_limits": limits, "metrics": metrics}
-        yield Served(state, capsys)
+        with closing(Deadlines(services.settings.request_deadline_ms)) as deadlines:
+            yield Served({**state, DEADLINES: deadlines}, capsys)
     structlog.reset_defaults()
 
 
