@@ -15,7 +15,8 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.http.election import Election
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.spend import Owner, Series, SpendMetric, name_series, printable
-from pricekeeper.metering import Usage
+from pricekeeper.metering import Account, Total, Usage, org_day
+from pricekeeper.metering.items import day_expires_at_epoch, marker_put, total_put
 from pricekeeper.metering.spend import Spender
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.tenants import Policy
@@ -66,7 +67,7 @@ def test_dollars_by_name_are_the_same_after_a_restart(
         tenant = Tenant(api).register()
         twin = Tenant(api).register()
         hostile = Tenant(api).register()
-        named = {**ORG, "org_name": HOSTILE, "quota_scope": "ORG"}
+        named = {**ORG, "org_name": HOSTILE}
         assert api.provision("PUT", hostile.org, named).status == 200
         costs = {}
         for one in (tenant, twin, hostile):
@@ -76,7 +77,7 @@ def test_dollars_by_name_are_the_same_after_a_restart(
         expected = {
             (f"Acme ({tenant.org_id})", "Web", "premium"): costs[tenant.org_id],
             (f"Acme ({twin.org_id})", "Web", "premium"): costs[twin.org_id],
-            (HOSTILE, "", "premium"): costs[hostile.org_id],
+            (HOSTILE, "Web", "premium"): costs[hostile.org_id],
         }
         until(lambda: scrape(api) == expected, lambda: (scrape(api), expected))
         text = api.call("GET", "/metrics", token=METRICS_TOKEN).data.decode()
@@ -204,6 +205,20 @@ async def test_who_was_deleted_has_its_ids(at: Instance) -> None:
     await at.services.tenants.delete_org(org.org_id)
     await at.metric().refresh()
     assert at.dollars() == pytest.approx({(str(org.org_id), "web", "premium"): 2}, rel=1e-5)
+
+
+async def test_a_scope_that_is_none_has_its_own_line(at: Instance) -> None:
+    """A damaged item is shown as it is, and keeps nobody else from being shown."""
+    org = await at.org("Acme")
+    await at.spend(org, 2)
+    day = org_day("UTC", at.clock.now_ms())
+    account, expires = Account("no scope", "premium", day), day_expires_at_epoch(day)
+    await at.services.store.put(marker_put(account, 8, expires))
+    total = Total(cost_usd_picos=10**12, as_of_ms=1)
+    await at.services.store.put(total_put(account, total, expires))
+    await at.metric().refresh()
+    expected = {("Acme", "", "premium"): 2, ("no scope", "", "premium"): 1}
+    assert at.dollars() == pytest.approx(expected, rel=1e-5)
 
 
 async def test_a_store_that_does_not_answer_changes_nothing(at: Instance) -> None:

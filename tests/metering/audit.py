@@ -103,7 +103,8 @@ class Audit:
         assert self.unanswered == []
         for key, answers in self.answers.items():
             record = self.reported[key]
-            assert len({answer.receipt for answer in answers}) == 1, "one receipt for all answers"
+            given = [answer.receipt for answer in answers]
+            assert all(one == given[0] for one in given), "one receipt for all answers"
             receipt = answers[0].receipt
             assert receipt.cost_usd_picos == record.cost_usd_picos
             assert receipt.org_day == record.account.day

@@ -116,9 +116,15 @@ async def test_nothing_is_written_where_there_is_no_gap(store: Store, time: Manu
     assert (report.updated, report.unchanged) == ((), ("premium",))
 
 
-@pytest.mark.parametrize("prefix", ["eu.", "us.", "apac.", "global.", ""])
+@pytest.mark.parametrize(
+    ("prefix", "source"),
+    [
+        *((prefix, "genai-prices-0.2.1") for prefix in ("eu.", "us.", "apac.", "global.", "")),
+        ("eu.", "aws-price-list-us-east-1-2026-09-30"),
+    ],
+)
 async def test_what_was_stored_before_does_not_count_either(
-    store: Store, time: ManualClock, day: date, prefix: str
+    store: Store, time: ManualClock, day: date, prefix: str, source: str
 ) -> None:
     """An item of today that an earlier version wrote over a stated price is not believed."""
     model = a_model(
@@ -131,7 +137,7 @@ async def test_what_was_stored_before_does_not_count_either(
         "input_price_usd_micros_per_1m": 800_000,
         "output_price_usd_micros_per_1m": 3_200_000,
         "cache_read_price_usd_micros_per_1m": 200_000,
-        "source": "genai-prices-0.2.1",
+        "source": source,
     }
     await store.put(Put(PRICING_CACHE, item))
 

@@ -9,6 +9,7 @@ of another region.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from pricekeeper.pricing.catalogue import Model
@@ -19,6 +20,8 @@ from pricekeeper.pricing.reports import Change
 WITHOUT_REGIONS: Final = ("genai-prices",)
 """The sources that have one price for all regions, by the names that stored prices carry."""
 
+_LIST_OF_A_REGION: Final = re.compile(r"aws-price-list-(?P<region>[a-z0-9-]+)-\d{4}-\d\d-\d\d")
+"""What stored prices from AWS's list of one region carry as their source."""
 _CALLED_FROM: Final = {
     "us": ("us-east-", "us-west-", "ca-"),
     "eu": ("eu-",),
@@ -73,5 +76,8 @@ def overridden(model: Model, stated: PriceTable) -> tuple[Change, ...]:
 def combined_prices(model: Model, source: str, stated: PriceTable) -> PriceTable:
     """The prices in force where a source has stated these: the one place that decides it."""
     if not knows_regions(source) and (regional_reason(model) or overridden(model, stated)):
+        return model.table()
+    listed = _LIST_OF_A_REGION.fullmatch(source)
+    if listed is not None and region_mismatch(model, listed["region"]):
         return model.table()
     return model.table(stated)

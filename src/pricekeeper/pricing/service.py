@@ -98,7 +98,8 @@ class PriceBook:
         else:
             stated = stated_prices(model, item)
             table = combined_prices(model, stated.source, stated.table)
-            unused = not knows_regions(stated.source) and table == model.table()
+            unused = table != model.table(stated.table)
+            unused = unused or (not knows_regions(stated.source) and table == model.table())
             prices = Prices.of(table, "config" if unused else f"pricing-cache:{stated.source}")
         if self._reading.get(place) is reading:  # else it was forgotten meanwhile
             self._entries.pop(place, None)  # so that it becomes the youngest
