@@ -19,7 +19,9 @@ from pricekeeper.metering import Account, Total, Usage, org_day
 from pricekeeper.metering.items import day_expires_at_epoch, marker_put, total_put
 from pricekeeper.metering.spend import Spender
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
-from pricekeeper.tenants import Policy
+from pricekeeper.storage import Set, Update
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import Client, Policy, config_key
 from pricekeeper.values import parse_app_id, parse_org_id
 from scraping import until
 from serving import running_server
@@ -205,6 +207,18 @@ async def test_who_was_deleted_has_its_ids(at: Instance) -> None:
     await at.services.tenants.delete_org(org.org_id)
     await at.metric().refresh()
     assert at.dollars() == pytest.approx({(str(org.org_id), "web", "premium"): 2}, rel=1e-5)
+
+
+async def test_an_organisation_that_can_not_be_read_has_its_ids(at: Instance) -> None:
+    """And keeps nobody else from being shown."""
+    strange, good = await at.org("Strange"), await at.org("Good")
+    await at.spend(strange, 2)
+    await at.spend(good, 3)
+    key = config_key(Client(strange.org_id))
+    await at.services.store.update(Update(CONFIG, key, (Set("timezone", "Mars/Olympus"),)))
+    await at.metric().refresh()
+    expected = {(str(strange.org_id), "", "premium"): 2, ("Good", "", "premium"): 3}
+    assert at.dollars() == pytest.approx(expected, rel=1e-5)
 
 
 async def test_a_scope_that_is_none_has_its_own_line(at: Instance) -> None:

@@ -20,7 +20,12 @@ import structlog
 from prometheus_client import Gauge
 
 from pricekeeper.bootstrap import Services
-from pricekeeper.errors import PriceKeeperError, StoreError
+from pricekeeper.errors import (
+    InvalidValueError,
+    NotFoundError,
+    StoreError,
+    UnreadableItemError,
+)
 from pricekeeper.metering import org_day
 from pricekeeper.metering.spend import REST, MonthSpend, Spender, Sums, month_of
 from pricekeeper.tenants import Client
@@ -106,9 +111,7 @@ class SpendMetric:
         try:
             found = await self._services.tenants.get(Client(org_id, app_id))
             owner = Owner(found.org_name, found.app_name, found.timezone)
-        except StoreError:
-            raise
-        except PriceKeeperError:  # deleted, or what is stored can't be read
+        except (NotFoundError, InvalidValueError, UnreadableItemError):
             owner = Owner(org_id, app_id, "UTC")
         self._owners[spender.scope_key] = (owner, now_ms)
         if len(self._owners) > 2 * self._series_max:
