@@ -82,6 +82,7 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.InvalidOperationError("two operations on one item"),
     errors.TokenReusedError("token t was used"),
     errors.StoreMisconfiguredError("no table pricekeeper-Config"),
+    errors.UnreadableItemError("the DailyTotal item ORG#a can't be read"),
     errors.StoreUnavailableError("10.0.0.1 refused the connection"),
     errors.ThrottledError("slow down"),
     errors.ContendedError("others kept winning"),
