@@ -15,6 +15,7 @@ import apsw
 import botocore.session
 import pytest
 
+import stored_items as written
 from cli.conftest import ORG, Cli, drop_a_table
 from free_port import free_port
 from pricekeeper.cli.checks import FREE_BYTES_CALM, FREE_BYTES_MIN
@@ -57,6 +58,20 @@ def test_a_healthy_deployment(healthy: Cli) -> None:
     code, found = levels(healthy)
     assert (code, set(found.values())) == (0, {"OK"})
     assert "all is well" in healthy("doctor").out
+
+
+def test_clients_of_the_schema_document(healthy: Cli) -> None:
+    """They are read, and their secrets are as old as they say."""
+    org_id = str(uuid.uuid4())
+    index = (CONFIG, {"PK": "ORGS", "SK": org_id})
+    written.write_items(
+        f"sqlite:///{healthy.folder / 'demo.db'}",
+        index,
+        written.org_config(org_id),
+        written.app_config(org_id, "app-production-api"),
+    )
+    code, found = levels(healthy)
+    assert (code, found["stored items"], found["client secrets"]) == (0, "OK", "WARN")
 
 
 def test_a_client_that_can_not_be_read(healthy: Cli) -> None:

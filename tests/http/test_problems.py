@@ -93,6 +93,7 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.StoreDamagedError("/var/lib/x.db is damaged"),
     errors.StoreReadOnlyError("attempt to write"),
     errors.StoreFullError("no room"),
+    errors.UnreadableItemError("the DailyTotal item ORG#a can't be read"),
     errors.StoreUnavailableError("10.0.0.1 refused the connection"),
     errors.ThrottledError("slow down"),
     errors.ContendedError("others kept winning"),

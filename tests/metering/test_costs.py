@@ -125,6 +125,7 @@ async def test_a_duplicate_alone_costs_what_it_cost_before(
     meter.clear()
     await metering.record(known, usage)
     assert meter.attempts == {"TransactWriteItems": 1}
+    assert (write_units(meter), read_units(meter)) == (4, 0)
     await asyncio.gather(*(metering.record(known, one) for one in (usage, a_usage(), a_usage())))
     assert meter.attempts == {"TransactWriteItems": 3}
 

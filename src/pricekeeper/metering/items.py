@@ -61,7 +61,7 @@ _AS_OF: Final = "as_of_ms"
 _SHARDS_UNREADABLE: Final = "shards_unreadable_since_ms"
 _IN_EVERY_TOTAL: Final = ("input_tokens", "output_tokens", "requests")
 """What the schema document has in each total. The other counters are ours, and may be absent."""
-_MARKER: Final = re.compile(r"(ORG#.+)#LABEL#([^#]+)#SH#([0-9]{1,9})", re.ASCII)
+_MARKER: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})#SH#([0-9]{1,9})")
 
 
 def receipt_pk(org_id: str, request_id: str) -> str:

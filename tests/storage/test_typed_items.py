@@ -1,0 +1,74 @@
+"""Attributes with the types they must have: what is not so is reported, and raised."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pricekeeper.errors import UnreadableItemError
+from pricekeeper.storage import TypedItem
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.storage.values import DAMAGED, Foreign
+from pricekeeper.telemetry import STRANGE_ITEMS
+
+KEY = {"PK": "ORG#a", "SK": "ORG"}
+
+
+def item(**attributes: Any) -> TypedItem:
+    return TypedItem(CONFIG, {**KEY, **attributes})
+
+
+def test_what_is_there_and_right_is_returned() -> None:
+    """Each with its own type; what is absent is the default, if there is one."""
+    typed = item(n=5, s="text", b=False, m={"a": 1}, names=["a"], some=frozenset({"b"}))
+    assert typed.whole("n", least=5) == 5
+    assert typed.text("s") == "text"
+    assert typed.flag("b") is False
+    assert typed.mapping("m") == {"a": 1}
+    assert typed.texts("names") == ["a"]
+    assert typed.texts("some") == {"b"}
+    assert typed.whole("absent", 7) == 7
+    assert typed.text("absent", None) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "reason"),
+    [
+        (lambda one: one.whole("absent"), "absent is missing"),
+        (lambda one: one.whole("text"), "text must be an integer, not str"),
+        (lambda one: one.whole("flag"), "flag must be an integer, not bool"),
+        (lambda one: one.whole("foreign"), "foreign must be an integer, not Foreign"),
+        (lambda one: one.whole("nothing"), "nothing must be an integer, not null"),
+        (lambda one: one.whole("number", least=6), "number must be at least 6"),
+        (lambda one: one.text("number"), "number must be a string, not int"),
+        (lambda one: one.flag("number"), "number must be a boolean, not int"),
+        (lambda one: one.mapping("names"), "names must be a map, not list"),
+        (lambda one: one.texts("text"), "text must be a list of strings, not str"),
+        (lambda one: one.texts("mixed"), "mixed must be a list of strings, not list"),
+    ],
+)
+def test_what_is_not_is_reported_with_its_key_and_raised(
+    read: Callable[[TypedItem], Any], reason: str
+) -> None:
+    """By table; the value itself is nowhere, because it may be a secret."""
+    typed = item(
+        number=5,
+        text="pks_secret",
+        flag=True,
+        foreign=Foreign("NS"),
+        nothing=None,
+        names=["a"],
+        mixed=["a", 5],
+    )
+    before = STRANGE_ITEMS.counts["Config"]
+    with pytest.raises(UnreadableItemError) as caught:
+        read(typed)
+    assert str(caught.value) == f"the Config item ORG#a / ORG can't be read: {reason}"
+    assert STRANGE_ITEMS.counts["Config"] == before + 1
+    assert STRANGE_ITEMS.latest[-1] == f"Config ORG#a / ORG: {reason}"
+
+
+def test_an_item_that_can_not_be_decoded_has_no_attributes_at_all() -> None:
+    """Not even absent ones, which might count as nothing."""
+    with pytest.raises(UnreadableItemError):
+        item(**{DAMAGED: Foreign("bytes")})
