@@ -81,7 +81,7 @@ class Validator:
         self._audience = audience
         self._meter = meter or IdentityMeter()
         self._verified: BoundedCache[bytes, _Verified] = BoundedCache(verified_max)
-        self._asking: SingleFlight[str, None] = SingleFlight("pricekeeper-token-check")
+        self._asking: SingleFlight[tuple[int, str], None] = SingleFlight("pricekeeper-token-check")
         self._revision = keys.revision
         self._changes = 0
         self._touched: dict[str, int] = {}
@@ -95,9 +95,9 @@ class Validator:
             raise self._refusal(Flaw.EXPIRED, principal)
         known = bool(verified.fallen) or self._is_fresh(verified)
         if not known:
-            await self._asking.run(principal.token_id, lambda: self._ask(verified))
-            if not verified.fallen and not self._is_fresh(verified):
-                await self._ask(verified)  # something ended while the others asked
+            # A reading from before something ended here is not shared after it.
+            key = (self._changes, principal.token_id)
+            await self._asking.run(key, lambda: self._ask(verified))
         if not verified.fallen:
             await self._match_client(verified)
         if verified.fallen:
