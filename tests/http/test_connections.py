@@ -28,7 +28,7 @@ ALIVE = GET + b"\r\n"
 LARGE = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
 """About 90 KB to read."""
 ORG = "/api/v1/orgs/550e8400-e29b-41d4-a716-446655440000"
-NO_ORG = json.dumps({"org_name": "x" * 400_000}).encode()
+NO_ORG = json.dumps({"org_name": "x" * 200_000}).encode()
 """Refused once it is whole."""
 
 
@@ -345,13 +345,13 @@ def test_bodies_that_wait_are_bounded_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever has kept half of one longest makes room, and is told; whole ones are answered."""
-    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 500_000)
     with serving(tmp_path) as api, ExitStack() as opened:
-        halves = [one_after_another(opened, api, half_body(400_000, sent=390_000)) for _ in "123"]
+        halves = [one_after_another(opened, api, half_body(200_000, sent=190_000)) for _ in "123"]
         told = received(halves[0])
         assert told.startswith(b"HTTP/1.1 503 ")
         assert b"\r\nretry-after: 1\r\n" in told
-        halves[2].sendall(NO_ORG[390_000:400_000])
+        halves[2].sendall(NO_ORG[190_000:200_000])
         assert one_answer(halves[2]).startswith(b"HTTP/1.1 400 ")
         assert json.loads(told.partition(b"\r\n\r\n")[2])["code"] == "STORE_UNAVAILABLE"
         assert problems(api, "OVERLOADED") == 1  # finer than what is told: the store is fine

@@ -20,7 +20,7 @@ from pricekeeper.pricing.reports import Change
 WITHOUT_REGIONS: Final = ("genai-prices",)
 """The sources that have one price for all regions, by the names that stored prices carry."""
 
-_LIST_OF_A_REGION: Final = re.compile(r"aws-price-list-(?P<region>[a-z0-9-]+)-\d{4}-\d\d-\d\d")
+_LIST_OF_A_REGION: Final = re.compile(r"aws-price-list-(?P<region>[a-z0-9-]{1,32})-\d{4}-\d\d-\d\d")
 """What stored prices from AWS's list of one region carry as their source."""
 _CALLED_FROM: Final = {
     "us": ("us-east-", "us-west-", "ca-"),
