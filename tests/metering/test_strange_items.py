@@ -7,11 +7,11 @@ may hold bytes that nobody can decode. Both come in one reply with the items of 
 import asyncio
 import json
 import random
-import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import apsw
 import botocore.session
 import pytest
 
@@ -47,7 +47,8 @@ def damage(location: StoreLocation, table_prefix: str) -> Damage:
 
     async def in_sqlite(table: Table, key: Key) -> None:
         assert isinstance(location, SqliteLocation)
-        with sqlite3.connect(location.path) as connection:
+        # With the library that the store uses: another one in the same process would end its locks.
+        with apsw.Connection(location.path) as connection:
             connection.execute(
                 f'INSERT OR REPLACE INTO "{table.name}" (pk, sk, item) VALUES (?, ?, ?)',  # noqa: S608
                 (key.pk, key.sk or "", b"\xc1 no item"),
