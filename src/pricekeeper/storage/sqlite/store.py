@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 import apsw
 
 from pricekeeper.clock import Clock, TrustedClock, doubt_of
-from pricekeeper.errors import StoreClosedError, StoreError
+from pricekeeper.errors import StoreClosedError, StoreDamagedError, StoreError
 from pricekeeper.settings import MEMORY
 from pricekeeper.storage.operations import (
     Delete,
@@ -87,6 +87,8 @@ class SqliteStore:
             watch = FileWatch(path, connection, meter)
         try:
             moments = read_moments(connection)
+        except DAMAGED as error:
+            raise StoreDamagedError(f"{path} is damaged: {error}") from error
         except apsw.Error as error:
             raise translated(error) from error
         if moments is not None and isinstance(clock, TrustedClock):
