@@ -22,13 +22,12 @@ because something could not be read.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, NamedTuple
 
 import structlog
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import NextFlight
+from pricekeeper.concurrency import NextFlight, SingleFlight
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -95,7 +94,7 @@ class Selection:
         self._prices = prices
         self.meter = meter or SelectionMeter()
         self._cache = DecisionCache(clock, entries_max)
-        self._deciding: dict[Client, tuple[Policy, asyncio.Task[Decision]]] = {}
+        self._deciding: SingleFlight[Policy, Decision] = SingleFlight("pricekeeper-selection")
         self._forced: NextFlight[Client, Decision] = NextFlight("pricekeeper-force-check")
 
     async def select(self, policy: Policy, *, force_check: bool = False) -> Decision:
@@ -123,14 +122,7 @@ class Selection:
         if decision is not None:
             self.meter.warm += 1
             return decision
-        # One decision serves everybody who waits for it. It is a task of its own, so that the
-        # caller who happened to be first can be cancelled without taking the others along.
-        deciding = self._deciding.get(policy.client)
-        if deciding is None or deciding[0] != policy:
-            deciding = (policy, asyncio.create_task(self._decide(policy, live=False)))
-            self._deciding[policy.client] = deciding
-            deciding[1].add_done_callback(lambda done: self._decided(policy.client, done))
-        return await asyncio.shield(deciding[1])
+        return await self._deciding.run(policy, lambda: self._decide(policy, live=False))
 
     async def set_override(self, policy: Policy, label: str) -> Override:
         """Recommend that label until the organisation's day ends, whatever the quotas say.
@@ -188,7 +180,8 @@ class Selection:
 
     def _forget(self, client: Client) -> None:
         self._cache.forget(client)
-        self._deciding.clear()  # who comes now shall not join a decision that missed the command
+        # Whoever comes now shall not join a decision that missed the command.
+        self._deciding.detach_all()
 
     async def _decide_live(self, policy: Policy) -> Decision:
         """A decision that began after the caller came; those who come at one moment share it."""
@@ -196,13 +189,6 @@ class Selection:
         if decision.policy == policy:
             return decision
         return await self._decide(policy, live=True)  # the settings have changed meanwhile
-
-    def _decided(self, client: Client, done: asyncio.Task[Decision]) -> None:
-        deciding = self._deciding.get(client)
-        if deciding is not None and deciding[1] is done:
-            del self._deciding[client]
-        if not done.cancelled():
-            done.exception()  # all who waited may be gone; asyncio wants it to be seen
 
     async def _decide(self, policy: Policy, *, live: bool) -> Decision:
         reading = self._cache.reading()
