@@ -34,12 +34,19 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
     UnknownModelLabelError,
-    UnreadableItemError,
 )
-from pricekeeper.metering import Metering, day_start_ms, next_midnight_ms, org_day
-from pricekeeper.metering.counters import NOTHING, Account, Total
+from pricekeeper.metering import (
+    Account,
+    Metering,
+    Readings,
+    day_start_ms,
+    next_midnight_ms,
+    org_day,
+    total_keys,
+    totals_from,
+)
+from pricekeeper.metering.counters import NOTHING
 from pricekeeper.metering.days import date_of
-from pricekeeper.metering.items import total_from, total_place
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import items
 from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
@@ -226,9 +233,10 @@ class Selection:
 
     async def _read(self, policy: Policy, moment: _Moment) -> _Findings:
         """Everything in one call."""
-        states, totals, unreadable = await self._read_items(policy, moment)
-        if unreadable:
-            totals |= await self._metering.sums_instead(unreadable)
+        states, readings = await self._read_items(policy, moment)
+        totals = dict(readings.totals)
+        if readings.unreadable:
+            totals |= await self._metering.sums_instead(readings.unreadable)
         spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
         return _findings(policy, moment.day, states, spends)
 
@@ -241,33 +249,26 @@ class Selection:
         sums = await self._metering.shared_totals(
             policy.scope_key, policy.model_ordering, moment.day
         )
-        states, totals, unreadable = await self._read_items(policy, moment)
-        for account, error in unreadable.items():
+        states, readings = await self._read_items(policy, moment)
+        for account, error in readings.unreadable.items():
             if sums[ModelLabel(account.label)].counters == NOTHING:
                 raise error
         spends = {label: sums[label].cost_usd_micros for label in policy.model_ordering}
-        for account, total in totals.items():
+        for account, total in readings.totals.items():
             label = ModelLabel(account.label)
             spends[label] = max(spends[label], total.cost_usd_micros)
         return _findings(policy, moment.day, states, spends)
 
     async def _read_items(
         self, policy: Policy, moment: _Moment
-    ) -> tuple[list[Item | None], dict[Account, Total], dict[Account, UnreadableItemError]]:
-        """The state items of `_lives`, the totals of the ordering, and which can't be read."""
+    ) -> tuple[list[Item | None], Readings]:
+        """The state items of `_lives`, and the totals of the ordering."""
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
         found = await self._store.batch_get(
-            [*((STICKY_STATE, key) for key in keys), *map(total_place, accounts)]
+            [*((STICKY_STATE, key) for key in keys), *total_keys(accounts)]
         )
-        totals: dict[Account, Total] = {}
-        unreadable: dict[Account, UnreadableItemError] = {}
-        for account, item in zip(accounts, found[len(keys) :], strict=True):
-            try:
-                totals[account] = total_from(item)
-            except UnreadableItemError as error:
-                unreadable[account] = error
-        return found[: len(keys)], totals, unreadable
+        return found[: len(keys)], totals_from(accounts, found[len(keys) :])
 
     async def _settle(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
         """Choose, and record what has to be recorded, until both agree."""
