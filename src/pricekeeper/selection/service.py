@@ -102,7 +102,7 @@ class Selection:
         self.meter = meter or SelectionMeter()
         self._cache = DecisionCache(clock, entries_max)
         self._deciding: SingleFlight[Policy, Decision] = SingleFlight("pricekeeper-selection")
-        self._forced: NextFlight[Client, Decision] = NextFlight("pricekeeper-force-check")
+        self._forced: NextFlight[Policy, Decision] = NextFlight("pricekeeper-force-check")
 
     async def select(self, policy: Policy, *, force_check: bool = False) -> Decision:
         """The model to call now; raises `QuotaExceededError` if every quota is exhausted.
@@ -120,11 +120,12 @@ class Selection:
 
         It is made for frozen clients, too.
 
-        ``force_check`` looks at the counters, and at no decision that is remembered. The sum is
-        at most a second old, and has in it all that this process has counted.
+        ``force_check`` looks at the counters, and at no decision that is remembered or was begun
+        before the caller came. The sum is at most a second old, and has in it all that this
+        process has counted.
         """
         if force_check:
-            return await self._decide_live(policy)
+            return await self._forced.run(policy, lambda: self._decide(policy, live=True))
         decision = self._cache.get(policy)
         if decision is not None:
             self.meter.warm += 1
@@ -189,13 +190,6 @@ class Selection:
         self._cache.forget(client)
         # Whoever comes now shall not join a decision that missed the command.
         self._deciding.detach_all()
-
-    async def _decide_live(self, policy: Policy) -> Decision:
-        """A decision that began after the caller came; those who come at one moment share it."""
-        decision = await self._forced.run(policy.client, lambda: self._decide(policy, live=True))
-        if decision.policy == policy:
-            return decision
-        return await self._decide(policy, live=True)  # the settings have changed meanwhile
 
     async def _decide(self, policy: Policy, *, live: bool) -> Decision:
         reading = self._cache.reading()
