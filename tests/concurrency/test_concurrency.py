@@ -6,7 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from pricekeeper.concurrency import BoundedCache, NextFlight, SingleFlight, full_jitter_ms
+from pricekeeper.concurrency import (
+    BoundedCache,
+    NextFlight,
+    SingleFlight,
+    error_copy,
+    full_jitter_ms,
+)
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    ConflictError,
+    OutcomeUnknownError,
+    PriceKeeperError,
+    ReasonCode,
+    StoreUnavailableError,
+    TransactionCancelledError,
+)
 
 
 def highest(bound: int) -> int:
@@ -203,3 +219,42 @@ async def test_the_next_execution_survives_the_failure_and_the_caller_before_it(
     with pytest.raises(ValueError, match="no"):
         await first
     assert await third == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConflictError("name", "is taken"),
+        ConditionFailedError({"PK": "1"}),
+        TransactionCancelledError([CancellationReason(ReasonCode.CONFLICT)]),
+        OutcomeUnknownError("nobody knows", {"PK": "1"}),
+        StoreUnavailableError("it does not answer"),
+    ],
+)
+def test_each_caller_has_an_error_of_its_own(error: PriceKeeperError) -> None:
+    """It says the same and has the same fields, and a traceback that is the caller's alone."""
+    try:
+        raise error
+    except PriceKeeperError as raised:
+        copied = error_copy(raised)
+    assert copied is not error
+    assert type(copied) is type(error)
+    assert (str(copied), vars(copied)) == (str(error), vars(error))
+    assert error.__traceback__ is not None
+    assert copied.__traceback__ is None
+
+
+class StubbornError(Exception):
+    """Its ``__init__`` wants more than it hands on."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+
+
+def test_an_error_of_another_make_is_copied_if_it_can_be() -> None:
+    error = UnicodeDecodeError("ascii", b"\xff", 0, 1, "is not ASCII")
+    copied = error_copy(error)
+    assert copied is not error
+    assert str(copied) == str(error)
+    stubborn = StubbornError("name", "is taken")
+    assert error_copy(stubborn) is stubborn

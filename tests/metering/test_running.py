@@ -42,7 +42,9 @@ def test_the_memory_of_an_account_is_bounded_and_loses_nothing() -> None:
     times = 3 * SLICES_MAX
     for second in range(times):
         running.count(ACCOUNT, ONE, second * SLICE_MS)
-    assert len(running._accounts[ACCOUNT].slices) == SLICES_MAX
+    kept = running._accounts.peek(ACCOUNT)
+    assert kept is not None
+    assert len(kept.slices) == SLICES_MAX
     assert running.total(ACCOUNT) == total(times, 0)
     running.rebase(ACCOUNT, total(5, as_of_ms=0), 0)
     assert running.total(ACCOUNT) == total(5 + times, 0)

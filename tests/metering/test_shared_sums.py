@@ -152,14 +152,17 @@ async def test_a_new_day_is_summed_anew(
     assert reads.begun == 2
 
 
+@pytest.fixture
+def three_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have three scopes remembered at most."""
+    monkeypatch.setattr(shared_sums, "SCOPES_MAX", 3)
+
+
+@pytest.mark.usefixtures("three_scopes")
 async def test_so_many_scopes_are_remembered_and_the_oldest_goes_first(
-    metering: Metering,
-    reads: HeldReads,
-    clock: SteppedClock,
-    monkeypatch: pytest.MonkeyPatch,
+    metering: Metering, reads: HeldReads, clock: SteppedClock
 ) -> None:
     """One that asks for many scopes takes no more than the oldest away from others."""
-    monkeypatch.setattr(shared_sums, "SCOPES_MAX", 3)
     policies = [a_policy() for _ in range(4)]
     for policy in policies:
         await requests(metering, policy, clock)

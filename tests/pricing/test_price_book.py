@@ -324,15 +324,17 @@ async def test_a_refresh_is_in_force_at_once_where_it_ran(
     assert prices.source == "pricing-cache:quotes-1"
 
 
+@pytest.fixture
+def three_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have three answers remembered at most."""
+    monkeypatch.setattr(service, "ENTRIES_MAX", 3)
+
+
+@pytest.mark.usefixtures("three_answers")
 async def test_the_memory_is_bounded(
-    book: PriceBook,
-    model: Model,
-    day: date,
-    meter: StoreMeter,
-    monkeypatch: pytest.MonkeyPatch,
+    book: PriceBook, model: Model, day: date, meter: StoreMeter
 ) -> None:
     """The oldest answer goes when there are too many."""
-    monkeypatch.setattr(service, "ENTRIES_MAX", 3)
     for offset in range(5):
         await book.prices_for(model, day + timedelta(days=offset))
     meter.clear()

@@ -20,8 +20,9 @@ from pricekeeper.bootstrap.services import KEY_FILE
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
 from pricekeeper.cli.local import opened_store
-from pricekeeper.cli.places import Target, is_missing_file, store_name
+from pricekeeper.cli.places import Target
 from pricekeeper.cli.secret_ages import Ages, stored_secrets
+from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import tables_found
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE

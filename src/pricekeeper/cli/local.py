@@ -22,7 +22,7 @@ import msgspec
 from starlette.types import Message
 
 from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.cli.places import is_missing_file, store_name
+from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.client import Admin, PriceKeeper, Request
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE

@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pricekeeper.cli.exits import MisusedError, RefusedError
@@ -19,11 +18,9 @@ from pricekeeper.settings import (
     CLIENT_SECRET,
     CONFIG,
     LOG_LEVEL,
-    MEMORY,
     STORE,
     URL,
     Settings,
-    SqliteLocation,
     read_settings,
 )
 
@@ -152,23 +149,6 @@ async def open_place(target: Target, *, may_create: bool = False) -> AsyncIterat
 
     async with open_local(target.settings(), may_create=may_create) as local:
         yield local
-
-
-def is_missing_file(settings: Settings) -> bool:
-    """Whether the store is a file that nobody has made yet; opening it would make it."""
-    match settings.store:
-        case SqliteLocation(path) if path != MEMORY:
-            return not Path(path).exists()
-    return False
-
-
-def store_name(settings: Settings) -> str:
-    """The store as people would point to it."""
-    match settings.store:
-        case SqliteLocation(path):
-            return path if path == MEMORY else str(Path(path).resolve())
-        case place:
-            return f"DynamoDB in {place.region}, tables {place.prefix}*"
 
 
 def quiet_logs() -> None:

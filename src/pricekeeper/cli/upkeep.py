@@ -12,7 +12,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import done, facts, page
 from pricekeeper.cli.listing import table
-from pricekeeper.cli.places import is_missing_file
+from pricekeeper.cli.stores import is_missing_file
 from pricekeeper.errors import StoreMisconfiguredError
 from pricekeeper.settings import Settings
 

@@ -17,7 +17,7 @@ what is only shown comes as the JSON of the REST contract. Errors are in `client
 
 from pricekeeper.client.admin import Admin
 from pricekeeper.client.answers import Recorded, Selection
-from pricekeeper.client.calls import ModelCall
+from pricekeeper.client.calls import Lease, ModelCall
 from pricekeeper.client.errors import (
     ClientFrozenError,
     ForbiddenError,
@@ -30,7 +30,7 @@ from pricekeeper.client.errors import (
     UnavailableError,
     UnreachableError,
 )
-from pricekeeper.client.keeper import Lease, PriceKeeper
+from pricekeeper.client.keeper import PriceKeeper
 from pricekeeper.client.transport import Request, Transport
 
 __all__ = [

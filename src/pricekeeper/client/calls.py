@@ -22,26 +22,102 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import Any, Final, Protocol, Self, TypedDict, Unpack
 
 from pricekeeper.client.answers import Recorded, Selection
 from pricekeeper.client.errors import ServiceError
 from pricekeeper.client.refusals import is_free_refusal
 from pricekeeper.errors import InvalidValueError
 
-if TYPE_CHECKING:
-    from pricekeeper.client.keeper import Lease, PriceKeeper, UsageFields
-
 TOKENS: Final = "tpm"
 """The limit that is settled to the tokens that were used, if a call takes from it."""
 _PERMILLE: Final = 1000
 
 
+class UsageFields(TypedDict, total=False):
+    """What a usage record may say beside its label and tokens; as the REST contract has it."""
+
+    cache_read_tokens: int
+    cache_write_5m_tokens: int
+    cache_write_1h_tokens: int
+    service_tier: str
+    batch: bool
+    bedrock_model_id: str
+    calling_region: str
+    status: str
+    timestamp: str
+    tags: dict[str, str]
+
+
+class Keeper(Protocol):
+    """What a call and a lease need of `client.keeper.PriceKeeper`."""
+
+    async def select(self) -> Selection:
+        """The model to call now."""
+        ...
+
+    async def acquire(self, resource: str, consume: Mapping[str, int]) -> Lease:
+        """Take from the buckets of a label, all or nothing."""
+        ...
+
+    async def adjust(
+        self, lease_id: str, delta: Mapping[str, int], *, adjustment_id: str | None = None
+    ) -> None:
+        """Settle a lease to what was really used."""
+        ...
+
+    async def release(self, lease_id: str) -> None:
+        """Give everything back that a lease holds."""
+        ...
+
+    async def record(
+        self,
+        model_label: str,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        request_id: str | None = None,
+        **more: Unpack[UsageFields],
+    ) -> Recorded:
+        """Count what one call used, once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Tokens that were taken.
+
+    As a context manager it gives them back if Bedrock refused the call inside (`client.refusals`).
+    After any other failure it is not known what was used, and they stay taken.
+    """
+
+    _keeper: Keeper = field(repr=False)
+    id: str
+    limits: Mapping[str, Mapping[str, Any]]
+    """How each limit stood afterwards: ``remaining``, ``capacity``, ``resets_at``."""
+
+    async def adjust(self, delta: Mapping[str, int], *, adjustment_id: str | None = None) -> None:
+        """Take more, or give some back (below 0)."""
+        await self._keeper.adjust(self.id, delta, adjustment_id=adjustment_id)
+
+    async def release(self) -> None:
+        """Give everything back: the call was never made."""
+        await self._keeper.release(self.id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and is_free_refusal(error):
+            await self.release()
+
+
 class ModelCall:
     """A call of a model, from the decision to the bill. Made by `PriceKeeper.call`."""
 
-    def __init__(self, keeper: PriceKeeper, consume: Mapping[str, int], settle: str) -> None:
+    def __init__(self, keeper: Keeper, consume: Mapping[str, int], settle: str) -> None:
         self.request_id = str(uuid.uuid4())
         """What the usage is recorded under."""
         self.recorded: Recorded | None = None

@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import Any, Final, Self, Unpack
 
 from pricekeeper.client.answers import Recorded, Selection
-from pricekeeper.client.calls import TOKENS, ModelCall
-from pricekeeper.client.refusals import is_free_refusal
+from pricekeeper.client.calls import TOKENS, Lease, ModelCall, UsageFields
 from pricekeeper.client.tokens import Tokens
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
@@ -32,21 +30,6 @@ from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.values import parse_app_id
 
 ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
-
-
-class UsageFields(TypedDict, total=False):
-    """What a usage record may say beside its label and tokens; as the REST contract has it."""
-
-    cache_read_tokens: int
-    cache_write_5m_tokens: int
-    cache_write_1h_tokens: int
-    service_tier: str
-    batch: bool
-    bedrock_model_id: str
-    calling_region: str
-    status: str
-    timestamp: str
-    tags: dict[str, str]
 
 
 class PriceKeeper:
@@ -239,32 +222,3 @@ class PriceKeeper:
     def _base(self) -> str:
         org = path_of("api", "v1", "orgs", self._client.org_id)
         return org if self._client.app_id is None else org + path_of("apps", self._client.app_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Tokens that were taken.
-
-    As a context manager it gives them back if Bedrock refused the call inside (`client.refusals`).
-    After any other failure it is not known what was used, and they stay taken.
-    """
-
-    _keeper: PriceKeeper = field(repr=False)
-    id: str
-    limits: Mapping[str, Mapping[str, Any]]
-    """How each limit stood afterwards: ``remaining``, ``capacity``, ``resets_at``."""
-
-    async def adjust(self, delta: Mapping[str, int], *, adjustment_id: str | None = None) -> None:
-        """Take more, or give some back (below 0)."""
-        await self._keeper.adjust(self.id, delta, adjustment_id=adjustment_id)
-
-    async def release(self) -> None:
-        """Give everything back: the call was never made."""
-        await self._keeper.release(self.id)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and is_free_refusal(error):
-            await self.release()

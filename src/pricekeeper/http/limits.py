@@ -22,6 +22,7 @@ from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http.memory_limits import MemoryLimits
 from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, Standing
@@ -113,8 +114,8 @@ class ApiLimits:
         limits = {kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()}
         self._limits = {kind: limits[kind] for kind in limits if kind not in IN_MEMORY}
         self._memory = MemoryLimits({kind: limits[kind] for kind in limits if kind in IN_MEMORY})
-        self._callers: dict[tuple[str, str], _Caller] = {}
-        self._bars: dict[str, _Bar] = {}
+        self._callers: BoundedCache[tuple[str, str], _Caller] = BoundedCache(CALLERS_MAX)
+        self._bars: BoundedCache[str, _Bar] = BoundedCache(CALLERS_MAX)
 
     def bar_of(
         self, address: str | None, now_ms: int, *, of_keys: bool = False
@@ -138,9 +139,7 @@ class ApiLimits:
         try:
             return await self.admit(FAILURES, caller, now_ms)
         except RateLimitExceededError as refused:
-            if len(self._bars) >= CALLERS_MAX:
-                self._bars.clear()
-            self._bars[caller] = _Bar(refused, now_ms)
+            self._bars.put(caller, _Bar(refused, now_ms))
             raise
 
     def told_failures(self, address: str | None, now_ms: int, *, of_keys: bool = False) -> Headers:
@@ -198,9 +197,7 @@ class ApiLimits:
     def _caller(self, kind: str, caller: str, limit: Limit) -> _Caller:
         known = self._callers.get((kind, caller))
         if known is None:
-            if len(self._callers) >= CALLERS_MAX:
-                del self._callers[next(iter(self._callers))]  # one, not everybody's
-            known = self._callers[kind, caller] = _Caller(
+            known = _Caller(
                 self.limiter.standing(
                     f"api/{caller}",
                     kind,
@@ -210,6 +207,7 @@ class ApiLimits:
                     prefetch=max(1, min(BLOCK_MAX, limit.capacity // BLOCKS_PER_MINUTE)),
                 )
             )
+            self._callers.put((kind, caller), known)
         return known
 
 

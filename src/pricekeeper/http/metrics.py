@@ -16,13 +16,13 @@ from typing import Final, NamedTuple, TypeAlias
 from prometheus_client import (
     CollectorRegistry,
     Gauge,
-    Histogram,
     disable_created_metrics,
     generate_latest,
     multiprocess,
 )
 from prometheus_client import Counter as Total
 
+from pricekeeper.http.histogram import CountHistogram
 from pricekeeper.storage.tables import ALL_TABLES
 from pricekeeper.telemetry import (
     BOUNDS,
@@ -151,13 +151,13 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._store = store
-        self._requests = Histogram(
-            *REQUESTS, buckets=[bound / _US for bound in BOUNDS_US], registry=self.registry
+        self._requests = CountHistogram(
+            *REQUESTS, bounds=[bound / _US for bound in BOUNDS_US], registry=self.registry
         )
         self._durations: dict[tuple[str, str, int], Durations] = {}
         self._totals = {family.name: Total(*family, registry=self.registry) for family in TOTALS}
         self._sizes = {
-            family.name: Histogram(*family, buckets=BOUNDS, registry=self.registry)
+            family.name: CountHistogram(*family, bounds=BOUNDS, registry=self.registry)
             for family in SIZES
         }
         self._carried: dict[tuple[str, ...], float] = {}
@@ -205,7 +205,7 @@ class Metrics:
 
     def carry_sizes(self, name: str, sizes: Sizes) -> None:
         """Add the sizes that were noted since the last time to the histogram of that name."""
-        self._carry_histogram(self._sizes[name], (name,), sizes.counts, sizes.total)
+        self._carry_histogram(self._sizes[name], name, (), sizes.counts, sizes.total)
 
     def carry_own(self) -> None:
         """Carry over what the store and the HTTP layer itself have counted."""
@@ -213,9 +213,7 @@ class Metrics:
         for (method, route, status), durations in self._durations.items():
             labels = (method, route, str(status))
             counts, total = durations.counts, durations.total / _US
-            self._carry_histogram(
-                self._requests.labels(*labels), (REQUESTS.name, *labels), counts, total
-            )
+            self._carry_histogram(self._requests, REQUESTS.name, labels, counts, total)
         self.carry("pricekeeper_problems", self._problems)
         self.carry("pricekeeper_limit_decisions", self._limit_decisions)
         self.carry("pricekeeper_store_calls", meter.calls)
@@ -238,12 +236,18 @@ class Metrics:
         return exposition_of(self.registry)
 
     def _carry_histogram(
-        self, histogram: Histogram, place: tuple[str, ...], counts: Sequence[int], total: float
+        self,
+        histogram: CountHistogram,
+        name: str,
+        labels: tuple[str, ...],
+        counts: Sequence[int],
+        total: float,
     ) -> None:
-        # As its observe() does for one, for many at once; it has no public way to.
-        for bucket, count in enumerate(counts):
-            histogram._buckets[bucket].inc(self._more((*place, str(bucket)), count))  # noqa: SLF001
-        histogram._sum.inc(self._more(place, total))  # noqa: SLF001
+        place = (name, *labels)
+        more = [
+            int(self._more((*place, str(bucket)), count)) for bucket, count in enumerate(counts)
+        ]
+        histogram.add(labels, more, self._more(place, total))
 
     def _more(self, place: tuple[str, ...], count: float) -> float:
         """How much a count has grown since it was carried over last."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
+from pricekeeper.concurrency import BoundedCache
+
 FOUND_MAX: Final = 4_096
 FOUND_LENGTH_MAX: Final = 256
 _Target = TypeVar("_Target")
@@ -30,7 +32,8 @@ class Paths(Generic[_Target]):
 
     def __init__(self) -> None:
         self._root: _Node[_Target] = _Node()
-        self._found: dict[str, tuple[_Target | None, Mapping[str, str]]] = {}
+        self._found: BoundedCache[str, tuple[_Target | None, Mapping[str, str]]]
+        self._found = BoundedCache(FOUND_MAX)
 
     def add(self, path: str, target: _Target) -> None:
         """Serve that path with the target."""
@@ -55,9 +58,7 @@ class Paths(Generic[_Target]):
         if found is None:
             found = self._walk(path)
             if found[0] is not None and len(path) <= FOUND_LENGTH_MAX:
-                if len(self._found) >= FOUND_MAX:
-                    self._found.clear()
-                self._found[path] = found
+                self._found.put(path, found)
         return found
 
     def _walk(self, path: str) -> tuple[_Target | None, Mapping[str, str]]:

@@ -20,6 +20,7 @@ import structlog
 from prometheus_client import Gauge
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import (
     InvalidValueError,
     NotFoundError,
@@ -68,7 +69,7 @@ class SpendMetric:
         self._gauge = gauge
         self._series_max = series_max
         self._months = MonthSpend(services.store, services.clock)
-        self._owners: dict[str, tuple[Owner, int]] = {}
+        self._owners: BoundedCache[str, tuple[Owner, int]] = BoundedCache(2 * series_max)
         self._chosen: dict[Spender, None] = {}
         self._shown: set[Series] = set()
 
@@ -113,9 +114,7 @@ class SpendMetric:
             owner = Owner(found.org_name, found.app_name, found.timezone)
         except (NotFoundError, InvalidValueError, UnreadableItemError):
             owner = Owner(org_id, app_id, "UTC")
-        self._owners[spender.scope_key] = (owner, now_ms)
-        if len(self._owners) > 2 * self._series_max:
-            del self._owners[next(iter(self._owners))]
+        self._owners.put(spender.scope_key, (owner, now_ms))
         return owner
 
     def _show(self, dollars: Mapping[Series, int]) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
+from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.limiter.bucket import Denial, Draw, Retry, plan
 from pricekeeper.limiter.items import LeaseRecord
@@ -25,7 +26,6 @@ LANES_MAX: Final = 8
 """Rounds of one chain that may be under way at the same time."""
 
 _Chain: TypeAlias = tuple[tuple[str, str], ...]
-_Error = TypeVar("_Error", bound=Exception)
 
 
 class _Place:
@@ -102,7 +102,7 @@ class Turnstile:
                 if one.turn.done():
                     continue
                 if one.wish.outcome is None and failure is not None:
-                    one.turn.set_exception(_twin(failure))
+                    one.turn.set_exception(error_copy(failure))
                 else:
                     one.turn.set_result(None)
             self._let_next_go(chain)
@@ -123,10 +123,3 @@ class Turnstile:
             line.lanes -= 1
             if line.lanes == 0:
                 del self._lines[chain]
-
-
-def _twin(error: _Error) -> _Error:
-    """The same error, for one more to raise; made without its ``__init__``, which may refuse."""
-    twin = error.__class__.__new__(error.__class__, *error.args)
-    twin.__dict__.update(error.__dict__)
-    return twin

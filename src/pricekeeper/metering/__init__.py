@@ -10,7 +10,7 @@ from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key
-from pricekeeper.metering.totals import OrgTotals
+from pricekeeper.metering.totals import OrgTotals, Readings, total_keys, totals_from
 from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Metering",
     "OrgTotals",
     "Outcome",
+    "Readings",
     "Receipt",
     "Recorded",
     "Refused",
@@ -34,4 +35,6 @@ __all__ = [
     "next_midnight_ms",
     "org_day",
     "scope_key",
+    "total_keys",
+    "totals_from",
 ]

@@ -31,13 +31,13 @@ transaction does not count: it gets smaller every time.
 from __future__ import annotations
 
 import asyncio
-import copy
 import secrets
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache, error_copy, full_jitter_ms
 from pricekeeper.errors import (
     ContendedError,
     InvalidOperationError,
@@ -60,7 +60,7 @@ LANE_BACKLOG: Final = 99
 TURN_RECORDS: Final = 25
 """Records of one organisation in a row: they share counters, so that a commit holds more."""
 SENDINGS_MAX: Final = 6
-PAUSE_MS_FIRST: Final = 20
+PAUSE_MS_FIRST: Final = 40
 PAUSE_MS_MAX: Final = 500
 MARKED_MAX: Final = 50_000
 """Accounts that this process has marked; a forgotten one is marked again, which costs two units."""
@@ -111,7 +111,7 @@ class Committer:
         self._lanes: set[asyncio.Task[None]] = set()
         self._starting = False
         self._busy: set[tuple[Counted, int]] = set()
-        self._marked: dict[Counted, None] = {}
+        self._marked: BoundedCache[Counted, None] = BoundedCache(MARKED_MAX)
         self._closed = False
         self.meter = MeteringMeter()
         self._idle = asyncio.Event()
@@ -197,7 +197,14 @@ class Committer:
             sendings += 1
             if sendings == SENDINGS_MAX:
                 raise _told(failure, commit) from failure
-            await self._clock.sleep_ms(self._pause_ms(sendings))
+            await self._clock.sleep_ms(
+                full_jitter_ms(
+                    sendings,
+                    first_ms=PAUSE_MS_FIRST,
+                    longest_ms=PAUSE_MS_MAX,
+                    randbelow=self._random.randrange,
+                )
+            )
 
     async def _send(self, plan: Plan) -> None:
         busy = set(plan.shards.items())
@@ -231,9 +238,6 @@ class Committer:
                 return free
         return shard
 
-    def _pause_ms(self, sendings: int) -> int:
-        return self._random.randint(0, min(PAUSE_MS_MAX, PAUSE_MS_FIRST << sendings))
-
     def _answer_applied(self, commit: _Commit, plan: Plan) -> None:
         self.meter.commit_sizes.note(len(plan.submissions))
         for place, counters in plan.sums.items():
@@ -261,9 +265,7 @@ class Committer:
 
     def _counted(self, place: Counted, counters: Counters) -> None:
         """Remember that the account is marked now, and tell what it has more."""
-        self._marked[place] = None
-        if len(self._marked) > MARKED_MAX:
-            del self._marked[next(iter(self._marked))]
+        self._marked.put(place, None)
         self._tell_counted(place, counters)
 
     def _answer(self, submission: Submission, settled: Settled) -> None:
@@ -281,7 +283,7 @@ class Committer:
                 if isinstance(error, asyncio.CancelledError):
                     future.cancel()
                 elif not future.done():
-                    future.set_exception(_copied(error))
+                    future.set_exception(error_copy(error))
 
     def _waiting(self, submission: Submission) -> list[asyncio.Future[Settled]]:
         """Those who wait for it; from now on the request id may be submitted anew."""
@@ -301,8 +303,3 @@ def _told(failure: StoreError, commit: _Commit) -> StoreError:
     if commit.doubt and not isinstance(failure, OutcomeUnknownError):
         return OutcomeUnknownError(f"the records may or may not be counted: {failure}")
     return failure
-
-
-def _copied(error: BaseException) -> BaseException:
-    """An error of each caller's own, with its own traceback."""
-    return copy.copy(error) if isinstance(error, StoreError) else error

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
 
 ACCOUNTS_MAX: Final = 10_000
@@ -59,7 +60,7 @@ class RunningTotals:
     """The accounts that this process counts for."""
 
     def __init__(self) -> None:
-        self._accounts: dict[Account, _Running] = {}
+        self._accounts: BoundedCache[Account, _Running] = BoundedCache(ACCOUNTS_MAX)
 
     def count(self, account: Account, counters: Counters, now_ms: int) -> None:
         """Add what was committed just now."""
@@ -73,21 +74,19 @@ class RunningTotals:
 
     def total(self, account: Account) -> Total | None:
         """The estimate; ``None`` if there is no total yet to stand on."""
-        running = self._accounts.get(account)
+        running = self._accounts.peek(account)
         if running is None or running.base is None:
             return None
         return Total.of(running.base + running.own, running.base.as_of_ms)
 
     def age_ms(self, account: Account, now_monotonic_ms: int) -> int | None:
         """How long ago its total was read; ``None`` if never."""
-        running = self._accounts.get(account)
+        running = self._accounts.peek(account)
         if running is None or running.base is None:
             return None
         return now_monotonic_ms - running.asked_at_ms
 
     def _recent(self, account: Account) -> _Running:
-        running = self._accounts.pop(account, None) or _Running()
-        self._accounts[account] = running
-        if len(self._accounts) > ACCOUNTS_MAX:
-            del self._accounts[next(iter(self._accounts))]
+        running = self._accounts.peek(account) or _Running()
+        self._accounts.put(account, running)
         return running

@@ -14,11 +14,11 @@ Bound: `SCOPES_MAX` scopes; beyond that the one that was summed longest ago is f
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.metering.counters import Total
 from pricekeeper.metering.totals import TotalsReader
 from pricekeeper.values import ModelLabel
@@ -50,14 +50,14 @@ class SharedSums:
     def __init__(self, reader: TotalsReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self._sums: OrderedDict[str, _Sum] = OrderedDict()
+        self._sums: BoundedCache[str, _Sum] = BoundedCache(SCOPES_MAX)
         self._begun = 0
 
     async def totals(self, scope_key: str, day: str) -> Mapping[ModelLabel, Total]:
         """What a scope has spent on every label that it has used that day."""
         begun_before = self._begun
         while True:  # ends: a sum that begins after we came serves us
-            known = self._sums.get(scope_key)
+            known = self._sums.peek(scope_key)
             if known is None or known.day != day:
                 return await asyncio.shield(self._begin(scope_key, day).task)
             if known.number > begun_before or self._is_fresh(known):
@@ -68,7 +68,7 @@ class SharedSums:
 
     def note_counted(self, scope_key: str) -> None:
         """This process has counted something for the scope: older sums lack it."""
-        known = self._sums.get(scope_key)
+        known = self._sums.peek(scope_key)
         if known is not None:
             known.outdated = True
 
@@ -82,10 +82,7 @@ class SharedSums:
         self._begun += 1
         task = asyncio.create_task(self._reader.active(scope_key, day), name="pricekeeper-sum")
         made = _Sum(self._begun, day, self._clock.monotonic_ms(), task)
-        self._sums[scope_key] = made
-        self._sums.move_to_end(scope_key)
-        if len(self._sums) > SCOPES_MAX:
-            self._sums.popitem(last=False)
+        self._sums.put(scope_key, made)
         task.add_done_callback(lambda done: self._ended(scope_key, made, done))
         return made
 
@@ -94,5 +91,5 @@ class SharedSums:
     ) -> None:
         """Forget a sum that failed. Everybody who waited may be gone: asyncio wants it seen."""
         failed = task.cancelled() or task.exception() is not None
-        if failed and self._sums.get(scope_key) is made:
-            del self._sums[scope_key]
+        if failed and self._sums.peek(scope_key) is made:
+            self._sums.pop(scope_key)

@@ -27,7 +27,7 @@ from pricekeeper.metering.items import (
     total_from,
     total_place,
 )
-from pricekeeper.storage import Store
+from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 _APP = "#APP#"
@@ -55,6 +55,23 @@ class Readings:
         return self.totals
 
 
+def total_keys(accounts: Iterable[Account]) -> list[tuple[Table, Key]]:
+    """Where the totals of these accounts are."""
+    return [total_place(account) for account in accounts]
+
+
+def totals_from(accounts: Iterable[Account], found: Iterable[Item | None]) -> Readings:
+    """The totals of these accounts in what was found at their keys."""
+    totals: dict[Account, Total] = {}
+    unreadable: dict[Account, UnreadableItemError] = {}
+    for account, item in zip(accounts, found, strict=True):
+        try:
+            totals[account] = total_from(item)
+        except UnreadableItemError as error:
+            unreadable[account] = error
+    return Readings(totals, unreadable)
+
+
 class TotalsReader:
     """Answers what was spent. A label without usage has a total of nothing."""
 
@@ -70,24 +87,18 @@ class TotalsReader:
         What can't be read is summed from its shards: a query and a read more for each scope.
         """
         now_ms = self._clock.now_ms()
-        places = [total_place(account) for account in accounts]
         checkpoint, *found = await self._store.batch_get(
-            [CHECKPOINT, *places], consistent=consistent
+            [CHECKPOINT, *total_keys(accounts)], consistent=consistent
         )
         complete_ms = checkpoint_from(checkpoint) or 0
-        totals: dict[Account, Total] = {}
-        unreadable: dict[Account, UnreadableItemError] = {}
-        for account, item in zip(accounts, found, strict=True):
-            try:
-                total = total_from(item)
-            except UnreadableItemError as error:
-                unreadable[account] = error
-            else:
-                as_of_ms = min(now_ms, max(total.as_of_ms, complete_ms))
-                totals[account] = Total.of(total, as_of_ms)
-        if not unreadable:
-            return Readings(totals, unreadable)
-        instead = await self.sums_instead(unreadable)
+        readings = totals_from(accounts, found)
+        totals = {
+            account: Total.of(total, min(now_ms, max(total.as_of_ms, complete_ms)))
+            for account, total in readings.totals.items()
+        }
+        if not readings.unreadable:
+            return Readings(totals, {})
+        instead = await self.sums_instead(readings.unreadable)
         return Readings({**totals, **instead.totals}, instead.unreadable)
 
     async def sums_instead(self, unreadable: Mapping[Account, UnreadableItemError]) -> Readings:

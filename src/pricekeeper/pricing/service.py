@@ -10,12 +10,12 @@ file then would be a guess, and what is priced is about to be written to the sam
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from datetime import date
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.items import price_key, stated_prices
 from pricekeeper.pricing.prices import Prices
@@ -30,7 +30,7 @@ from pricekeeper.values import ModelLabel
 STALENESS_MS_MAX: Final = 60_000
 ENTRIES_MAX: Final = 4_096
 """Labels times days; usage is accepted for three days at most, so this is never reached by
-a deployment of up to a thousand labels. Beyond it the oldest answer is forgotten."""
+a deployment of up to a thousand labels."""
 
 
 class _Entry(NamedTuple):
@@ -45,23 +45,17 @@ class PriceBook:
         self._store = store
         self._clock = clock
         self.catalogue = catalogue
-        self._entries: dict[tuple[str, date], _Entry] = {}
-        self._reading: dict[tuple[str, date], asyncio.Task[Prices]] = {}
+        self._entries: BoundedCache[tuple[str, date], _Entry] = BoundedCache(ENTRIES_MAX)
+        self._reads: SingleFlight[tuple[str, date], Prices] = SingleFlight("pricekeeper-prices")
+        self._times_forgotten = 0
 
     async def prices_for(self, model: Model, day: date) -> Prices:
         """The prices in force on that day, at most a minute old."""
-        place = (model.bedrock_model_id, day)
-        entry = self._entries.get(place)
+        key = (model.bedrock_model_id, day)
+        entry = self._entries.get(key)
         if entry and self._clock.monotonic_ms() - entry.asked_at_ms < STALENESS_MS_MAX:
             return entry.prices
-        # One read serves everybody who waits for it. It is a task of its own, so that the
-        # caller who happened to be first can be cancelled without taking the others along.
-        reading = self._reading.get(place)
-        if reading is None:
-            reading = asyncio.create_task(self._read(model, day))
-            self._reading[place] = reading
-            reading.add_done_callback(lambda done: self._finished(place, done))
-        return await asyncio.shield(reading)
+        return await self._reads.run(key, lambda: self._read(model, day))
 
     async def refresh(
         self, source: PriceSource, *, accept_suspicious: Collection[ModelLabel] = ()
@@ -79,19 +73,13 @@ class PriceBook:
 
     def forget(self) -> None:
         """Read anew at the next lookup, also what is being read just now."""
+        self._times_forgotten += 1
         self._entries.clear()
-        self._reading.clear()
-
-    def _finished(self, place: tuple[str, date], reading: asyncio.Task[Prices]) -> None:
-        if self._reading.get(place) is reading:
-            del self._reading[place]
-        if not reading.cancelled():
-            reading.exception()  # all who waited may be gone; asyncio wants it to be seen
+        self._reads.detach_all()
 
     async def _read(self, model: Model, day: date) -> Prices:
-        place = (model.bedrock_model_id, day)
         asked_at_ms = self._clock.monotonic_ms()
-        reading = asyncio.current_task()
+        times_forgotten = self._times_forgotten
         item = await self._store.get(PRICING_CACHE, price_key(model, day))
         if item is None:
             prices = Prices.of(model.table(), "config")
@@ -101,9 +89,6 @@ class PriceBook:
             unused = table != model.table(stated.table)
             unused = unused or (not knows_regions(stated.source) and table == model.table())
             prices = Prices.of(table, "config" if unused else f"pricing-cache:{stated.source}")
-        if self._reading.get(place) is reading:  # else it was forgotten meanwhile
-            self._entries.pop(place, None)  # so that it becomes the youngest
-            self._entries[place] = _Entry(prices, asked_at_ms)
-            if len(self._entries) > ENTRIES_MAX:
-                del self._entries[next(iter(self._entries))]
+        if times_forgotten == self._times_forgotten:
+            self._entries.put((model.bedrock_model_id, day), _Entry(prices, asked_at_ms))
         return prices

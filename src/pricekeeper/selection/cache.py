@@ -14,10 +14,11 @@ may have missed it, so it is not kept.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.selection.decision import Decision
 from pricekeeper.selection.fallback import QuotaStatus
 from pricekeeper.tenants import Client, Policy
@@ -27,7 +28,8 @@ STALENESS_TIGHT_MS_MAX: Final = 1_000
 DECISIONS_MAX: Final = 10_000
 
 
-class _Entry(NamedTuple):
+@dataclass(slots=True)
+class _Entry:
     read_at_ms: int
     good_until_ms: int
     decision: Decision
@@ -38,8 +40,7 @@ class DecisionCache:
 
     def __init__(self, clock: Clock, entries_max: int = DECISIONS_MAX) -> None:
         self._clock = clock
-        self._entries_max = entries_max
-        self._entries: OrderedDict[Client, _Entry] = OrderedDict()
+        self._entries: BoundedCache[Client, _Entry] = BoundedCache(entries_max)
         self._commands = 0
 
     def get(self, policy: Policy) -> Decision | None:
@@ -54,12 +55,11 @@ class DecisionCache:
             or (decision.policy is not policy and decision.policy != policy)
         ):
             return None
-        self._entries.move_to_end(policy.client)
         return decision
 
     def last(self, client: Client) -> Decision | None:
         """What was decided last, however long ago: to tell whether something changed."""
-        entry = self._entries.get(client)
+        entry = self._entries.peek(client)
         return None if entry is None else entry.decision
 
     def reading(self) -> tuple[int, int]:
@@ -73,21 +73,19 @@ class DecisionCache:
         """
         commands, read_at_ms = reading
         client = decision.policy.client
-        known = self._entries.get(client)
+        known = self._entries.peek(client)
         if commands != self._commands or (known is not None and known.read_at_ms > read_at_ms):
             return False
         calm = decision.mode is QuotaStatus.NORMAL
         good_until_ms = read_at_ms + (STALENESS_NORMAL_MS_MAX if calm else STALENESS_TIGHT_MS_MAX)
-        self._entries[client] = _Entry(read_at_ms, good_until_ms, decision)
-        self._entries.move_to_end(client)
-        if len(self._entries) > self._entries_max:
-            self._entries.popitem(last=False)
+        self._entries.put(client, _Entry(read_at_ms, good_until_ms, decision))
         return True
 
     def forget(self, client: Client) -> None:
         """There was a command about the client: an organisation's concerns all of its apps."""
         self._commands += 1
-        for known, entry in self._entries.items():
+        for known in self._entries:
             if known == client or (client.app_id is None and known.org_id == client.org_id):
-                # Out of use, but kept to tell whether something changed.
-                self._entries[known] = entry._replace(good_until_ms=entry.read_at_ms)
+                entry = self._entries.peek(known)
+                if entry is not None:  # it is out of use, but kept to tell whether it changed
+                    entry.good_until_ms = entry.read_at_ms

@@ -22,25 +22,31 @@ because something could not be read.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, NamedTuple
 
 import structlog
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import NextFlight
+from pricekeeper.concurrency import NextFlight, SingleFlight
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
     OutcomeUnknownError,
     StoreUnavailableError,
     UnknownModelLabelError,
-    UnreadableItemError,
 )
-from pricekeeper.metering import Metering, day_start_ms, next_midnight_ms, org_day
-from pricekeeper.metering.counters import NOTHING, Account, Total
+from pricekeeper.metering import (
+    Account,
+    Metering,
+    Readings,
+    day_start_ms,
+    next_midnight_ms,
+    org_day,
+    total_keys,
+    totals_from,
+)
+from pricekeeper.metering.counters import NOTHING
 from pricekeeper.metering.days import date_of
-from pricekeeper.metering.items import total_from, total_place
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import items
 from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
@@ -95,8 +101,8 @@ class Selection:
         self._prices = prices
         self.meter = meter or SelectionMeter()
         self._cache = DecisionCache(clock, entries_max)
-        self._deciding: dict[Client, tuple[Policy, asyncio.Task[Decision]]] = {}
-        self._forced: NextFlight[Client, Decision] = NextFlight("pricekeeper-force-check")
+        self._deciding: SingleFlight[Policy, Decision] = SingleFlight("pricekeeper-selection")
+        self._forced: NextFlight[Policy, Decision] = NextFlight("pricekeeper-force-check")
 
     async def select(self, policy: Policy, *, force_check: bool = False) -> Decision:
         """The model to call now; raises `QuotaExceededError` if every quota is exhausted.
@@ -114,23 +120,17 @@ class Selection:
 
         It is made for frozen clients, too.
 
-        ``force_check`` looks at the counters, and at no decision that is remembered. The sum is
-        at most a second old, and has in it all that this process has counted.
+        ``force_check`` looks at the counters, and at no decision that is remembered or was begun
+        before the caller came. The sum is at most a second old, and has in it all that this
+        process has counted.
         """
         if force_check:
-            return await self._decide_live(policy)
+            return await self._forced.run(policy, lambda: self._decide(policy, live=True))
         decision = self._cache.get(policy)
         if decision is not None:
             self.meter.warm += 1
             return decision
-        # One decision serves everybody who waits for it. It is a task of its own, so that the
-        # caller who happened to be first can be cancelled without taking the others along.
-        deciding = self._deciding.get(policy.client)
-        if deciding is None or deciding[0] != policy:
-            deciding = (policy, asyncio.create_task(self._decide(policy, live=False)))
-            self._deciding[policy.client] = deciding
-            deciding[1].add_done_callback(lambda done: self._decided(policy.client, done))
-        return await asyncio.shield(deciding[1])
+        return await self._deciding.run(policy, lambda: self._decide(policy, live=False))
 
     async def set_override(self, policy: Policy, label: str) -> Override:
         """Recommend that label until the organisation's day ends, whatever the quotas say.
@@ -188,21 +188,8 @@ class Selection:
 
     def _forget(self, client: Client) -> None:
         self._cache.forget(client)
-        self._deciding.clear()  # who comes now shall not join a decision that missed the command
-
-    async def _decide_live(self, policy: Policy) -> Decision:
-        """A decision that began after the caller came; those who come at one moment share it."""
-        decision = await self._forced.run(policy.client, lambda: self._decide(policy, live=True))
-        if decision.policy == policy:
-            return decision
-        return await self._decide(policy, live=True)  # the settings have changed meanwhile
-
-    def _decided(self, client: Client, done: asyncio.Task[Decision]) -> None:
-        deciding = self._deciding.get(client)
-        if deciding is not None and deciding[1] is done:
-            del self._deciding[client]
-        if not done.cancelled():
-            done.exception()  # all who waited may be gone; asyncio wants it to be seen
+        # Whoever comes now shall not join a decision that missed the command.
+        self._deciding.detach_all()
 
     async def _decide(self, policy: Policy, *, live: bool) -> Decision:
         reading = self._cache.reading()
@@ -240,9 +227,10 @@ class Selection:
 
     async def _read(self, policy: Policy, moment: _Moment) -> _Findings:
         """Everything in one call."""
-        states, totals, unreadable = await self._read_items(policy, moment)
-        if unreadable:
-            totals |= await self._metering.sums_instead(unreadable)
+        states, readings = await self._read_items(policy, moment)
+        totals = dict(readings.totals)
+        if readings.unreadable:
+            totals |= await self._metering.sums_instead(readings.unreadable)
         spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
         return _findings(policy, moment.day, states, spends)
 
@@ -255,33 +243,26 @@ class Selection:
         sums = await self._metering.shared_totals(
             policy.scope_key, policy.model_ordering, moment.day
         )
-        states, totals, unreadable = await self._read_items(policy, moment)
-        for account, error in unreadable.items():
+        states, readings = await self._read_items(policy, moment)
+        for account, error in readings.unreadable.items():
             if sums[ModelLabel(account.label)].counters == NOTHING:
                 raise error
         spends = {label: sums[label].cost_usd_micros for label in policy.model_ordering}
-        for account, total in totals.items():
+        for account, total in readings.totals.items():
             label = ModelLabel(account.label)
             spends[label] = max(spends[label], total.cost_usd_micros)
         return _findings(policy, moment.day, states, spends)
 
     async def _read_items(
         self, policy: Policy, moment: _Moment
-    ) -> tuple[list[Item | None], dict[Account, Total], dict[Account, UnreadableItemError]]:
-        """The state items of `_lives`, the totals of the ordering, and which can't be read."""
+    ) -> tuple[list[Item | None], Readings]:
+        """The state items of `_lives`, and the totals of the ordering."""
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
         found = await self._store.batch_get(
-            [*((STICKY_STATE, key) for key in keys), *map(total_place, accounts)]
+            [*((STICKY_STATE, key) for key in keys), *total_keys(accounts)]
         )
-        totals: dict[Account, Total] = {}
-        unreadable: dict[Account, UnreadableItemError] = {}
-        for account, item in zip(accounts, found[len(keys) :], strict=True):
-            try:
-                totals[account] = total_from(item)
-            except UnreadableItemError as error:
-                unreadable[account] = error
-        return found[: len(keys)], totals, unreadable
+        return found[: len(keys)], totals_from(accounts, found[len(keys) :])
 
     async def _settle(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
         """Choose, and record what has to be recorded, until both agree."""

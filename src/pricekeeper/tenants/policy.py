@@ -96,6 +96,10 @@ class Policy:
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
 
+    def __hash__(self) -> int:
+        """Mappings can't be hashed; two policies of one client are rare, so it is enough."""
+        return hash(self.client)
+
     @property
     def org_id(self) -> OrgId:
         return self.client.org_id

@@ -28,6 +28,7 @@ import msgspec
 import yarl
 
 from pricekeeper.clock import LEAP_MS_MAX, Clock, TrustedClock
+from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import (
     InvalidOperationError,
     OutcomeUnknownError,
@@ -233,8 +234,12 @@ class Client:
             self._trusted.hear_store_date(date_ms + _HALF_A_SECOND_MS)
 
     def _pause_ms(self, failures: int) -> int:
-        longest = min(self.limits.pause_max_ms, self.limits.pause_first_ms << (failures - 1))
-        return self._randomness.randint(0, longest)
+        return full_jitter_ms(
+            failures,
+            first_ms=self.limits.pause_first_ms,
+            longest_ms=self.limits.pause_max_ms,
+            randbelow=self._randomness.randrange,
+        )
 
     def _count_capacity(self, action: str, reply: dict[str, Any]) -> None:
         consumed = reply.get("ConsumedCapacity")

@@ -17,7 +17,6 @@ holds for a file that SQLite finds to be damaged, since writing on can spread th
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import os
 import threading
@@ -28,6 +27,7 @@ from typing import Final, NamedTuple, TypeAlias
 import apsw
 import structlog
 
+from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import StoreDamagedError, StoreMisconfiguredError, StoreReplacedError
 from pricekeeper.telemetry import StoreMeter
 
@@ -89,7 +89,7 @@ class FileWatch:
     def refuse_if_unusable(self, *, may_be_applied: bool = False) -> None:
         """Raise what was found, if anything was. It costs nothing."""
         if self.failure is not None:
-            error = copy.copy(self.failure)  # each caller gets its own, with its own traceback
+            error = error_copy(self.failure)
             error.may_be_applied = may_be_applied
             raise error
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import queue
 import threading
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import apsw
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import StoreClosedError, StoreError, ThrottledError
 from pricekeeper.storage.sqlite.batch import Batch, Recent
 from pricekeeper.storage.sqlite.database import DAMAGED, translated
@@ -195,9 +195,7 @@ class Writer:
             # Should even this fail, the next BEGIN does too, and we come here again.
             with contextlib.suppress(apsw.Error):
                 self._connection.execute("ROLLBACK")
-        if isinstance(error, StoreError):  # each caller gets its own, with its own traceback
-            return [(future, None, copy.copy(error)) for _, _, future in jobs]
-        return [(future, None, error) for _, _, future in jobs]
+        return [(future, None, error_copy(error)) for _, _, future in jobs]
 
 
 def _attempt(batch: Batch, job: _Job) -> _Answer:
