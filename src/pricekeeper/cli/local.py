@@ -29,6 +29,7 @@ from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.errors import NotFoundError, SettingsError, StoreMisconfiguredError
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.edge import read_json
+from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
@@ -68,6 +69,7 @@ class LocalTransport:
             services=self._services,
             api_limits=ApiLimits(self._services.limiter, {}),
             metrics=Metrics(self._services.meter),
+            encoded=EncodedAnswers(),
             request=_incoming(request),
             request_id="local",
             path=path,

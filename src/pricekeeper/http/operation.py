@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits, Headers
 from pricekeeper.http.metrics import Metrics
@@ -66,6 +67,7 @@ class Call(msgspec.Struct):
     services: Services
     api_limits: ApiLimits
     metrics: Metrics
+    encoded: EncodedAnswers
     request: Incoming
     request_id: str
     path: Mapping[str, str]

@@ -7,9 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from typing import Any, Final
 
 from pricekeeper.errors import (
     InvalidValueError,
@@ -18,7 +16,7 @@ from pricekeeper.errors import (
     Violation,
 )
 from pricekeeper.http.batch import answer_batch
-from pricekeeper.http.caching import cached_answer, etag_of
+from pricekeeper.http.caching import cached_answer
 from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
@@ -28,25 +26,12 @@ from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
 from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
 from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
-from pricekeeper.tenants import ANY_LABEL, Client, Policy, RateLimits
+from pricekeeper.tenants import ANY_LABEL, Policy, RateLimits
 from pricekeeper.values import ModelLabel
 
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
 _RFC3339: Final = re.compile(TIMESTAMP, re.ASCII)
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
-ENCODED_MAX: Final = 10_000
-
-
-class _Encoded(NamedTuple):
-    """A decision as it goes out, its mark, and how soon to ask again."""
-
-    decision: Decision
-    data: bytes
-    etag: bytes
-    interval_secs: int
-
-
-_ENCODED: Final[dict[Client, _Encoded]] = {}
 _FORCE: Final = Parameter(
     "force_check",
     "Sum the counters instead of reading totals; callers within a second share one sum.",
@@ -61,9 +46,9 @@ async def model_selection(call: Call) -> Answer:
         await limit_client(call, "force_check", call.principal.client_id)
     policy = await call.services.tenants.policy(call.org_id, call.app_id)
     decision = await call.services.selection.select(policy, force_check=forced)
-    encoded = _encoded(decision)
-    left_secs = max(0, decision.resets_at_ms - call.services.clock.now_ms()) // 1000
-    return cached_answer(call, encoded.data, encoded.etag, min(encoded.interval_secs, left_secs))
+    encoded = call.encoded.encode(decision.policy.client, decision, _selected)
+    max_age_secs = decision.guidance(call.services.clock.now_ms()).cache_duration_secs
+    return cached_answer(call, encoded, max_age_secs)
 
 
 async def record_usage(call: Call) -> Answer:
@@ -222,21 +207,6 @@ def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
         daily_total=told,
         price_estimated=receipt.price_estimated,
     )
-
-
-def _encoded(decision: Decision) -> _Encoded:
-    """The answer's bytes; a decision that is given again is not encoded again."""
-    client = decision.policy.client
-    known = _ENCODED.get(client)
-    if known is not None and known.decision is decision:
-        return known
-    if known is None and len(_ENCODED) >= ENCODED_MAX:
-        del _ENCODED[next(iter(_ENCODED))]  # the oldest alone: nobody empties it for the others
-    data = msgspec.json.encode(_selected(decision))
-    guidance = decision.guidance(decision.checked_at_ms)
-    made = _Encoded(decision, data, etag_of(data), guidance.check_interval_secs)
-    _ENCODED[client] = made
-    return made
 
 
 def _selected(decision: Decision) -> wire.SelectionAnswer:

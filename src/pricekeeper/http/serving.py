@@ -34,6 +34,7 @@ from pricekeeper.http.edge import (
     read_json,
     refuse_twofold,
 )
+from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.gate import admit, count_failure, is_guess
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.metrics import Metrics
@@ -131,6 +132,7 @@ class Shell:
     ) -> None:
         self._lifespan = lifespan
         self._access_log = access_log
+        self._encoded = EncodedAnswers()
         self._paths: Paths[Path] = Paths()
         made: dict[str, Path] = {}
         for operation in operations:
@@ -152,6 +154,7 @@ class Shell:
             state["services"],
             state["api_limits"],
             state["metrics"],
+            self._encoded,
             Incoming(scope, receive),
             request_id,
             parameters,
