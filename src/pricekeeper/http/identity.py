@@ -47,8 +47,8 @@ async def token(call: Call) -> Answer:
         raise InvalidClientError
     authenticated = await _authenticate(call, client)
     if refreshes:
-        return await _refreshed(call, given.refresh_token, authenticated)
-    await limit_client(call, "token", authenticated.client.client_id)
+        return await _refresh(call, given.refresh_token, authenticated, variant=True)
+    await limit_client(call, authenticated.client.client_id)
     grant = await call.services.identity.login(
         authenticated, user_agent=_user_agent(call), address=address_of(call)
     )
@@ -64,13 +64,15 @@ async def refresh(call: Call) -> Answer:
     if client is None and call.services.settings.refresh_needs_secret:
         raise InvalidClientError
     authenticated = None if client is None else await _authenticate(call, client)
-    return await _refreshed(call, given.refresh_token, authenticated)
+    return await _refresh(call, given.refresh_token, authenticated)
 
 
-async def _refreshed(call: Call, refresh_token: str, authenticated: Authenticated | None) -> Answer:
-    """The successor; charged to the client that the token was made for by its own seal."""
+async def _refresh(
+    call: Call, refresh_token: str, authenticated: Authenticated | None, *, variant: bool = False
+) -> Answer:
+    """Charge the client that the token was made for by its own seal, and answer its successor."""
     identity = call.services.identity
-    await limit_client(call, "refresh", identity.refreshes_for(refresh_token))
+    await limit_client(call, identity.refreshes_for(refresh_token), variant=variant)
     grant = await identity.refresh(refresh_token, authenticated)
     return Answer(200, _granted(grant), NO_STORE)
 
@@ -186,7 +188,7 @@ async def _caller(call: Call, given: wire.RevokeBody) -> str:
         if client is None:
             raise AccessDeniedError("an access token or the client's secret is needed")
         caller = (await _authenticate(call, client)).client.client_id
-    await limit_client(call, "revoke", caller)
+    await limit_client(call, caller)
     return caller
 
 
@@ -241,7 +243,7 @@ def _identity(method: str, path: str, name: str, handler: Any, **more: Any) -> O
     return Operation(method, path, name, summary, handler, access, tag="identity", **more)
 
 
-def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, limit: str) -> Operation:
+def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, **limits: str) -> Operation:
     return _identity(
         "POST",
         path,
@@ -251,18 +253,38 @@ def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, limit: st
         body=body,
         reads_body=True,
         forms=(FORM,),
-        limit=limit,
         limits_itself=True,
         oauth=True,
+        **limits,
     )
 
 
 OPERATIONS: Final = (
-    _oauth("/auth/token", "issueToken", token, wire.TokenAnswer, wire.TokenBody, "token"),
-    _oauth("/auth/refresh", "refreshToken", refresh, wire.TokenAnswer, wire.RefreshBody, "refresh"),
-    _oauth("/auth/revoke", "revokeToken", revoke, wire.Empty, wire.RevokeBody, "revoke"),
     _oauth(
-        "/auth/introspect", "introspectToken", introspect, wire.Claims, wire.RevokeBody, "revoke"
+        "/auth/token",
+        "issueToken",
+        token,
+        wire.TokenAnswer,
+        wire.TokenBody,
+        limit="token",
+        variant_limit="refresh",
+    ),
+    _oauth(
+        "/auth/refresh",
+        "refreshToken",
+        refresh,
+        wire.TokenAnswer,
+        wire.RefreshBody,
+        limit="refresh",
+    ),
+    _oauth("/auth/revoke", "revokeToken", revoke, wire.Empty, wire.RevokeBody, limit="revoke"),
+    _oauth(
+        "/auth/introspect",
+        "introspectToken",
+        introspect,
+        wire.Claims,
+        wire.RevokeBody,
+        limit="revoke",
     ),
     _identity(
         "GET",

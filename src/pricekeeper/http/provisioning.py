@@ -126,7 +126,7 @@ async def claim_secret(call: Call) -> Answer:
     credentials = call.services.credentials
     try:
         claim = await credentials.find_claim(call.body.token)
-        await limit_client(call, "claim", claim.client_id)
+        await limit_client(call, claim.client_id)
         claimed = await credentials.complete_claim(claim)
     except NotFoundError:
         await count_failure(call)

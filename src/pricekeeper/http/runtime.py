@@ -43,9 +43,8 @@ async def model_selection(call: Call) -> Answer:
     """The model to call now, and why."""
     forced = _forced(call)
     if forced and call.principal is not None:
-        await limit_client(call, "force_check", call.principal.client_id)
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    decision = await call.services.selection.select(policy, force_check=forced)
+        await limit_client(call, call.principal.client_id, variant=True)
+    decision = await call.services.selection.select(call.policy, force_check=forced)
     encoded = call.encoded.encode(decision.policy.client, decision, _selected)
     max_age_secs = decision.guidance(call.services.clock.now_ms()).cache_duration_secs
     return cached_answer(call, encoded, max_age_secs)
@@ -53,9 +52,8 @@ async def model_selection(call: Call) -> Answer:
 
 async def record_usage(call: Call) -> Answer:
     """Count what one model call used, exactly once."""
-    policy = await _policy(call)
-    recorded = await call.services.metering.record(policy, _usage(call.body))
-    return Answer(202, _recorded(recorded, policy))
+    recorded = await call.services.metering.record(call.policy, _usage(call.body))
+    return Answer(202, _recorded(recorded, call.policy))
 
 
 async def record_batch(call: Call) -> Answer:
@@ -65,7 +63,7 @@ async def record_batch(call: Call) -> Answer:
 
 async def acquire(call: Call) -> Answer:
     """Take tokens from the buckets of a label, all or nothing."""
-    policy = await _policy(call)
+    policy = call.policy
     policy.require_unfrozen()
     body: wire.AcquireBody = call.body
     catalogue = call.services.prices.catalogue
@@ -99,27 +97,23 @@ async def acquire(call: Call) -> Answer:
 
 async def adjust(call: Call) -> Answer:
     """Settle a lease to what was really used; the same adjustment applies once."""
-    policy = await _policy(call)
     lease_id, body = call.path["lease_id"], call.body
     held = await call.services.limiter.adjust(
-        policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
+        call.policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
     )
     return Answer(200, wire.Adjusted(lease_id, dict(held)))
 
 
 async def release(call: Call) -> Answer:
     """Give everything back that a lease holds."""
-    policy = await _policy(call)
-    await call.services.limiter.release(policy.bucket_entity, call.path["lease_id"])
+    await call.services.limiter.release(call.policy.bucket_entity, call.path["lease_id"])
     return Answer(204)
 
 
 async def limits(call: Call) -> Answer:
     """How the buckets of this app stand, without taking anything."""
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    source = _limits(policy)
-    entity = policy.bucket_entity
-    labels = [label for label in policy.model_ordering if source(entity, label)]
+    source, entity = _limits(call.policy), call.policy.bucket_entity
+    labels = [label for label in call.policy.model_ordering if source(entity, label)]
     places = [(entity, label) for label in labels]
     found = await call.services.limiter.peek_many(places, limits=source) if places else []
     states = {
@@ -150,14 +144,6 @@ def parse_timestamp(text: str) -> int:
         ) from None
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
-
-
-async def _policy(call: Call) -> Policy:
-    """The policy, which is read before anything is changed."""
-    call.note_change(begins=False)
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    call.note_change()
-    return policy
 
 
 def _forced(call: Call) -> bool:
@@ -326,6 +312,7 @@ OPERATIONS: Final = (
         answers={200: wire.SelectionAnswer, 304: None},
         query=(_FORCE,),
         limit="selection",
+        variant_limit="force_check",
     ),
     _runtime(
         "POST",

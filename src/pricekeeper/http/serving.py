@@ -31,7 +31,6 @@ from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import (
     BodyTooLargeError,
     RequestRefusedError,
-    read_json,
     refuse_twofold,
 )
 from pricekeeper.http.encoding import EncodedAnswers
@@ -99,11 +98,7 @@ class Endpoint:
             check_metrics_token(call)
         else:
             await admit(call, operation)
-        if operation.body is not None and not operation.reads_body:
-            call.body = await read_json(call.request, operation.body)
-        if operation.method != "GET":
-            call.note_change()
-        return await operation.handler(call)
+        return await operation.perform(call)
 
 
 class Path:
