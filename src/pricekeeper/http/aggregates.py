@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Final
 
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import FieldError, InvalidValueError
 from pricekeeper.http.caching import cached
-from pricekeeper.http.edge import FieldMistake, RequestRefusedError
+from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.runtime import quota_use
@@ -196,7 +196,7 @@ def _ends(query: Mapping[str, str]) -> tuple[date, date]:
             days.append(_date(end, query.get(end, "")))
         except InvalidValueError as error:
             message = error.message if end in query else "is required: yyyy-mm-dd"
-            mistakes.append(FieldMistake(end, message))
+            mistakes.append(FieldError(end, message))
     if mistakes:
         told = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
         raise RequestRefusedError(told, tuple(mistakes))
