@@ -12,8 +12,6 @@ import binascii
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_plus
 
-import msgspec
-
 from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
@@ -83,9 +81,9 @@ def told(error: PriceKeeperError, call: Call) -> Answer:
         status, headers = 400, ()
     elif isinstance(error, InvalidClientError):
         headers = ((b"www-authenticate", b"Basic " + REALM),)
-    body = msgspec.json.decode(problem.body(call.request_id))
-    fields = {"error": name, "error_description": problem.detail, **body, "status": status}
-    return Answer(status, fields, (*headers, *NO_STORE))
+    own = {**problem.fields(call.request_id), "status": status}
+    body = {"error": name, "error_description": problem.detail, **own}
+    return Answer(status, body, (*headers, *NO_STORE))
 
 
 def _name(error: PriceKeeperError, problem: Problem) -> str:
