@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -24,6 +25,9 @@ from pricekeeper.errors import FieldError, PriceKeeperError
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.shapes import cropped, shape_errors, worded
 
+JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+FORM_FIELDS_MAX: Final = 20
 BODY_BYTES_MAX: Final = 16 * 1024
 """Of every operation but batches and settings, which state their own."""
 VALUES_MAX: Final = 20_000
@@ -34,7 +38,6 @@ ERRORS_MAX: Final = 100
 
 COLLECTED_LENGTH_MAX: Final = 64 * 1024
 _Wire = TypeVar("_Wire")
-_JSON: Final = ("application/json", None)
 _ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"host"})
 
 
@@ -95,10 +98,22 @@ async def _arriving(request: Incoming, bytes_max: int) -> bytes:
 
 async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
     """The body as a value of the wire type."""
-    kind = request.header(b"content-type")
-    if kind not in _JSON and (kind or "").partition(";")[0].strip().lower() not in _JSON:
-        raise RequestRefusedError("send the body as Content-Type: application/json")
+    if _media_type(request) not in (JSON, None):
+        raise RequestRefusedError(f"send the body as Content-Type: {JSON}")
     return parse_json(await read_body(request), wire)
+
+
+async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:
+    """The same from a form or from JSON, as RFC 6749 has it."""
+    body, kind = await read_body(request), _media_type(request)
+    if kind not in (FORM, JSON):
+        raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
+    return convert(parse_form(body) if kind == FORM else strict_json(body), wire)
+
+
+def _media_type(request: Incoming) -> str | None:
+    kind = request.header(b"content-type")
+    return kind if kind in (JSON, None) else kind.partition(";")[0].strip().lower()
 
 
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
@@ -139,6 +154,24 @@ def strict_json(body: bytes) -> Any:
     except ValueError:  # Python converts only so many digits
         raise RequestRefusedError("the body has a number with too many digits") from None
     return plain
+
+
+def parse_form(body: bytes) -> dict[str, str]:
+    """The fields of a form, each of them once."""
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(body),
+            errors="strict",
+            max_num_fields=FORM_FIELDS_MAX,
+        )
+    except (UnicodeError, ValueError):
+        raise RequestRefusedError("the body is not a form") from None
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise RequestRefusedError("a parameter is there twice")
+    return made
 
 
 def _decode(text: str) -> Any:

@@ -10,13 +10,7 @@ from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError
 from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.gate import address_of, bearer_of, is_barred, limit_client, principal_of
-from pricekeeper.http.oauth import (
-    FORM,
-    NO_STORE,
-    OAuthRefusedError,
-    client_of,
-    parameters,
-)
+from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, rfc3339
 from pricekeeper.http.wire import identity as wire
@@ -32,7 +26,7 @@ _HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{
 
 async def token(call: Call) -> Answer:
     """Exchange a client's secret for tokens, or its refresh token for new ones (RFC 6749)."""
-    given = await parameters(call, wire.TokenBody)
+    given: wire.TokenBody = call.body
     if given.grant_type not in ("client_credentials", "refresh_token"):
         detail = "grant_type must be client_credentials or refresh_token"
         raise OAuthRefusedError("unsupported_grant_type", detail)
@@ -57,7 +51,7 @@ async def token(call: Call) -> Answer:
 
 async def refresh(call: Call) -> Answer:
     """Exchange a refresh token for its successor; a secret that comes with it must be right."""
-    given = await parameters(call, wire.RefreshBody)
+    given: wire.RefreshBody = call.body
     if given.grant_type != "refresh_token":
         raise OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token")
     client = client_of(call, given.client_id, given.client_secret)
@@ -84,17 +78,15 @@ async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
 
 async def revoke(call: Call) -> Answer:
     """Stop a token of one's own from working (RFC 7009); an unknown one is fine too."""
-    given = await parameters(call, wire.RevokeBody)
-    client_id = await _caller(call, given)
-    await call.services.identity.revoke(client_id, given.token)
+    client_id = await _caller(call)
+    await call.services.identity.revoke(client_id, call.body.token)
     return Answer(200, {}, NO_STORE)
 
 
 async def introspect(call: Call) -> Answer:
     """Tell what a token of one's own says, if it counts (RFC 7662)."""
-    given = await parameters(call, wire.RevokeBody)
-    client_id = await _caller(call, given)
-    found = await call.services.identity.introspect(client_id, given.token)
+    client_id = await _caller(call)
+    found = await call.services.identity.introspect(client_id, call.body.token)
     return Answer(200, _introspected(call, found), NO_STORE)
 
 
@@ -175,7 +167,7 @@ def _base_url(call: Call) -> str:
     return f"{call.request.scope['scheme']}://{host}"
 
 
-async def _caller(call: Call, given: wire.RevokeBody) -> str:
+async def _caller(call: Call) -> str:
     """Who is asking: by access token, or by the client's secret."""
     access_token = bearer_of(call)
     if access_token is not None:
@@ -184,7 +176,7 @@ async def _caller(call: Call, given: wire.RevokeBody) -> str:
         except InvalidTokenError as error:
             raise BearerDeniedError("the access token does not count") from error
     else:
-        client = client_of(call, given.client_id, given.client_secret)
+        client = client_of(call, call.body.client_id, call.body.client_secret)
         if client is None:
             raise AccessDeniedError("an access token or the client's secret is needed")
         caller = (await _authenticate(call, client)).client.client_id
@@ -251,8 +243,7 @@ def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, **limits:
         handler,
         answers={200: answer, 400: OAuthError, 401: OAuthError},
         body=body,
-        reads_body=True,
-        forms=(FORM,),
+        takes_form=True,
         limits_itself=True,
         oauth=True,
         **limits,

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from pricekeeper.bootstrap import Services
-from pricekeeper.http.edge import read_json
+from pricekeeper.http.edge import JSON, read_json, read_parameters
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits, Headers
@@ -22,8 +22,6 @@ from pricekeeper.http.metrics import Metrics
 from pricekeeper.tenants import Policy
 from pricekeeper.tokens import Principal
 from pricekeeper.values import AppId, OrgId
-
-JSON: Final = "application/json"
 
 
 class Access(Enum):
@@ -145,12 +143,12 @@ class Operation:
     answers: Mapping[int, Any]
     """The type of the body by status, ``None`` for an answer without one."""
     body: Any = None
-    """The wire type of a JSON body; ``None`` if the operation takes none."""
+    """The wire type of the body; ``None`` if the operation takes none."""
     reads_body: bool = False
     """Whether the handler reads the body itself, and the policy if it needs one: because JSON of
     that type is not all of it, or because something comes before the body."""
-    forms: tuple[str, ...] = ()
-    """Other media types that the body is accepted in, for the documentation."""
+    takes_form: bool = False
+    """Whether the body may come as a form, too."""
     query: tuple[Parameter, ...] = ()
     oauth: bool = False
     """Whether errors look as RFC 6749 has them."""
@@ -175,7 +173,8 @@ class Operation:
         """
         if not self.reads_body:
             if self.body is not None:
-                call.body = await read_json(call.request, self.body)
+                read = read_parameters if self.takes_form else read_json
+                call.body = await read(call.request, self.body)
             if self.access in _UNDER_A_POLICY:
                 await call.read_policy()
         if self.method != "GET":
