@@ -22,6 +22,8 @@ from pricekeeper.errors import FieldError
 NAME_SHOWN_MAX: Final = 80
 MESSAGE_SHOWN_MAX: Final = 200
 """A message may quote what the caller sent; this much of it is sent back."""
+MESSAGE: Final = "message"
+"""In the ``extra`` of a type's `msgspec.Meta`: what is told about a value that does not fit."""
 _AT: Final = " - at `"
 """What stands between msgspec's message and the path of the value that it is about."""
 
@@ -133,16 +135,21 @@ def _container(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _length_max(kind: Any) -> float:
     """How many members a container of that type may have."""
-    metas = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    bounds = (meta.max_length for meta in metas if isinstance(meta, msgspec.Meta))
+    bounds = (meta.max_length for meta in _metas(kind))
     return min((bound for bound in bounds if bound is not None), default=inf)
+
+
+def _metas(kind: Any) -> Iterator[msgspec.Meta]:
+    annotations = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return (meta for meta in annotations if isinstance(meta, msgspec.Meta))
 
 
 def _leaf_errors(value: Any, kind: Any, path: str) -> Iterator[FieldError]:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        yield worded(error, path)
+        own = next((meta.extra[MESSAGE] for meta in _metas(kind) if meta.extra), None)
+        yield worded(error, path) if own is None else FieldError(path, own)
 
 
 def _below(path: str, name: str) -> str:
