@@ -65,7 +65,7 @@ def shape_errors(
         yield from inside
 
 
-def worded(error: msgspec.ValidationError, path: str = "") -> FieldError:
+def worded(error: Exception, path: str = "") -> FieldError:
     """What msgspec says is wrong, and where: the path is what follows the last ``- at``."""
     text = str(error)
     message, found, inner = text.rpartition(_AT)
@@ -147,7 +147,7 @@ def _metas(kind: Any) -> Iterator[msgspec.Meta]:
 def _leaf_errors(value: Any, kind: Any, path: str) -> Iterator[FieldError]:
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # half a character is no text
         own = next((meta.extra[MESSAGE] for meta in _metas(kind) if meta.extra), None)
         yield worded(error, path) if own is None else FieldError(path, own)
 

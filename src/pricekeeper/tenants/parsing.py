@@ -34,6 +34,7 @@ ERRORS_MAX: Final = 100
 """No more mistakes than this are told: an answer is not larger than what was sent."""
 _SHOWN_MAX: Final = 64
 """How much of a name that we do not know is repeated in a message."""
+_NAMES: Final = frozenset({"org_name", "app_name"})
 _LIMIT_NAME: Final = re.compile(bodies.LIMIT_NAME)
 _LIMIT_FIELDS: Final = bodies.RateLimitBody.__struct_fields__
 _WORDING: Final = Wording(
@@ -78,16 +79,17 @@ def parse_app_settings(
 
 
 def _given(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The fields that there are. What is null is as good as left out."""
-    return {field: body[field] for field in kind.__struct_fields__ if body.get(field) is not None}
+    """The fields that there are, names without the blanks around them. Null is no value."""
+    given = {field: body[field] for field in kind.__struct_fields__ if body.get(field) is not None}
+    for field in _NAMES & given.keys():
+        if isinstance(given[field], str):
+            given[field] = given[field].strip()
+    return given
 
 
 def _values(body: bodies.OrgBody | bodies.AppBody) -> dict[str, Any]:
     """The fields as settings have them."""
     values = msgspec.structs.asdict(body)
-    for field in ("org_name", "app_name"):
-        if field in values:
-            values[field] = values[field].strip()
     if body.model_ordering is not None:
         values["model_ordering"] = tuple(body.model_ordering)
     if body.rate_limits is not None:
@@ -137,17 +139,12 @@ def _unknown_errors(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Iter
 
 def _text_errors(given: Mapping[str, Any]) -> Iterator[FieldError]:
     """Names that can't be printed, and time zones that are none."""
-    for field in ("org_name", "app_name"):
-        name = given.get(field, "-")
-        if isinstance(name, str) and not _is_name(name.strip()):
+    for field in _NAMES & given.keys():
+        if isinstance(given[field], str) and not given[field].isprintable():
             yield FieldError(field, bodies.NO_NAME)
     zone = given.get("timezone", "UTC")
     if isinstance(zone, str) and not is_time_zone(zone):
         yield FieldError("timezone", bodies.NO_TIME_ZONE)
-
-
-def _is_name(text: str) -> bool:
-    return 1 <= len(text) <= bounds.NAME_LENGTH_MAX and text.isprintable()
 
 
 def _listed(given: Mapping[str, Any]) -> list[Any] | None:
@@ -199,7 +196,7 @@ def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
 def _fills_too_slowly(limit: Any) -> bool:
     try:
         body = msgspec.convert(limit, bodies.RateLimitBody)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         return False
     filling_ms_max = bounds.LIMIT_FILLING_MS_MAX
     return body.capacity * body.refill_period_ms > body.refill_amount * filling_ms_max
