@@ -24,9 +24,10 @@ import msgspec
 import schemathesis
 
 from http_fixtures import Api, Tenant
-from pricekeeper.http.wire import common, containment, identity, provisioning, runtime
+from pricekeeper.http.wire import common, containment, identity, runtime
 from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
+from pricekeeper.tenants import bodies
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
 
 CATALOGUE: Final = load_catalogue(None)
@@ -49,8 +50,8 @@ def pattern_of(annotated: Any) -> str:
 
 EXISTING: Final[dict[str, tuple[str, ...]]] = {
     pattern_of(common.Label): LABELS,
-    pattern_of(common.LabelOrAny): ("*", *LABELS),
-    pattern_of(provisioning.TimeZone): ("UTC", "America/Argentina/Buenos_Aires", "Etc/GMT+12"),
+    bodies.LABEL_OR_ANY: ("*", *LABELS),
+    pattern_of(bodies.TimeZone): ("UTC", "America/Argentina/Buenos_Aires", "Etc/GMT+12"),
     common.TIMESTAMP: (
         NOW.strftime("%Y-%m-%dT%H:%M:%SZ"),
         (NOW - timedelta(hours=23)).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00"),
@@ -129,15 +130,15 @@ def settings(body: dict[str, Any]) -> dict[str, Any]:
     An ordering has all the labels, so that any of them can be the override.
     """
     for field in ("org_name", "app_name"):
-        if fits(body.get(field), provisioning.Name):
+        if fits(body.get(field), bodies.Name):
             body[field] = "".join(filter(str.isprintable, body[field])).strip() or "x"
-    if fits(body.get("model_ordering"), provisioning.Ordering):
+    if fits(body.get("model_ordering"), bodies.Ordering):
         ordering = body["model_ordering"]
         if len(set(ordering)) == len(ordering):
             body["model_ordering"] = list(dict.fromkeys((*ordering, *LABELS)))
-    if fits(body.get("quotas"), provisioning.Quotas):
+    if fits(body.get("quotas"), bodies.Quotas):
         body["quotas"] = {**dict.fromkeys(LABELS, 10**9), **body["quotas"]}
-    if fits(body.get("rate_limits"), provisioning.RateLimits):
+    if fits(body.get("rate_limits"), bodies.RateLimits):
         for named in body["rate_limits"].values():
             for limit in named.values():
                 least = limit["capacity"] * limit["refill_period_ms"] // LIMIT_FILLING_MS_MAX + 1
@@ -149,7 +150,7 @@ def org_settings(body: dict[str, Any]) -> dict[str, Any]:
     """Also the limit that leases are taken from."""
     limits = body.get("rate_limits")
     limits = {} if limits is None else limits
-    if fits(limits, provisioning.RateLimits):
+    if fits(limits, bodies.RateLimits):
         others = list(limits.get("*", {}).items())[:15]
         body["rate_limits"] = {**limits, "*": {**dict(others), LIMIT_NAME: LIMIT}}
     return settings(body)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pricekeeper.errors import FieldError
 from pricekeeper.http.edge import (
-    FieldMistake,
     RequestRefusedError,
     convert,
     parse_json,
@@ -64,10 +64,10 @@ def test_a_mistake_of_the_whole_has_no_inner_place() -> None:
     """A list that is too long is itself the field that is wrong."""
     with pytest.raises(RequestRefusedError) as refused:
         parse_json(b'{"name": "a", "count": 1, "tags": ["a", "b", "c"]}', Body)
-    assert refused.value.mistakes == (FieldMistake("tags", "expected array of length <= 2"),)
+    assert refused.value.mistakes == (FieldError("tags", "expected array of length <= 2"),)
     with pytest.raises(RequestRefusedError) as refused:
         parse_json(b"[]", Body)
-    assert refused.value.mistakes == (FieldMistake("", "expected object, got array"),)
+    assert refused.value.mistakes == (FieldError("", "expected object, got array"),)
 
 
 def test_only_so_many_mistakes_are_told() -> None:

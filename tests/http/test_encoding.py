@@ -3,22 +3,23 @@
 import uuid
 from pathlib import Path
 
-import pytest
-
 from http_fixtures import ORG
 from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock
-from pricekeeper.http import runtime
+from pricekeeper.http.encoding import Encoded, EncodedAnswers
+from pricekeeper.http.runtime import _selected
+from pricekeeper.selection import Decision
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.values import parse_org_id
 
 
-async def test_when_it_is_full_the_oldest_goes_and_the_others_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_when_it_is_full_the_oldest_goes_and_the_others_stay(tmp_path: Path) -> None:
     """A new app takes the place of one, not of all."""
-    monkeypatch.setattr(runtime, "ENCODED_MAX", 3)
-    monkeypatch.setattr(runtime, "_ENCODED", {})
+    answers = EncodedAnswers(entries_max=3)
+
+    def encode(decision: Decision) -> Encoded:
+        return answers.encode(decision.policy.client, decision, _selected)
+
     settings = Settings(store=SqliteLocation(MEMORY), data_dir=tmp_path)
     async with open_services(settings, clock=ManualClock()) as services:
         decisions = []
@@ -26,7 +27,7 @@ async def test_when_it_is_full_the_oldest_goes_and_the_others_stay(
             org_id = parse_org_id(str(uuid.uuid4()))
             policy = (await services.provisioning.put_org(org_id, ORG)).policy
             decisions.append(await services.selection.select(policy))
-        made = [runtime._encoded(decision) for decision in decisions]
-        again = [runtime._encoded(decision) for decision in decisions[:0:-1]]
+        made = [encode(decision) for decision in decisions]
+        again = [encode(decision) for decision in decisions[:0:-1]]
     assert all(one is other for one, other in zip(made[:0:-1], again, strict=True))
-    assert decisions[0].policy.client not in runtime._ENCODED
+    assert decisions[0].policy.client not in answers

@@ -19,7 +19,7 @@ import pytest
 
 import pricekeeper
 from pricekeeper.errors import InvalidConfigError, InvalidValueError
-from pricekeeper.http import edge, oauth
+from pricekeeper.http import edge
 from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
 from pricekeeper.http.incoming import QUERY_FIELDS_MAX, Incoming
 from pricekeeper.http.routing import Paths
@@ -252,8 +252,8 @@ def test_a_query() -> None:
 
 def test_a_form() -> None:
     """So many parameters and no more; a value as long as the body."""
-    assert_linear(lambda n: calls(refused(lambda: oauth._form(b"&".join([b"a=1"] * n)))))
-    assert_linear(lambda n: calls(lambda: oauth._form(b"token=" + b"%41" * n)))
+    assert_linear(lambda n: calls(refused(lambda: edge.parse_form(b"&".join([b"a=1"] * n)))))
+    assert_linear(lambda n: calls(lambda: edge.parse_form(b"token=" + b"%41" * n)))
 
 
 def test_a_path() -> None:

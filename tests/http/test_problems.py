@@ -19,7 +19,7 @@ from pricekeeper.errors import (
     StoreError,
     Violation,
 )
-from pricekeeper.http.edge import BodyTooLargeError, FieldMistake, RequestRefusedError
+from pricekeeper.http.edge import BodyTooLargeError, RequestRefusedError
 from pricekeeper.http.oauth import OAuthRefusedError
 from pricekeeper.http.problems import (
     STATUS,
@@ -99,7 +99,7 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.ContendedError("others kept winning"),
     errors.StoreClosedError("the store is closed"),
     errors.OutcomeUnknownError("the reply was lost", {"PK": "a"}),
-    RequestRefusedError("count: expected int", (FieldMistake("count", "expected int"),)),
+    RequestRefusedError("count: expected int", (FieldError("count", "expected int"),)),
     OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token"),
     BodyTooLargeError("the body may have 1048576 bytes at most"),
     AccessDeniedError("an access token is needed"),

@@ -14,8 +14,8 @@ import yaml
 from http_fixtures import ENVIRONMENT, KEY, Api, Tenant
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
-from pricekeeper.http.wire.provisioning import TimeZone
 from pricekeeper.pricing.deployment import BUILT_IN
+from pricekeeper.tenants.bodies import TimeZone
 from serving import running_server
 
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")

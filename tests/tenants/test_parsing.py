@@ -68,7 +68,7 @@ def test_what_is_required_is_asked_for(field: str, missing: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "good"),
     [
-        ("org_name", ["x", "x" * 200, "  Größe & Söhne  "]),
+        ("org_name", ["x", "x" * 200, f" {'x' * 200} ", "  Größe & Söhne  "]),
         ("timezone", ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires"]),
         ("quota_scope", ["ORG", "APP"]),
         ("sticky_fallback_enabled", [True, False]),
@@ -99,9 +99,10 @@ def test_the_ends_of_every_range_are_inside(field: str, good: list[Any]) -> None
             [
                 *("", "Mars/Phobos", "utc ", "europe/berlin", "America", "UTC\0"),
                 *("../etc/passwd", "/etc/localtime", "localtime", "posixrules", 3, ["UTC"]),
+                "\ud800",
             ],
         ),
-        ("quota_scope", ["", "org", "USER", 1, ["ORG"]]),
+        ("quota_scope", ["", "org", "USER", 1, ["ORG"], "\ud800"]),
         ("sticky_fallback_enabled", [1, 0, "true", []]),
         ("agg_shard_count", [0, 1, 7, 9, 128, -8, 8.0, "8", True]),
         ("tight_mode_threshold_pct", [49, 101, -1, 95.0, "95", True]),
@@ -143,6 +144,10 @@ def test_what_is_outside_is_refused_by_name(field: str, bad: list[Any]) -> None:
         ({"rate_limits": {"*": {"R P M": LIMIT}}}, {"rate_limits.*.R P M"}),
         ({"rate_limits": {"*": {"rpm": 5}}}, {"rate_limits.*.rpm"}),
         ({"rate_limits": {"*": {"rpm": {**LIMIT, "burst": 1}}}}, {"rate_limits.*.rpm.burst"}),
+        (
+            {"rate_limits": {"*": {"rpm": {**LIMIT, "\ud800": 1}}}},
+            {"rate_limits.*.rpm.\\ud800"},
+        ),
         ({"rate_limits": {"*": {"rpm": {**LIMIT, "capacity": 0}}}}, {"rate_limits.*.rpm.capacity"}),
         (
             {"rate_limits": {"*": {"rpm": {**LIMIT, "capacity": 10**12, "refill_amount": 1}}}},

@@ -28,7 +28,7 @@ from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.errors import NotFoundError, SettingsError, StoreMisconfiguredError
 from pricekeeper.http.app import OPERATIONS
-from pricekeeper.http.edge import read_json
+from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
@@ -68,15 +68,14 @@ class LocalTransport:
             services=self._services,
             api_limits=ApiLimits(self._services.limiter, {}),
             metrics=Metrics(self._services.meter),
+            encoded=EncodedAnswers(),
             request=_incoming(request),
             request_id="local",
             path=path,
             principal=self._principal,
             actor=local_actor(),
         )
-        if operation.body is not None and not operation.reads_body:
-            call.body = await read_json(call.request, operation.body)
-        body = (await operation.handler(call)).body
+        body = (await operation.perform(call)).body
         if body is None:
             return None
         return msgspec.json.decode(body if isinstance(body, bytes) else msgspec.json.encode(body))

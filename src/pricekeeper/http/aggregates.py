@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Final
 
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import FieldError, InvalidValueError
 from pricekeeper.http.caching import cached
-from pricekeeper.http.edge import FieldMistake, RequestRefusedError
+from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.runtime import quota_use
@@ -37,34 +37,31 @@ _RANGE: Final = (
 
 async def today(call: Call) -> Answer:
     """What the organisation's present day has come to so far."""
-    policy = await _policy(call)
-    return await _one_day(call, policy, _today(call, policy))
+    return await _one_day(call, _today(call))
 
 
 async def on_day(call: Call) -> Answer:
     """What a day came to; a past day without data has zeros."""
-    policy = await _policy(call)
     day = _date("date", call.path["date"])
-    if day > _today(call, policy):
+    if day > _today(call):
         raise InvalidValueError("date", "is in the future")
-    return await _one_day(call, policy, day)
+    return await _one_day(call, day)
 
 
 async def in_range(call: Call) -> Answer:
     """What each day of a range came to, the earliest first."""
-    policy = await _policy(call)
-    query, now = call.request.query, _today(call, policy)
+    policy, query, now = call.policy, call.request.query, _today(call)
     first, last = _ends(query)
     if last > now:
         raise InvalidValueError("to", "is in the future")
     if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
         raise InvalidValueError("from", f"must be at most {DAYS_MAX} days up to `to`")
     turn = asyncio.Semaphore(DAYS_AT_ONCE)
-    quotas = await _quotas(call, policy)
+    quotas = await _quotas(call)
 
     async def read(day: date) -> tuple[wire.AggregateAnswer, int]:
         async with turn:
-            return await _aggregate(call, policy, day, quotas)
+            return await _aggregate(call, day, quotas)
 
     count = (last - first).days + 1
     read_days = await asyncio.gather(*(read(first + timedelta(days=n)) for n in range(count)))
@@ -75,11 +72,11 @@ async def in_range(call: Call) -> Answer:
     return cached(call, body, _max_age(policy, QuotaStatus.NORMAL), _lag(call, oldest_ms))
 
 
-async def _one_day(call: Call, policy: Policy, day: date) -> Answer:
-    answer, as_of_ms = await _aggregate(call, policy, day, await _quotas(call, policy))
+async def _one_day(call: Call, day: date) -> Answer:
+    answer, as_of_ms = await _aggregate(call, day, await _quotas(call))
     tight = any(model.quota_status != QuotaStatus.NORMAL for model in answer.models.values())
     mode = QuotaStatus.TIGHT if tight else QuotaStatus.NORMAL
-    max_age = _max_age(policy, mode) if day == _today(call, policy) else PAST_DAY_SECS
+    max_age = _max_age(call.policy, mode) if day == _today(call) else PAST_DAY_SECS
     return cached(call, answer, max_age, _lag(call, as_of_ms))
 
 
@@ -90,13 +87,13 @@ def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
 
 
 async def _aggregate(
-    call: Call, policy: Policy, day: date, quotas: Mapping[ModelLabel, int]
+    call: Call, day: date, quotas: Mapping[ModelLabel, int]
 ) -> tuple[wire.AggregateAnswer, int]:
     """The answer for a day, and the moment up to which it is complete.
 
     Before the first aggregation that is the day's beginning: nothing had been counted by then.
     """
-    name = day_of(day)
+    policy, name = call.policy, day_of(day)
     metering, more = call.services.metering, dict[str, Any]()
     if policy.app_id is None:
         found = await metering.org_totals(policy.org_id, policy.model_ordering, name)
@@ -111,7 +108,7 @@ async def _aggregate(
         totals = await metering.totals(policy.scope_key, sorted(labels), name)
         more["app_id"] = str(policy.app_id)
     active, sticky = None, False
-    if day == _today(call, policy):
+    if day == _today(call):
         decision = await call.services.selection.assess(policy)
         active, sticky = decision.label, decision.choice.sticky_fallback_active
     as_of_ms = min((total.as_of_ms for total in totals.values()), default=0)
@@ -164,11 +161,12 @@ def _models(
     return made
 
 
-async def _quotas(call: Call, policy: Policy) -> Mapping[ModelLabel, int]:
+async def _quotas(call: Call) -> Mapping[ModelLabel, int]:
     """What may be spent a day: where each app has its own quotas, all of them together.
 
     Raises `UnreadableItemError` if those of an app can't be read: a sum without them is too low.
     """
+    policy = call.policy
     if policy.app_id is not None or policy.quota_scope is not QuotaScope.APP:
         return policy.quotas
     sums = dict.fromkeys(policy.model_ordering, 0)
@@ -185,12 +183,8 @@ async def _quotas(call: Call, policy: Policy) -> Mapping[ModelLabel, int]:
             return sums
 
 
-async def _policy(call: Call) -> Policy:
-    return await call.services.tenants.policy(call.org_id, call.app_id_or_none)
-
-
-def _today(call: Call, policy: Policy) -> date:
-    day = org_day(policy.timezone, call.services.clock.now_ms())
+def _today(call: Call) -> date:
+    day = org_day(call.policy.timezone, call.services.clock.now_ms())
     return date(int(day[:4]), int(day[4:6]), int(day[6:]))
 
 
@@ -202,7 +196,7 @@ def _ends(query: Mapping[str, str]) -> tuple[date, date]:
             days.append(_date(end, query.get(end, "")))
         except InvalidValueError as error:
             message = error.message if end in query else "is required: yyyy-mm-dd"
-            mistakes.append(FieldMistake(end, message))
+            mistakes.append(FieldError(end, message))
     if mistakes:
         told = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
         raise RequestRefusedError(told, tuple(mistakes))

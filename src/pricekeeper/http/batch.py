@@ -33,7 +33,7 @@ async def answer_batch(call: Call, usage_of: UsageOf) -> Answer:
     call.note_change(begins=False)
     async with metering.admit_batch(call.org_id) as places:
         body = await read_body(call.request, BATCH_BYTES_MAX)
-        policy = await call.services.tenants.policy(call.org_id, call.app_id)
+        policy = await call.read_policy()
         await places.begin_work()
         parsed = await _parse_each(_records(body), usage_of)
         call.note_change()

@@ -11,21 +11,23 @@ input and not faster (`tests/http/test_linear.py`).
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import inf
-from types import UnionType
-from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import ClientDisconnect
 
-from pricekeeper.errors import PriceKeeperError
+from pricekeeper.errors import FieldError, PriceKeeperError
 from pricekeeper.http.incoming import Incoming
+from pricekeeper.shapes import cropped, shape_errors, worded
 
+JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+FORM_FIELDS_MAX: Final = 20
 BODY_BYTES_MAX: Final = 16 * 1024
 """Of every operation but batches and settings, which state their own."""
 VALUES_MAX: Final = 20_000
@@ -34,23 +36,9 @@ that a record may have takes a sixth of these."""
 ERRORS_MAX: Final = 100
 """No more mistakes than this are told: the rest shows when these are mended."""
 
-NAME_SHOWN_MAX: Final = 80
 COLLECTED_LENGTH_MAX: Final = 64 * 1024
-MESSAGE_SHOWN_MAX: Final = 200
-"""A message may quote what the caller sent; this much of it is sent back."""
 _Wire = TypeVar("_Wire")
-_JSON: Final = ("application/json", None)
 _ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"host"})
-_AT: Final = " - at `"
-"""What stands between msgspec's message and the path of the value that it is about."""
-
-
-@dataclass(frozen=True, slots=True)
-class FieldMistake:
-    """One thing that is wrong with a request, and where."""
-
-    field: str
-    message: str
 
 
 class RequestRefusedError(PriceKeeperError):
@@ -58,7 +46,7 @@ class RequestRefusedError(PriceKeeperError):
 
     code = "INVALID_REQUEST"
 
-    def __init__(self, detail: str, mistakes: tuple[FieldMistake, ...] = ()) -> None:
+    def __init__(self, detail: str, mistakes: tuple[FieldError, ...] = ()) -> None:
         super().__init__(detail)
         self.mistakes = mistakes
 
@@ -110,10 +98,22 @@ async def _arriving(request: Incoming, bytes_max: int) -> bytes:
 
 async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
     """The body as a value of the wire type."""
-    kind = request.header(b"content-type")
-    if kind not in _JSON and (kind or "").partition(";")[0].strip().lower() not in _JSON:
-        raise RequestRefusedError("send the body as Content-Type: application/json")
+    if _media_type(request) not in (JSON, None):
+        raise RequestRefusedError(f"send the body as Content-Type: {JSON}")
     return parse_json(await read_body(request), wire)
+
+
+async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:
+    """The same from a form or from JSON, as RFC 6749 has it."""
+    body, kind = await read_body(request), _media_type(request)
+    if kind not in (FORM, JSON):
+        raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
+    return convert(parse_form(body) if kind == FORM else strict_json(body), wire)
+
+
+def _media_type(request: Incoming) -> str | None:
+    kind = request.header(b"content-type")
+    return kind if kind in (JSON, None) else kind.partition(";")[0].strip().lower()
 
 
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
@@ -126,12 +126,7 @@ def convert(plain: Any, wire: type[_Wire], at: str = "") -> _Wire:
     try:
         return msgspec.convert(plain, wire)
     except msgspec.ValidationError as error:
-        mistakes: list[FieldMistake] = []
-        for mistake in _mistakes(plain, wire, at):
-            mistakes.append(mistake)
-            if len(mistakes) == ERRORS_MAX:
-                break
-        told = tuple(mistakes) or (_told(error, at),)
+        told = tuple(islice(shape_errors(plain, wire, at), ERRORS_MAX)) or (worded(error, at),)
         if len(told) > 1:
             detail = f"{len(told)} fields are wrong: {', '.join(m.field for m in told[:5])}"
         else:
@@ -161,6 +156,24 @@ def strict_json(body: bytes) -> Any:
     return plain
 
 
+def parse_form(body: bytes) -> dict[str, str]:
+    """The fields of a form, each of them once."""
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(body),
+            errors="strict",
+            max_num_fields=FORM_FIELDS_MAX,
+        )
+    except (UnicodeError, ValueError):
+        raise RequestRefusedError("the body is not a form") from None
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise RequestRefusedError("a parameter is there twice")
+    return made
+
+
 def _decode(text: str) -> Any:
     """Decode; if the text is long, without a search for garbage half way.
 
@@ -180,7 +193,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = _first_repeated(name for name, _ in pairs)
-        raise _NotAcceptableError(f"the key {_cropped(twice)!r} is there twice")
+        raise _NotAcceptableError(f"the key {cropped(twice)!r} is there twice")
     return made
 
 
@@ -198,102 +211,3 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
-
-
-def _mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
-    """Walk structs, dicts and lists; where those are fine by themselves, ask msgspec.
-
-    What is longer than it may be is not walked: its length is the mistake.
-    """
-    if isinstance(plain, (dict, list)) and len(plain) > _length_max(wire):
-        yield from _leaf_mistakes(plain, wire, at)
-        return
-    inside = _mistakes_inside(plain, wire, at)
-    first = next(inside, None)
-    if first is None:
-        yield from _leaf_mistakes(plain, wire, at)
-    else:
-        yield first
-        yield from inside
-
-
-def _mistakes_inside(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
-    kind, arguments = _walkable(wire)
-    if kind is dict and isinstance(plain, dict):
-        for name, member in plain.items():
-            for mistake in _leaf_mistakes(name, arguments[0], at):
-                yield FieldMistake(at, f"the key {_cropped(name)!r}: {mistake.message}")
-            yield from _mistakes(member, arguments[1], _below(at, name))
-    elif kind is list and isinstance(plain, list):
-        for place, member in enumerate(plain):
-            yield from _mistakes(member, arguments[0], f"{at}[{place}]")
-    elif kind is msgspec.Struct and isinstance(plain, dict):
-        yield from _field_mistakes(plain, arguments[0], at)
-
-
-@functools.cache  # as many as there are wire types; working it out takes longer than a walk
-def _fields(wire: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
-    return {field.encode_name: field for field in msgspec.structs.fields(wire)}
-
-
-def _field_mistakes(plain: dict[str, Any], wire: Any, at: str) -> Iterator[FieldMistake]:
-    fields = _fields(wire)
-    for name, field in fields.items():
-        if name in plain:
-            yield from _mistakes(plain[name], field.type, _below(at, name))
-        elif field.required:
-            yield FieldMistake(_below(at, name), "is required")
-    for name in plain:
-        if name not in fields:
-            yield FieldMistake(_below(at, name), "is not a field of this request")
-
-
-def _walkable(wire: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What kind of container the type is, below annotations and ``| None``."""
-    if get_origin(wire) is Annotated:
-        return _walkable(get_args(wire)[0])
-    options = [option for option in get_args(wire) if option is not type(None)]
-    if get_origin(wire) in (Union, UnionType) and len(options) == 1:
-        return _walkable(options[0])
-    if isinstance(wire, type) and issubclass(wire, msgspec.Struct):
-        return msgspec.Struct, (wire,)
-    return get_origin(wire), get_args(wire)
-
-
-def _length_max(wire: Any) -> float:
-    """How many members a container of that type may have."""
-    if get_origin(wire) is Annotated:
-        kind, *metas = get_args(wire)
-        bounds = [meta.max_length for meta in metas if isinstance(meta, msgspec.Meta)]
-        return min((_length_max(kind), *(bound for bound in bounds if bound is not None)))
-    options = [option for option in get_args(wire) if option is not type(None)]
-    if get_origin(wire) in (Union, UnionType) and len(options) == 1:
-        return _length_max(options[0])
-    return inf
-
-
-def _leaf_mistakes(plain: Any, wire: Any, at: str) -> Iterator[FieldMistake]:
-    try:
-        msgspec.convert(plain, wire)
-    except msgspec.ValidationError as error:
-        yield _told(error, at)
-
-
-def _told(error: msgspec.ValidationError, at: str) -> FieldMistake:
-    """What msgspec says is wrong, and where: the path is what follows the last ``- at``."""
-    text = str(error)
-    message, found, place = text.rpartition(_AT)
-    if not found or not place.endswith("`"):
-        message, place = text, "`"
-    inner = place[:-1].removeprefix("$")
-    told = message.replace("`", "")[:MESSAGE_SHOWN_MAX]
-    return FieldMistake((at + inner).lstrip("."), told[:1].lower() + told[1:])
-
-
-def _below(at: str, name: str) -> str:
-    return f"{at}.{_cropped(name)}" if at else _cropped(name)
-
-
-def _cropped(name: str) -> str:
-    """A name that came from outside, short enough to be sent back."""
-    return name[:NAME_SHOWN_MAX]

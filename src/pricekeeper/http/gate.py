@@ -33,7 +33,7 @@ _BEARER: Final = "bearer"
 
 async def admit(call: Call, operation: Operation) -> None:
     """Let the call in, or raise; its headers are to tell what is left of its rate limit."""
-    access = operation.access
+    call.operation, access = operation, operation.access
     if access is Access.PUBLIC:
         _check_path(call)
         if not operation.limits_itself:
@@ -59,9 +59,12 @@ def _reads_by_key(call: Call, operation: Operation) -> bool:
     return bearer_of(call) is None
 
 
-async def limit_client(call: Call, kind: str, client_id: str) -> None:
-    """Charge a request to the client that it was proved to be from."""
-    await _limit(call, kind, f"client/{client_id}")
+async def limit_client(call: Call, client_id: str, *, variant: bool = False) -> None:
+    """Charge a request to the client that it was proved to be from, as its operation declares."""
+    operation = call.operation
+    if operation is not None:  # whoever opens the store by hand has come through no gate
+        kind = operation.variant_limit if variant else operation.limit
+        await _limit(call, kind, f"client/{client_id}")
 
 
 async def count_failure(call: Call, *, of_keys: bool = False) -> None:

@@ -10,13 +10,7 @@ from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError
 from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.gate import address_of, bearer_of, is_barred, limit_client, principal_of
-from pricekeeper.http.oauth import (
-    FORM,
-    NO_STORE,
-    OAuthRefusedError,
-    client_of,
-    parameters,
-)
+from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, rfc3339
 from pricekeeper.http.wire import identity as wire
@@ -32,7 +26,7 @@ _HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{
 
 async def token(call: Call) -> Answer:
     """Exchange a client's secret for tokens, or its refresh token for new ones (RFC 6749)."""
-    given = await parameters(call, wire.TokenBody)
+    given: wire.TokenBody = call.body
     if given.grant_type not in ("client_credentials", "refresh_token"):
         detail = "grant_type must be client_credentials or refresh_token"
         raise OAuthRefusedError("unsupported_grant_type", detail)
@@ -47,8 +41,8 @@ async def token(call: Call) -> Answer:
         raise InvalidClientError
     authenticated = await _authenticate(call, client)
     if refreshes:
-        return await _refreshed(call, given.refresh_token, authenticated)
-    await limit_client(call, "token", authenticated.client.client_id)
+        return await _refresh(call, given.refresh_token, authenticated, variant=True)
+    await limit_client(call, authenticated.client.client_id)
     grant = await call.services.identity.login(
         authenticated, user_agent=_user_agent(call), address=address_of(call)
     )
@@ -57,20 +51,22 @@ async def token(call: Call) -> Answer:
 
 async def refresh(call: Call) -> Answer:
     """Exchange a refresh token for its successor; a secret that comes with it must be right."""
-    given = await parameters(call, wire.RefreshBody)
+    given: wire.RefreshBody = call.body
     if given.grant_type != "refresh_token":
         raise OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token")
     client = client_of(call, given.client_id, given.client_secret)
     if client is None and call.services.settings.refresh_needs_secret:
         raise InvalidClientError
     authenticated = None if client is None else await _authenticate(call, client)
-    return await _refreshed(call, given.refresh_token, authenticated)
+    return await _refresh(call, given.refresh_token, authenticated)
 
 
-async def _refreshed(call: Call, refresh_token: str, authenticated: Authenticated | None) -> Answer:
-    """The successor; charged to the client that the token was made for by its own seal."""
+async def _refresh(
+    call: Call, refresh_token: str, authenticated: Authenticated | None, *, variant: bool = False
+) -> Answer:
+    """Charge the client that the token was made for by its own seal, and answer its successor."""
     identity = call.services.identity
-    await limit_client(call, "refresh", identity.refreshes_for(refresh_token))
+    await limit_client(call, identity.refreshes_for(refresh_token), variant=variant)
     grant = await identity.refresh(refresh_token, authenticated)
     return Answer(200, _granted(grant), NO_STORE)
 
@@ -82,17 +78,15 @@ async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
 
 async def revoke(call: Call) -> Answer:
     """Stop a token of one's own from working (RFC 7009); an unknown one is fine too."""
-    given = await parameters(call, wire.RevokeBody)
-    client_id = await _caller(call, given)
-    await call.services.identity.revoke(client_id, given.token)
+    client_id = await _caller(call)
+    await call.services.identity.revoke(client_id, call.body.token)
     return Answer(200, {}, NO_STORE)
 
 
 async def introspect(call: Call) -> Answer:
     """Tell what a token of one's own says, if it counts (RFC 7662)."""
-    given = await parameters(call, wire.RevokeBody)
-    client_id = await _caller(call, given)
-    found = await call.services.identity.introspect(client_id, given.token)
+    client_id = await _caller(call)
+    found = await call.services.identity.introspect(client_id, call.body.token)
     return Answer(200, _introspected(call, found), NO_STORE)
 
 
@@ -173,7 +167,7 @@ def _base_url(call: Call) -> str:
     return f"{call.request.scope['scheme']}://{host}"
 
 
-async def _caller(call: Call, given: wire.RevokeBody) -> str:
+async def _caller(call: Call) -> str:
     """Who is asking: by access token, or by the client's secret."""
     access_token = bearer_of(call)
     if access_token is not None:
@@ -182,11 +176,11 @@ async def _caller(call: Call, given: wire.RevokeBody) -> str:
         except InvalidTokenError as error:
             raise BearerDeniedError("the access token does not count") from error
     else:
-        client = client_of(call, given.client_id, given.client_secret)
+        client = client_of(call, call.body.client_id, call.body.client_secret)
         if client is None:
             raise AccessDeniedError("an access token or the client's secret is needed")
         caller = (await _authenticate(call, client)).client.client_id
-    await limit_client(call, "revoke", caller)
+    await limit_client(call, caller)
     return caller
 
 
@@ -241,7 +235,7 @@ def _identity(method: str, path: str, name: str, handler: Any, **more: Any) -> O
     return Operation(method, path, name, summary, handler, access, tag="identity", **more)
 
 
-def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, limit: str) -> Operation:
+def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, **limits: str) -> Operation:
     return _identity(
         "POST",
         path,
@@ -249,20 +243,39 @@ def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, limit: st
         handler,
         answers={200: answer, 400: OAuthError, 401: OAuthError},
         body=body,
-        reads_body=True,
-        forms=(FORM,),
-        limit=limit,
+        takes_form=True,
         limits_itself=True,
         oauth=True,
+        **limits,
     )
 
 
 OPERATIONS: Final = (
-    _oauth("/auth/token", "issueToken", token, wire.TokenAnswer, wire.TokenBody, "token"),
-    _oauth("/auth/refresh", "refreshToken", refresh, wire.TokenAnswer, wire.RefreshBody, "refresh"),
-    _oauth("/auth/revoke", "revokeToken", revoke, wire.Empty, wire.RevokeBody, "revoke"),
     _oauth(
-        "/auth/introspect", "introspectToken", introspect, wire.Claims, wire.RevokeBody, "revoke"
+        "/auth/token",
+        "issueToken",
+        token,
+        wire.TokenAnswer,
+        wire.TokenBody,
+        limit="token",
+        variant_limit="refresh",
+    ),
+    _oauth(
+        "/auth/refresh",
+        "refreshToken",
+        refresh,
+        wire.TokenAnswer,
+        wire.RefreshBody,
+        limit="refresh",
+    ),
+    _oauth("/auth/revoke", "revokeToken", revoke, wire.Empty, wire.RevokeBody, limit="revoke"),
+    _oauth(
+        "/auth/introspect",
+        "introspectToken",
+        introspect,
+        wire.Claims,
+        wire.RevokeBody,
+        limit="revoke",
     ),
     _identity(
         "GET",

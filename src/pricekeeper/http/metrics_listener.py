@@ -23,10 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import NotFoundError, PriceKeeperError
+from pricekeeper.http.edge import JSON
 from pricekeeper.http.heartbeat import ALIVE_MS_MAX, HeartbeatInMemory, read_heartbeat
 from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of
 from pricekeeper.http.metrics_token import require_metrics_token
-from pricekeeper.http.operation import JSON, SECURITY
+from pricekeeper.http.operation import SECURITY
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
 from pricekeeper.http.wire.common import Health
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, unquote_plus
-
-import msgspec
+from typing import Final
+from urllib.parse import unquote_plus
 
 from pricekeeper.errors import (
     InvalidClientError,
@@ -21,20 +19,11 @@ from pricekeeper.errors import (
     SessionLimitRaceError,
     StoreError,
 )
-from pricekeeper.http.edge import (
-    RequestRefusedError,
-    convert,
-    read_body,
-    strict_json,
-)
-from pricekeeper.http.operation import JSON, Answer, Call
+from pricekeeper.http.edge import RequestRefusedError
+from pricekeeper.http.operation import Answer, Call
 from pricekeeper.http.problems import REALM, BearerDeniedError, Problem, problem_of
 
-FORM: Final = "application/x-www-form-urlencoded"
-FIELDS_MAX: Final = 20
 NO_STORE: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
-
-_Wire = TypeVar("_Wire")
 
 
 class OAuthRefusedError(RequestRefusedError):
@@ -43,17 +32,6 @@ class OAuthRefusedError(RequestRefusedError):
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(detail)
         self.name = name
-
-
-async def parameters(call: Call, wire: type[_Wire]) -> _Wire:
-    """The parameters of the request, from a form or from JSON."""
-    kind = (call.request.header(b"content-type") or "").partition(";")[0].strip().lower()
-    body = await read_body(call.request)
-    if kind == FORM:
-        return convert(_form(body), wire)
-    if kind == JSON:
-        return convert(strict_json(body), wire)
-    raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
 
 
 def client_of(call: Call, client_id: str, client_secret: str) -> tuple[str, str] | None:
@@ -83,9 +61,9 @@ def told(error: PriceKeeperError, call: Call) -> Answer:
         status, headers = 400, ()
     elif isinstance(error, InvalidClientError):
         headers = ((b"www-authenticate", b"Basic " + REALM),)
-    body = msgspec.json.decode(problem.body(call.request_id))
-    fields = {"error": name, "error_description": problem.detail, **body, "status": status}
-    return Answer(status, fields, (*headers, *NO_STORE))
+    own = {**problem.fields(call.request_id), "status": status}
+    body = {"error": name, "error_description": problem.detail, **own}
+    return Answer(status, body, (*headers, *NO_STORE))
 
 
 def _name(error: PriceKeeperError, problem: Problem) -> str:
@@ -100,20 +78,3 @@ def _name(error: PriceKeeperError, problem: Problem) -> str:
     if isinstance(error, (StoreError, SessionLimitRaceError)) or problem.status >= 429:  # noqa: PLR2004
         return "temporarily_unavailable"
     return "invalid_request"
-
-
-def _form(body: bytes) -> dict[str, Any]:
-    try:
-        pairs = parse_qsl(
-            body.decode("ascii"),
-            keep_blank_values=True,
-            strict_parsing=bool(body),
-            errors="strict",
-            max_num_fields=FIELDS_MAX,
-        )
-    except (UnicodeError, ValueError):
-        raise RequestRefusedError("the body is not a form") from None
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise RequestRefusedError("a parameter is there twice")
-    return made

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper import __version__
+from pricekeeper.http.edge import FORM, JSON
 from pricekeeper.http.operation import Access, Operation
 from pricekeeper.http.wire.common import APP_ID, OAuthError, ProblemBody
 
@@ -127,7 +128,7 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         made["parameters"] = parameters
     if operation.body is not None:
         schema = {"schema": schemas[operation.body]}
-        media = dict.fromkeys(("application/json", *operation.forms), schema)
+        media = dict.fromkeys((JSON, FORM) if operation.takes_form else (JSON,), schema)
         made["requestBody"] = {"required": True, "content": media}
     return made
 

@@ -14,13 +14,14 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.http.edge import JSON, read_json, read_parameters
+from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits, Headers
 from pricekeeper.http.metrics import Metrics
+from pricekeeper.tenants import Policy
 from pricekeeper.tokens import Principal
 from pricekeeper.values import AppId, OrgId
-
-JSON: Final = "application/json"
 
 
 class Access(Enum):
@@ -35,6 +36,7 @@ class Access(Enum):
     METRICS = "whoever has the metrics token"
 
 
+_UNDER_A_POLICY: Final = (Access.APP, Access.ORG)
 SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -66,6 +68,7 @@ class Call(msgspec.Struct):
     services: Services
     api_limits: ApiLimits
     metrics: Metrics
+    encoded: EncodedAnswers
     request: Incoming
     request_id: str
     path: Mapping[str, str]
@@ -77,11 +80,26 @@ class Call(msgspec.Struct):
     """Which key came, by its fingerprint; or which user of the command line."""
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
+    operation: Operation | None = None
+    """What is asked for, once it has come to the gate."""
+    _policy: Policy | None = None
 
     def note_change(self, *, begins: bool = True) -> None:
         """Note whether the request may be applied from here on, for when its time is up."""
         if self.request.deadline is not None:
             self.request.deadline.may_be_applied = begins
+
+    async def read_policy(self) -> Policy:
+        """Read the policy of the client that the path names, once for the whole request."""
+        self._policy = await self.services.tenants.policy(self.org_id, self.app_id_or_none)
+        return self._policy
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that was read before the handler began."""
+        if self._policy is None:  # pragma: no cover - the operation's access sees to it
+            raise LookupError("this operation is declared without a policy")
+        return self._policy
 
     @property
     def org_id(self) -> OrgId:
@@ -125,11 +143,12 @@ class Operation:
     answers: Mapping[int, Any]
     """The type of the body by status, ``None`` for an answer without one."""
     body: Any = None
-    """The wire type of a JSON body; ``None`` if the operation takes none."""
+    """The wire type of the body; ``None`` if the operation takes none."""
     reads_body: bool = False
-    """Whether the handler reads the body itself, because JSON of that type is not all of it."""
-    forms: tuple[str, ...] = ()
-    """Other media types that the body is accepted in, for the documentation."""
+    """Whether the handler reads the body itself, and the policy if it needs one: because JSON of
+    that type is not all of it, or because something comes before the body."""
+    takes_form: bool = False
+    """Whether the body may come as a form, too."""
     query: tuple[Parameter, ...] = ()
     oauth: bool = False
     """Whether errors look as RFC 6749 has them."""
@@ -137,6 +156,8 @@ class Operation:
     """Which of the API's own rate limits applies."""
     limits_itself: bool = False
     """Whether the handler applies it, because the body brings the credentials."""
+    variant_limit: str | None = None
+    """Which one the handler applies if the request asks for the other thing that it may."""
     key_may_read: bool = False
     """Whether a provisioning key opens it too, for an administrator who looks at a client."""
     tag: str = "runtime"
@@ -144,3 +165,18 @@ class Operation:
     """Whether it answers in time by itself, so that no deadline is needed."""
     problems: frozenset[int] = field(default_factory=frozenset)
     """Further statuses that are answered with a problem, beyond those that access implies."""
+
+    async def perform(self, call: Call) -> Answer:
+        """Read the body and the policy that the handler needs, then let it do its work.
+
+        The policy comes last: a freeze holds for whoever sends a body slowly, too.
+        """
+        if not self.reads_body:
+            if self.body is not None:
+                read = read_parameters if self.takes_form else read_json
+                call.body = await read(call.request, self.body)
+            if self.access in _UNDER_A_POLICY:
+                await call.read_policy()
+        if self.method != "GET":
+            call.note_change()
+        return await self.handler(call)

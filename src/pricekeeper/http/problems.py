@@ -92,19 +92,21 @@ class Problem(msgspec.Struct, frozen=True):
     extras: dict[str, Any] = {}
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
+    def fields(self, request_id: str) -> dict[str, Any]:
+        """The ``application/problem+json`` document, before it is encoded."""
+        return {
+            "type": f"urn:pricekeeper:problem:{self.code.lower().replace('_', '-')}",
+            "title": _TITLES[self.status],
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "request_id": request_id,
+            **self.extras,
+        }
+
     def body(self, request_id: str) -> bytes:
-        """The ``application/problem+json`` document."""
-        return msgspec.json.encode(
-            {
-                "type": f"urn:pricekeeper:problem:{self.code.lower().replace('_', '-')}",
-                "title": _TITLES[self.status],
-                "status": self.status,
-                "detail": self.detail,
-                "code": self.code,
-                "request_id": request_id,
-                **self.extras,
-            }
-        )
+        """The document as it goes out."""
+        return msgspec.json.encode(self.fields(request_id))
 
 
 STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.credentials import Provisioned, Retrieval
-from pricekeeper.errors import InvalidValueError, NotFoundError
-from pricekeeper.http.edge import FieldMistake, RequestRefusedError, read_body, strict_json
+from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
+from pricekeeper.http.edge import RequestRefusedError, read_body, strict_json
 from pricekeeper.http.gate import count_failure, limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
@@ -126,7 +126,7 @@ async def claim_secret(call: Call) -> Answer:
     credentials = call.services.credentials
     try:
         claim = await credentials.find_claim(call.body.token)
-        await limit_client(call, "claim", claim.client_id)
+        await limit_client(call, claim.client_id)
         claimed = await credentials.complete_claim(claim)
     except NotFoundError:
         await count_failure(call)
@@ -164,7 +164,7 @@ async def _object(call: Call) -> dict[str, Any]:
     """The body as plain JSON: settings have their own parser, which names every bad field."""
     plain = strict_json(await read_body(call.request, SETTINGS_BYTES_MAX))
     if not isinstance(plain, dict):
-        mistake = FieldMistake("", "expected an object")
+        mistake = FieldError("", "expected an object")
         raise RequestRefusedError("the body must be a JSON object", (mistake,))
     return plain
 

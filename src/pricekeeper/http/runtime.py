@@ -7,9 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from typing import Any, Final
 
 from pricekeeper.errors import (
     InvalidValueError,
@@ -18,7 +16,7 @@ from pricekeeper.errors import (
     Violation,
 )
 from pricekeeper.http.batch import answer_batch
-from pricekeeper.http.caching import cached_answer, etag_of
+from pricekeeper.http.caching import cached_answer
 from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import rfc3339
@@ -28,25 +26,12 @@ from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
 from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
 from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
-from pricekeeper.tenants import ANY_LABEL, Client, Policy, RateLimits
+from pricekeeper.tenants import ANY_LABEL, Policy, RateLimits
 from pricekeeper.values import ModelLabel
 
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
 _RFC3339: Final = re.compile(TIMESTAMP, re.ASCII)
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
-ENCODED_MAX: Final = 10_000
-
-
-class _Encoded(NamedTuple):
-    """A decision as it goes out, its mark, and how soon to ask again."""
-
-    decision: Decision
-    data: bytes
-    etag: bytes
-    interval_secs: int
-
-
-_ENCODED: Final[dict[Client, _Encoded]] = {}
 _FORCE: Final = Parameter(
     "force_check",
     "Sum the counters instead of reading totals; callers within a second share one sum.",
@@ -58,19 +43,17 @@ async def model_selection(call: Call) -> Answer:
     """The model to call now, and why."""
     forced = _forced(call)
     if forced and call.principal is not None:
-        await limit_client(call, "force_check", call.principal.client_id)
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    decision = await call.services.selection.select(policy, force_check=forced)
-    encoded = _encoded(decision)
-    left_secs = max(0, decision.resets_at_ms - call.services.clock.now_ms()) // 1000
-    return cached_answer(call, encoded.data, encoded.etag, min(encoded.interval_secs, left_secs))
+        await limit_client(call, call.principal.client_id, variant=True)
+    decision = await call.services.selection.select(call.policy, force_check=forced)
+    encoded = call.encoded.encode(decision.policy.client, decision, _selected)
+    max_age_secs = decision.guidance(call.services.clock.now_ms()).cache_duration_secs
+    return cached_answer(call, encoded, max_age_secs)
 
 
 async def record_usage(call: Call) -> Answer:
     """Count what one model call used, exactly once."""
-    policy = await _policy(call)
-    recorded = await call.services.metering.record(policy, _usage(call.body))
-    return Answer(202, _recorded(recorded, policy))
+    recorded = await call.services.metering.record(call.policy, _usage(call.body))
+    return Answer(202, _recorded(recorded, call.policy))
 
 
 async def record_batch(call: Call) -> Answer:
@@ -80,7 +63,7 @@ async def record_batch(call: Call) -> Answer:
 
 async def acquire(call: Call) -> Answer:
     """Take tokens from the buckets of a label, all or nothing."""
-    policy = await _policy(call)
+    policy = call.policy
     policy.require_unfrozen()
     body: wire.AcquireBody = call.body
     catalogue = call.services.prices.catalogue
@@ -114,27 +97,23 @@ async def acquire(call: Call) -> Answer:
 
 async def adjust(call: Call) -> Answer:
     """Settle a lease to what was really used; the same adjustment applies once."""
-    policy = await _policy(call)
     lease_id, body = call.path["lease_id"], call.body
     held = await call.services.limiter.adjust(
-        policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
+        call.policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
     )
     return Answer(200, wire.Adjusted(lease_id, dict(held)))
 
 
 async def release(call: Call) -> Answer:
     """Give everything back that a lease holds."""
-    policy = await _policy(call)
-    await call.services.limiter.release(policy.bucket_entity, call.path["lease_id"])
+    await call.services.limiter.release(call.policy.bucket_entity, call.path["lease_id"])
     return Answer(204)
 
 
 async def limits(call: Call) -> Answer:
     """How the buckets of this app stand, without taking anything."""
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    source = _limits(policy)
-    entity = policy.bucket_entity
-    labels = [label for label in policy.model_ordering if source(entity, label)]
+    source, entity = _limits(call.policy), call.policy.bucket_entity
+    labels = [label for label in call.policy.model_ordering if source(entity, label)]
     places = [(entity, label) for label in labels]
     found = await call.services.limiter.peek_many(places, limits=source) if places else []
     states = {
@@ -165,14 +144,6 @@ def parse_timestamp(text: str) -> int:
         ) from None
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
-
-
-async def _policy(call: Call) -> Policy:
-    """The policy, which is read before anything is changed."""
-    call.note_change(begins=False)
-    policy = await call.services.tenants.policy(call.org_id, call.app_id)
-    call.note_change()
-    return policy
 
 
 def _forced(call: Call) -> bool:
@@ -222,21 +193,6 @@ def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
         daily_total=told,
         price_estimated=receipt.price_estimated,
     )
-
-
-def _encoded(decision: Decision) -> _Encoded:
-    """The answer's bytes; a decision that is given again is not encoded again."""
-    client = decision.policy.client
-    known = _ENCODED.get(client)
-    if known is not None and known.decision is decision:
-        return known
-    if known is None and len(_ENCODED) >= ENCODED_MAX:
-        del _ENCODED[next(iter(_ENCODED))]  # the oldest alone: nobody empties it for the others
-    data = msgspec.json.encode(_selected(decision))
-    guidance = decision.guidance(decision.checked_at_ms)
-    made = _Encoded(decision, data, etag_of(data), guidance.check_interval_secs)
-    _ENCODED[client] = made
-    return made
 
 
 def _selected(decision: Decision) -> wire.SelectionAnswer:
@@ -356,6 +312,7 @@ OPERATIONS: Final = (
         answers={200: wire.SelectionAnswer, 304: None},
         query=(_FORCE,),
         limit="selection",
+        variant_limit="force_check",
     ),
     _runtime(
         "POST",

@@ -31,9 +31,9 @@ from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import (
     BodyTooLargeError,
     RequestRefusedError,
-    read_json,
     refuse_twofold,
 )
+from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.gate import admit, count_failure, is_guess
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.metrics import Metrics
@@ -98,11 +98,7 @@ class Endpoint:
             check_metrics_token(call)
         else:
             await admit(call, operation)
-        if operation.body is not None and not operation.reads_body:
-            call.body = await read_json(call.request, operation.body)
-        if operation.method != "GET":
-            call.note_change()
-        return await operation.handler(call)
+        return await operation.perform(call)
 
 
 class Path:
@@ -131,6 +127,7 @@ class Shell:
     ) -> None:
         self._lifespan = lifespan
         self._access_log = access_log
+        self._encoded = EncodedAnswers()
         self._paths: Paths[Path] = Paths()
         made: dict[str, Path] = {}
         for operation in operations:
@@ -152,6 +149,7 @@ class Shell:
             state["services"],
             state["api_limits"],
             state["metrics"],
+            self._encoded,
             Incoming(scope, receive),
             request_id,
             parameters,

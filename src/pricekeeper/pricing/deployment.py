@@ -24,8 +24,8 @@ from pricekeeper.pricing.catalogue import (
 )
 from pricekeeper.pricing.model_ids import ModelRef, normalise_model_id
 from pricekeeper.pricing.prices import COMPONENTS, PERMILLE, Component, RateCard, Rates
-from pricekeeper.pricing.shapes import shape_errors
 from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml
+from pricekeeper.shapes import OF_A_FILE, shape_errors
 from pricekeeper.values import ModelLabel, parse_model_label
 
 BUILT_IN: Final = "default_config.yaml"
@@ -89,8 +89,9 @@ def parse_catalogue(text: str, origin: str) -> Catalogue:
         document = load_strict_yaml(text)
     except InvalidYamlError as error:
         raise DeploymentFileError(origin, [FieldError("file", str(error))]) from error
-    if problems := list(shape_errors(_File, document)):
-        raise DeploymentFileError(origin, problems)
+    if problems := list(shape_errors(document, _File, wording=OF_A_FILE)):
+        told = [FieldError(error.field or "file", error.message) for error in problems]
+        raise DeploymentFileError(origin, told)
     entries = msgspec.convert(document, _File).models
     if problems := list(_meaning_errors(entries)):
         raise DeploymentFileError(origin, problems)

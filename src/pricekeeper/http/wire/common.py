@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from pricekeeper.tenants.bodies import LABEL, LIMIT_NAME
+
 Tokens = Annotated[int, Meta(ge=0, le=10**9)]
-Micros = Annotated[int, Meta(ge=0, le=10**15)]
 Uuid = Annotated[
     str,
     Meta(pattern="^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"),
 ]
 APP_ID: Final = r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}$"
-Label = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]{0,63}$")]
-LabelOrAny = Annotated[str, Meta(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,63})$")]
-LimitName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
+Label = Annotated[str, Meta(pattern=LABEL)]
+LimitName = Annotated[str, Meta(pattern=LIMIT_NAME)]
 Amount = Annotated[int, Meta(ge=0, le=10**12)]
 Delta = Annotated[int, Meta(ge=-(10**12), le=10**12)]
 ShortText = Annotated[str, Meta(max_length=256)]

@@ -4,84 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.http.wire.common import Label, LabelOrAny, LimitName, Micros, Request, Response
+from pricekeeper.http.wire.common import Label, Request, Response
+from pricekeeper.tenants.bodies import AppBody, OrgBody, RateLimitBody
 
-
-class RateLimitBody(Request, frozen=True):
-    """A token bucket. From empty to full in ten years at most."""
-
-    capacity: Annotated[int, Meta(ge=1, le=10**12)]
-    refill_amount: Annotated[int, Meta(ge=1, le=10**12)]
-    refill_period_ms: Annotated[int, Meta(ge=1, le=31 * 86_400_000)]
-
-
-Name = Annotated[
-    str,
-    Meta(
-        pattern=r"\S",
-        min_length=1,
-        max_length=200,
-        description="Printable characters; blanks around them do not count.",
-    ),
-]
-TimeZone = Annotated[
-    str,
-    Meta(
-        pattern="^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$",
-        max_length=64,
-        description="The name of an IANA time zone.",
-        examples=["America/New_York"],
-    ),
-]
-Ordering = Annotated[
-    list[Label],
-    Meta(
-        min_length=1,
-        max_length=64,
-        description="Labels of this deployment, the first choice first, each once.",
-        extra_json_schema={"uniqueItems": True},
-    ),
-]
-Quotas = Annotated[
-    dict[Label, Micros],
-    Meta(description="Micro-dollars a day, for every label of the ordering at least."),
-]
-RateLimits = Annotated[
-    dict[LabelOrAny, Annotated[dict[LimitName, RateLimitBody], Meta(max_length=16)]],
-    Meta(description="Token buckets by label, or * for any, and then by name."),
-]
-
-
-class OrgBody(Request, frozen=True):
-    """An organisation's settings; null is as good as left out."""
-
-    org_name: Name
-    timezone: TimeZone
-    quota_scope: Literal["ORG", "APP"]
-    model_ordering: Ordering
-    quotas: Quotas
-    sticky_fallback_enabled: bool | None = True
-    agg_shard_count: Literal[8, 16, 32, 64] | None = 8
-    tight_mode_threshold_pct: Annotated[int, Meta(ge=50, le=100)] | None = 95
-    refresh_interval_normal_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = 300
-    refresh_interval_tight_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = 60
-    session_limit: Annotated[int, Meta(ge=1, le=100)] | None = 5
-    rate_limits: RateLimits | None = field(default_factory=dict)
-
-
-class AppBody(Request, frozen=True):
-    """An app's settings: its name, and what it overrides."""
-
-    app_name: Name
-    model_ordering: Ordering | None = None
-    quotas: Quotas | None = None
-    tight_mode_threshold_pct: Annotated[int, Meta(ge=50, le=100)] | None = None
-    refresh_interval_normal_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = None
-    refresh_interval_tight_secs: Annotated[int, Meta(ge=1, le=86_400)] | None = None
-    session_limit: Annotated[int, Meta(ge=1, le=100)] | None = None
-    rate_limits: RateLimits | None = None
+__all__ = ["AppBody", "OrgBody", "RateLimitBody"]
 
 
 class SecretRetrieval(Response, frozen=True):

@@ -17,6 +17,7 @@ from pricekeeper.http.wire.common import (
     Tokens,
     Uuid,
 )
+from pricekeeper.metering import BATCH_MAX
 
 ModelId = Annotated[
     str,
@@ -65,7 +66,7 @@ class UsageBody(Request, frozen=True):
 class BatchBody(Request, frozen=True):
     """Up to a hundred records; each is judged by itself."""
 
-    requests: Annotated[list[UsageBody], Meta(min_length=1, max_length=100)]
+    requests: Annotated[list[UsageBody], Meta(min_length=1, max_length=BATCH_MAX)]
 
 
 class DailyTotalAnswer(Response, frozen=True):

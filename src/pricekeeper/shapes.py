@@ -1,0 +1,156 @@
+"""Every way in which plain data differs from a type, not only the first.
+
+msgspec stops at the first mistake. This walks the same types, and asks msgspec about each part by
+itself: so what passes here is what msgspec accepts. Requests and the deployment file are both read
+this way.
+
+A caller chooses what is walked, so the cost grows with the length of the data and not faster.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from math import inf
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from pricekeeper.errors import FieldError
+
+NAME_SHOWN_MAX: Final = 80
+MESSAGE_SHOWN_MAX: Final = 200
+"""A message may quote what the caller sent; this much of it is sent back."""
+MESSAGE: Final = "message"
+"""In the ``extra`` of a type's `msgspec.Meta`: what is told about a value that does not fit."""
+_AT: Final = " - at `"
+"""What stands between msgspec's message and the path of the value that it is about."""
+
+
+class Wording(NamedTuple):
+    """How mistakes are told that msgspec has no good words for."""
+
+    unknown: str
+    """Of a field that the type does not have; ``{fields}`` stands for those that it has."""
+    no_object: str = ""
+    """Of what should be an object and is none; if empty, msgspec says it."""
+
+
+OF_A_REQUEST: Final = Wording("is not a field of this request")
+OF_A_FILE: Final = Wording(
+    "is unknown; there may be {fields}", "must be a mapping of names to values"
+)
+
+
+def shape_errors(
+    value: Any, kind: Any, path: str = "", wording: Wording = OF_A_REQUEST
+) -> Iterator[FieldError]:
+    """What is wrong with the value, each with the path to it; nothing if it fits.
+
+    Structs, dicts and lists are walked; where those are fine by themselves, msgspec is asked.
+    What is longer than it may be is not walked: its length is the mistake.
+    """
+    if value is not None:
+        kind = _without_null(kind)
+    if isinstance(value, (dict, list)) and len(value) > _length_max(kind):
+        yield from _leaf_errors(value, kind, path)
+        return
+    inside = _inner_errors(value, kind, path, wording)
+    first = next(inside, None)
+    if first is None:
+        yield from _leaf_errors(value, kind, path)
+    else:
+        yield first
+        yield from inside
+
+
+def worded(error: Exception, path: str = "") -> FieldError:
+    """What msgspec says is wrong, and where: the path is what follows the last ``- at``."""
+    text = str(error)
+    message, found, inner = text.rpartition(_AT)
+    if not found or not inner.endswith("`"):
+        message, inner = text, "`"
+    told = message.replace("`", "")[:MESSAGE_SHOWN_MAX]
+    return FieldError(
+        (path + inner[:-1].removeprefix("$")).lstrip("."), told[:1].lower() + told[1:]
+    )
+
+
+def cropped(name: str) -> str:
+    """A name that came from outside, short enough to be sent back."""
+    return name[:NAME_SHOWN_MAX]
+
+
+def _inner_errors(value: Any, kind: Any, path: str, wording: Wording) -> Iterator[FieldError]:
+    container, arguments = _container(kind)
+    if container is dict and isinstance(value, dict):
+        for name, member in value.items():
+            for error in _leaf_errors(name, arguments[0], path):
+                yield FieldError(path, f"the key {cropped(name)!r}: {error.message}")
+            yield from shape_errors(member, arguments[1], _below(path, name), wording)
+    elif container in (list, tuple) and isinstance(value, list):
+        for index, member in enumerate(value):
+            yield from shape_errors(member, arguments[0], f"{path}[{index}]", wording)
+    elif container is msgspec.Struct and isinstance(value, dict):
+        yield from _field_errors(value, arguments[0], path, wording)
+    elif container is msgspec.Struct and wording.no_object:
+        yield FieldError(path, wording.no_object)
+
+
+def _field_errors(
+    value: dict[str, Any], kind: Any, path: str, wording: Wording
+) -> Iterator[FieldError]:
+    fields = _fields(kind)
+    for name, field in fields.items():
+        if name in value:
+            yield from shape_errors(value[name], field.type, _below(path, name), wording)
+        elif field.required:
+            yield FieldError(_below(path, name), "is required")
+    for name in value:
+        if name not in fields:
+            told = wording.unknown.format(fields=", ".join(fields))
+            yield FieldError(_below(path, name), told)
+
+
+@functools.cache  # as many as there are types; working it out takes longer than a walk
+def _fields(kind: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+
+
+def _without_null(kind: Any) -> Any:
+    """The type of a value that is there, if that is one type."""
+    options = [option for option in get_args(kind) if option is not NoneType]
+    return options[0] if get_origin(kind) in (Union, UnionType) and len(options) == 1 else kind
+
+
+def _container(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What kind of container the type is, below its annotations."""
+    if get_origin(kind) is Annotated:
+        return _container(get_args(kind)[0])
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return msgspec.Struct, (kind,)
+    return get_origin(kind), get_args(kind)
+
+
+def _length_max(kind: Any) -> float:
+    """How many members a container of that type may have."""
+    bounds = (meta.max_length for meta in _metas(kind))
+    return min((bound for bound in bounds if bound is not None), default=inf)
+
+
+def _metas(kind: Any) -> Iterator[msgspec.Meta]:
+    annotations = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return (meta for meta in annotations if isinstance(meta, msgspec.Meta))
+
+
+def _leaf_errors(value: Any, kind: Any, path: str) -> Iterator[FieldError]:
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # half a character is no text
+        own = next((meta.extra[MESSAGE] for meta in _metas(kind) if meta.extra), None)
+        yield worded(error, path) if own is None else FieldError(path, own)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{cropped(name)}" if path else cropped(name)

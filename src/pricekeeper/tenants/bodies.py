@@ -1,0 +1,136 @@
+"""The bodies that settings come in: the types that they are read as, and documented by.
+
+A rule in `extra_json_schema` is only told here and kept in `parsing`, because it needs the labels
+of the deployment or names the very part that is wrong. `MESSAGE` is what is told about a value
+that does not fit its type.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, field
+
+from pricekeeper.shapes import MESSAGE
+from pricekeeper.tenants import configuration as bounds
+
+_LABEL: Final = "[a-z0-9][a-z0-9._-]{0,63}"
+LABEL: Final = f"^{_LABEL}$"
+LABEL_OR_ANY: Final = rf"^(\*|{_LABEL})$"
+LIMIT_NAME: Final = "^[a-z][a-z0-9_]{0,31}$"
+
+NO_NAME: Final = f"must be 1 to {bounds.NAME_LENGTH_MAX} printable characters"
+NO_TIME_ZONE: Final = "must be an IANA time zone such as America/New_York"
+UNKNOWN_LABEL: Final = "is not a model label of this deployment"
+
+
+def _told(message: str, **rules: Any) -> Meta:
+    return Meta(extra={MESSAGE: message}, **rules)
+
+
+def _whole(least: int, most: int) -> Meta:
+    """A whole number in that range, both ends included."""
+    return _told(f"must be an integer from {least} to {most}", ge=least, le=most)
+
+
+Amount = Annotated[int, _whole(1, bounds.LIMIT_AMOUNT_MAX)]
+Micros = Annotated[int, _whole(0, bounds.QUOTA_USD_MICROS_MAX)]
+Percent = Annotated[int, _whole(*bounds.TIGHT_PCT_RANGE)]
+Seconds = Annotated[int, _whole(*bounds.REFRESH_SECS_RANGE)]
+Sessions = Annotated[int, _whole(*bounds.SESSION_LIMIT_RANGE)]
+Name = Annotated[
+    str,
+    _told(
+        NO_NAME,
+        description="Printable characters; blanks around them do not count.",
+        pattern=r"\S",
+        min_length=1,
+        max_length=bounds.NAME_LENGTH_MAX,
+    ),
+]
+TimeZone = Annotated[
+    str,
+    _told(
+        NO_TIME_ZONE,
+        description="The name of an IANA time zone.",
+        examples=["America/New_York"],
+        pattern="^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$",
+        max_length=64,
+    ),
+]
+Label = Annotated[str, _told(UNKNOWN_LABEL, extra_json_schema={"pattern": LABEL})]
+LabelOrAny = Annotated[str, Meta(extra_json_schema={"pattern": LABEL_OR_ANY})]
+LimitName = Annotated[str, Meta(extra_json_schema={"pattern": LIMIT_NAME})]
+
+
+class RateLimitBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A token bucket. From empty to full in ten years at most."""
+
+    capacity: Amount
+    refill_amount: Amount
+    refill_period_ms: Annotated[int, _whole(1, bounds.LIMIT_PERIOD_MS_MAX)]
+
+
+Ordering = Annotated[
+    list[Label],
+    _told(
+        f"must be a list of 1 to {bounds.ORDERING_LENGTH_MAX} model labels",
+        min_length=1,
+        max_length=bounds.ORDERING_LENGTH_MAX,
+        description="Labels of this deployment, the first choice first, each once.",
+        extra_json_schema={"uniqueItems": True},
+    ),
+]
+Quotas = Annotated[
+    dict[Label, Micros],
+    _told(
+        "must be an object of micro-dollars a day by model label",
+        description="Micro-dollars a day, for every label of the ordering at least.",
+    ),
+]
+Limits = Annotated[
+    dict[LimitName, RateLimitBody],
+    _told(
+        f"must be an object of up to {bounds.LIMITS_PER_LABEL_MAX} named limits",
+        max_length=bounds.LIMITS_PER_LABEL_MAX,
+    ),
+]
+RateLimits = Annotated[
+    dict[LabelOrAny, Limits],
+    _told(
+        "must be an object of limits by model label or *",
+        description="Token buckets by label, or * for any, and then by name.",
+    ),
+]
+
+
+class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """An organisation's settings; null is as good as left out."""
+
+    org_name: Name
+    timezone: TimeZone
+    quota_scope: Annotated[Literal["ORG", "APP"], _told("must be one of ORG, APP")]
+    model_ordering: Ordering
+    quotas: Quotas
+    sticky_fallback_enabled: Annotated[bool, _told("must be true or false")] | None = True
+    agg_shard_count: (
+        Annotated[Literal[8, 16, 32, 64], _told("must be one of 8, 16, 32, 64")] | None
+    ) = bounds.SHARD_COUNT_DEFAULT
+    tight_mode_threshold_pct: Percent | None = bounds.TIGHT_PCT_DEFAULT
+    refresh_interval_normal_secs: Seconds | None = bounds.REFRESH_NORMAL_SECS_DEFAULT
+    refresh_interval_tight_secs: Seconds | None = bounds.REFRESH_TIGHT_SECS_DEFAULT
+    session_limit: Sessions | None = bounds.SESSION_LIMIT_DEFAULT
+    rate_limits: RateLimits | None = field(default_factory=dict)
+
+
+class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """An app's settings: its name, and what it overrides."""
+
+    app_name: Name
+    model_ordering: Ordering | None = None
+    quotas: Quotas | None = None
+    tight_mode_threshold_pct: Percent | None = None
+    refresh_interval_normal_secs: Seconds | None = None
+    refresh_interval_tight_secs: Seconds | None = None
+    session_limit: Sessions | None = None
+    rate_limits: RateLimits | None = None
