@@ -11,7 +11,7 @@ from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, usage
 from pricekeeper.clock import ManualClock
 from pricekeeper.credentials.secret import CLIENT_SECRET, mint
 from pricekeeper.errors import RateLimitExceededError, SettingsError
-from pricekeeper.http.limits import ApiLimits, network_of
+from pricekeeper.http.limits import IN_MEMORY, ApiLimits, network_of
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import API_LIMITS_PER_MINUTE, MEMORY, SqliteLocation, read_settings
 from pricekeeper.storage import open_store
@@ -174,14 +174,19 @@ def test_a_flood_of_what_apps_send_all_day_is_refused(narrow: Tenant, kind: str)
     assert plain.status == 200
 
 
-def test_limits_in_memory_ask_the_store_for_nothing(default: Tenant) -> None:
-    """A record is one transaction, with its limit as without."""
-    path, token = f"{default.app}/usage", default.app_token
-    assert default.api.call("POST", path, usage(), token=token).status == 202
-    before = scrape(default.api)
-    for _ in range(20):
-        assert default.api.call("POST", path, usage(), token=token).status == 202
-    after = scrape(default.api)
+def test_limits_in_memory_ask_the_store_for_nothing(tmp_path: Path) -> None:
+    """A record is one transaction, with its limit as without. The limits in the store are off."""
+    stored = [name for name in API_LIMITS_PER_MINUTE if name not in IN_MEMORY]
+    limits = ",".join(f"{name}=0" for name in stored)
+    environment = {**ENVIRONMENT, SETTING: limits}
+    with running_server(tmp_path, environment=environment) as server:
+        tenant = Tenant(Api(server.url)).register()
+        path, token = f"{tenant.app}/usage", tenant.app_token
+        assert tenant.api.call("POST", path, usage(), token=token).status == 202
+        before = scrape(tenant.api)
+        for _ in range(20):
+            assert tenant.api.call("POST", path, usage(), token=token).status == 202
+        after = scrape(tenant.api)
     calls = {
         name: value - before.get(name, 0)
         for name, value in after.items()
