@@ -134,7 +134,7 @@ def test_limited_answers_say_how_much_is_left(default: Tenant) -> None:
         assert reply.status in (200, 202, 207), kind
         limit, remaining, reset = (int(reply.headers[name]) for name in TOLD)
         assert limit == API_LIMITS_PER_MINUTE[kind]
-        assert 0 <= remaining < limit
+        assert 0 <= remaining <= limit  # a slow answer finds it refilled
         assert 0 <= reset <= 60
 
 
