@@ -61,12 +61,12 @@ def batch(path: str, headers: dict[str, str]) -> Callable[[], bytes]:
     record = json.dumps({"model_label": "economy", "input_tokens": 900, "output_tokens": 80})
     run, count = secrets.token_hex(10), iter(range(1 << 40))
     start = f'{{"request_id": "{run[:8]}-{run[8:12]}-{run[12:16]}-{run[16:]}-'.encode()
-    end = b'", ' + record[1:].encode()
+    one = start + b"%012x" + b'", ' + record[1:].encode()
+    form = b'{"requests":[' + b",".join([one] * RECORDS) + b"]}"  # filled in at one stroke
 
     def body() -> bytes:
         number = next(count) * RECORDS
-        records = (start + b"%012x" % (number + one) + end for one in range(RECORDS))
-        return b'{"requests":[' + b",".join(records) + b"]}"
+        return form % tuple(range(number, number + RECORDS))
 
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body())}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -21,6 +21,8 @@ from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.clock import SystemClock
 from pricekeeper.http import connections, protocol
 from pricekeeper.http.connections import Connections
+from pricekeeper.http.exchange import Exchange
+from pricekeeper.http.protocol import ProblemProtocol
 from scraping import scrape, until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
@@ -125,24 +127,24 @@ def test_too_many_headers_are_refused_before_they_are_listed(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While they arrive: the parser stops, and no handler ever hears of the request."""
-    listed: list[bytes] = []
+    listed: list[int] = []
     handed_over: list[object] = []
-    list_one, hand_over = HttpToolsProtocol.on_header, HttpToolsProtocol.on_headers_complete
+    refuse, hand_over = ProblemProtocol._refuse_head, ProblemProtocol._make_exchange  # noqa: SLF001
 
-    def on_header(self: HttpToolsProtocol, name: bytes, value: bytes) -> None:
-        listed.append(name)
-        list_one(self, name, value)
+    def refuse_head(self: ProblemProtocol) -> None:
+        listed.append(len(self.headers))
+        refuse(self)
 
-    def on_headers_complete(self: HttpToolsProtocol) -> None:
+    def make_exchange(self: ProblemProtocol) -> Exchange:
         handed_over.append(self)
-        hand_over(self)
+        return hand_over(self)
 
-    monkeypatch.setattr(HttpToolsProtocol, "on_header", on_header)
-    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", on_headers_complete)
+    monkeypatch.setattr(ProblemProtocol, "_refuse_head", refuse_head)
+    monkeypatch.setattr(ProblemProtocol, "_make_exchange", make_exchange)
     fields = b"".join(b"X-%d: y\r\n" % number for number in range(20_000))
     with connected(api, GET + fields + b"\r\n") as raw:
         received(raw)
-    assert len(listed) == protocol.FIELDS_MAX
+    assert listed == [protocol.FIELDS_MAX]
     assert handed_over == []
     monkeypatch.undo()
     assert problems(api, "HEADERS_TOO_LARGE") == 1

@@ -15,12 +15,15 @@ import socket
 from collections import deque
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pricekeeper.errors import OverloadedError
 from pricekeeper.http.connections import connections_of
+from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -51,7 +54,7 @@ class _Accepted:
 
     __slots__ = ("cycle", "held_bytes")
 
-    def __init__(self, cycle: RequestResponseCycle, held_bytes: int) -> None:
+    def __init__(self, cycle: Exchange, held_bytes: int) -> None:
         self.cycle = cycle
         self.held_bytes = held_bytes
 
@@ -160,31 +163,71 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._fields > FIELDS_MAX or self._head_bytes > HEAD_BYTES_MAX:
             raise _HeadRefusedError
         if not self._head_ended:
-            super().on_header(name, value)
+            name = name.lower()
+            self.headers.append((name, value))
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
         """Hand the request over, if it is not too large and not too many are before it."""
         self._head_bytes += len(self.url)
         if self._head_bytes > HEAD_BYTES_MAX or len(self.pipeline) >= PIPELINED_MAX:
             raise _HeadRefusedError
-        super().on_headers_complete()
+        before = self.cycle
+        self.cycle = exchange = self._make_exchange()
+        if before is None or before.response_complete:
+            self._start_asgi_task(exchange, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
         self._head_ended = True
         self._all.held_bytes += self._head_bytes - self._held_head_bytes
         self._held_head_bytes = 0
-        self._accepted.append(_Accepted(self.cycle, self._head_bytes))
+        self._accepted.append(_Accepted(exchange, self._head_bytes))
+
+    def _make_exchange(self) -> Exchange:
+        """What uvicorn makes of a head, for answers that are written whole."""
+        scope, version = self.scope, self.parser.get_http_version()
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        return Exchange(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            False,  # noqa: FBT003 - the access log is ours
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            version != "1.0" and self.parser.should_keep_alive(),
+            self.on_response_complete,
+        )
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
+        count, cycle = len(body), self.cycle
+        self._body_bytes += count
         self._body_parts += 1
-        if not self.cycle.response_complete:
-            self._all.held_bytes += len(body)
-            self._accepted[-1].held_bytes += len(body)
-        super().on_body(body)
+        if cycle.response_complete:
+            return
+        self._all.held_bytes += count
+        self._accepted[-1].held_bytes += count
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._arriving_since = None
         self._whole = True
-        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         self._all.held_bytes -= self._accepted.popleft().held_bytes

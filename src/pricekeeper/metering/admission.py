@@ -26,7 +26,7 @@ from pricekeeper.errors import OverloadedError
 from pricekeeper.metering.fairness import FairSlots, Shares
 from pricekeeper.metering.usage import BATCH_MAX
 
-WAIT_MS_MAX: Final = 250
+WAIT_MS_MAX: Final = 1_000
 WAITING_MAX: Final = 2_000
 AT_WORK_MAX: Final = 4
 GROUP_RECORDS: Final = 10
