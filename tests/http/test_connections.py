@@ -129,7 +129,7 @@ def test_too_many_headers_are_refused_before_they_are_listed(
     """While they arrive: the parser stops, and no handler ever hears of the request."""
     listed: list[int] = []
     handed_over: list[object] = []
-    refuse, hand_over = ProblemProtocol._refuse_head, ProblemProtocol._make_exchange  # noqa: SLF001
+    refuse, hand_over = ProblemProtocol._refuse_head, ProblemProtocol._make_exchange
 
     def refuse_head(self: ProblemProtocol) -> None:
         listed.append(len(self.headers))
