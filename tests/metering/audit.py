@@ -16,16 +16,18 @@ from zoneinfo import ZoneInfo
 from metering.conftest import ECONOMY, PREMIUM, STANDARD
 from pricekeeper.metering import Recorded, Usage, scope_key
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
+from pricekeeper.metering.facets import HOUR, app_partition
 from pricekeeper.metering.items import (
-    counter_places,
-    counters_from,
+    account_from,
+    accounts_from,
+    fold_from,
     markers_query,
-    receipt_pk,
+    spent_query,
     total_from,
-    total_place,
+    total_key,
 )
-from pricekeeper.storage import Item, Key, Store
-from pricekeeper.storage.tables import REQUEST_DEDUP
+from pricekeeper.storage import Item, Query, Store
+from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy
 
 PRICES = {
@@ -45,7 +47,7 @@ class Reported:
 
     @property
     def id(self) -> str:
-        return receipt_pk(self.policy.org_id, self.usage.request_id)
+        return f"{self.policy.org_id} {self.usage.request_id}"
 
     @property
     def cost_usd_picos(self) -> int:
@@ -108,30 +110,37 @@ class Audit:
             receipt = answers[0].receipt
             assert receipt.cost_usd_picos == record.cost_usd_picos
             assert receipt.org_day == record.account.day
-        receipts = await store.batch_get([(REQUEST_DEDUP, Key(key)) for key in self.answers])
-        assert None not in receipts
+        for record in self.reported.values():
+            assert await found_hours(store, record) == expected[record.account], "hours"
 
 
 async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Counters]:
-    """Every total that is there and not empty; its shards must hold the same."""
+    """Every total that is there and not empty."""
     found: dict[Account, Counters] = {}
     for day in days:
-        after = ""
-        while True:
-            page = await store.query(markers_query(day, after=after))
-            for marker in page.items:
-                account = Account(marker["scope_key"], marker["label"], day)
-                total, *shards = await store.batch_get(
-                    [total_place(account), *counter_places(account, marker["shard_count"])]
-                )
-                counted = total_from(total).counters
-                assert counted == counters_from(shards), f"{account}: total and shards differ"
-                if counted.requests:
-                    found[account] = counted
-            after = page.after
-            if not after:
-                break
+        spent = await store.query(spent_query(day))
+        sharded = await store.query(markers_query(day))
+        assert not spent.after
+        assert not sharded.after
+        accounts = {
+            *filter(None, (account_from(day, item) for item in spent.items)),
+            *accounts_from(day, sharded.items),
+        }
+        for account in accounts:
+            (total,) = await store.batch_get([total_key(account)])
+            if total_from(total).requests:
+                found[account] = total_from(total).counters
     return found
+
+
+async def found_hours(store: Store, record: Reported) -> Counters:
+    """What the hours of the record's app, label and day come to, with what is in shards."""
+    partition = app_partition(
+        record.policy.org_id, record.policy.client.app_id, record.usage.model_label
+    )
+    page = await store.query(Query(DAILY_TOTAL, partition, prefix=f"{HOUR}{record.account.day}#"))
+    (total,) = await store.batch_get([total_key(record.account)])
+    return sum((fold_from(item).total for item in page.items), fold_from(total).shards)
 
 
 class Watcher:
@@ -145,7 +154,7 @@ class Watcher:
 
     async def look(self, accounts: Iterable[Account]) -> None:
         known = list(accounts)
-        found = await self._store.batch_get([total_place(account) for account in known])
+        found = await self._store.batch_get([total_key(account) for account in known])
         for account, item in zip(known, found, strict=True):
             before = self._last.get(account)
             if item is None:

@@ -1,9 +1,10 @@
 """Everything at once, in an order that a seed decides: instances, aggregators, faults, midnight.
 
 Several instances count for apps in three zones, around the midnight of each. Their wire loses
-requests and replies, delivers late, and their processes die. Clients repeat a third of their
-records, and report again whatever was not answered. Two aggregators run in between, stopped at
-any read or write. However it goes, the totals are those of the distinct records.
+requests and replies, delivers late, up to minutes, and their processes die. Their clocks and those of
+clients are up to two seconds apart. Clients repeat a third of their records, some ids have their
+time in them and some not, and whatever was not answered is reported again. Two aggregators run in
+between, stopped at any read or write. However it goes, the totals are those of the distinct records.
 """
 
 import asyncio
@@ -17,18 +18,22 @@ import pytest
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from metering.audit import Audit, Reported, Watcher
 from metering.conftest import LABELS, PREMIUM, a_policy
+from metering.older_version import OlderMetering
 from metering.variants import BROKEN, SOUND, Variant
+from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from pricekeeper.metering import Aggregator, Metering, Usage, day_start_ms
+from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Key, Store, Table, open_store
 
 SEEDS = range(30, 60)
 INSTANCES = 3
-CLIENTS = 10
-RECORDS = 9
+CLIENTS = 8
+RECORDS = 8
 RUNS = 8
+SKEW_MS = 2_000
 ZONES = ("Pacific/Kiritimati", "UTC", "America/Sao_Paulo")
 HOUR_MS = 3_600_000
 FAULTS = Faults(
@@ -37,7 +42,26 @@ FAULTS = Faults(
 _NO_ANSWER = (OutcomeUnknownError, StoreUnavailableError, Crashed, asyncio.CancelledError)
 
 
-class TornStore(FaultyStore):
+class SkewedClock(InterleavedClock):
+    """The clock of one machine, which is wrong by as much as clocks may be."""
+
+    def __init__(self, clock: ManualClock, turns: Interleaving, skew_ms: int) -> None:
+        super().__init__(clock, turns, clock.advance_ms)
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._skew_ms
+
+
+class SlowWire(FaultyStore):
+    """What is late may be late for minutes."""
+
+    async def _deliver_one(self) -> None:
+        if self._turns.random.random() < 0.1:
+            await super()._deliver_one()
+
+
+class TornStore(SlowWire):
     """A read of many items is several reads, as on DynamoDB: others write in between."""
 
     async def batch_get(
@@ -60,20 +84,29 @@ class World:
     def __init__(self, store: Store, clock: ManualClock, seed: int, variant: Variant) -> None:
         self.random = Random(seed)
         self.clock = clock
-        self.turns = Interleaving(seed, lambda random: clock.advance_ms(random.randrange(1_500)))
+        longest_ms = self.random.choice((200, 1_500, 6_000))
+        self.turns = Interleaving(
+            seed, lambda random: clock.advance_ms(random.randrange(longest_ms))
+        )
         self.real = store
-        self.wire = FaultyStore(store, self.turns, FAULTS)
+        self.wire = SlowWire(store, self.turns, FAULTS)
         self.torn = TornStore(store, self.turns, FAULTS)
         self.calm = FaultyStore(store, self.turns, Faults())
         self.variant = variant
         self.audit = Audit()
         self.watcher = Watcher(self.calm, self.audit)
-        self.policies = [a_policy(timezone=self.random.choice(ZONES)) for _ in range(3)]
+        self.policies = [
+            a_policy(
+                timezone=self.random.choice(ZONES), agg_shard_count=self.random.choice((8, 24))
+            )
+            for _ in range(3)
+        ]
         self.instances = [self.instance() for _ in range(INSTANCES)]
+        self.older = OlderMetering(self.wire, self.service_clock(), self.random)
         self.crashes = 0
 
-    def service_clock(self) -> InterleavedClock:
-        return InterleavedClock(self.clock, self.turns, self.clock.advance_ms)
+    def service_clock(self) -> SkewedClock:
+        return SkewedClock(self.clock, self.turns, self.random.randint(-SKEW_MS, SKEW_MS))
 
     def instance(self) -> Metering:
         return self.variant.metering(self.wire, self.service_clock())
@@ -85,8 +118,15 @@ class World:
         ago_ms = random.choice((0, 30_000, 600_000, 2 * HOUR_MS, 23 * HOUR_MS))
         policy = random.choice(self.policies)
         label = random.choice(LABELS)
+        made_ms = now_ms - random.choice((0, 0, 0, 100, 90_000, 5 * HOUR_MS))
+        made_ms -= made_ms % random.choice((1, 1, 16, 256))  # some pages get crowded
+        request_id = (
+            str(uuid.UUID(int=random.getrandbits(128), version=4))
+            if random.random() < 0.3
+            else minted(made_ms, random)
+        )
         usage = Usage(
-            request_id=str(uuid.UUID(int=random.getrandbits(128))),
+            request_id=request_id,
             model_label=label,
             input_tokens=random.randrange(3_000),
             output_tokens=random.randrange(1_000),
@@ -107,6 +147,9 @@ class World:
             await self.send(record)
 
     async def send(self, record: Reported) -> None:
+        if record.usage.request_id[14] == "4" and self.random.random() < 0.3:
+            await self.send_to_older(record)
+            return
         number = self.random.randrange(INSTANCES)
         instance = self.instances[number]
         try:
@@ -119,6 +162,15 @@ class World:
             pass
         else:
             self.audit.answer(record, answer)
+
+    async def send_to_older(self, record: Reported) -> None:
+        """An instance of the version before counts it, in a shard."""
+        try:
+            await self.older.record(
+                record.policy, record.usage, record.happened_at_ms, record.cost_usd_picos
+            )
+        except _NO_ANSWER:
+            pass
 
     async def aggregate(self) -> None:
         """Run, die, run again."""
@@ -141,8 +193,11 @@ class World:
         for record in self.audit.unanswered:
             self.audit.answer(record, await survivor.record(record.policy, record.usage))
         await survivor.close()
-        await self.variant.aggregator(self.calm, self.clock).run_once()
-        await self.watcher.look(self.audit.expected())
+        for _ in range(2):
+            report = await self.variant.aggregator(self.calm, self.clock).run_once()
+            assert not report.failed, report.errors
+            await self.watcher.look(self.audit.expected())
+            self.clock.advance_ms(3 * TICK_MS)  # the second time, every tick is closed
 
 
 async def simulate(seed: int, variant: Variant) -> World:

@@ -5,7 +5,8 @@ date; `days` knows when an organisation's day begins.
 """
 
 from pricekeeper.metering.admission import GROUP_RECORDS, BatchPlaces
-from pricekeeper.metering.aggregator import AggregationReport, Aggregator
+from pricekeeper.metering.aggregation_report import AggregationReport
+from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.metering.receipt import Receipt

@@ -1,71 +1,52 @@
-"""The aggregator: sums the shards of every active account and writes the totals, forward only.
+"""The aggregator: folds what was posted into the totals, forward only.
 
-A run visits every account that may have changed since the last complete run began, which the
-checkpoint remembers. So it does not matter which process ran, how many do, or whether none did for
-a week: nothing is stranded, and nothing is visited for ever.
+A run reads the ticks above the checkpoint in which something was posted, the regions into which,
+and the records of these regions; what they add up to moves each total forward (`metering.fold`). So
+its cost follows what was posted, whatever else there is. It does not matter which process runs, how
+many do, or whether none did for a week.
 
-Shards are read consistently but one after another, so two runs at the same time can each see
-something the other does not. A total is written only if no number in it goes back
-(`total_put`); whoever fails at that reads the shards again. A read that begins after both have
-ended contains both, so this settles.
+A tick is closed one tick after its end: by then every record of it is written, or its day has been
+put down for repair. When everything of a tick is in the totals, the checkpoint moves past it.
 
-A lost reply to such a write needs no care: late or twice, it can take nothing back.
+A lost reply to a write needs no care: a total is put in place of the one that was read, and late
+or twice it is refused. An account that can't be read or written is reported and tried again by the
+next run; it keeps the others from nothing. An organisation of which a page can't be read is left aside.
 
-An account that can't be read is reported and left aside; the others go on, and the run is complete
-without it. If one of its shards can't be read, its total says so from then on. If its total can't
-be read, it is left as it is: readers sum the shards, and once somebody has removed the item, the
-next run writes another.
+What an earlier version has counted in shards is brought in by `metering.shards`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pricekeeper.clock import Clock
-from pricekeeper.errors import (
-    ConditionFailedError,
-    ContendedError,
-    OutcomeUnknownError,
-    StoreError,
-    UnreadableItemError,
-)
-from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
+from pricekeeper.metering.aggregation_report import AggregationReport, Tally
 from pricekeeper.metering.days import MS_PER_DAY, day_of
+from pricekeeper.metering.folding import Folder
 from pricekeeper.metering.items import (
     CHECKPOINT,
     RETENTION_DAYS,
-    accounts_from,
     awaited_from,
     awaited_update,
     checkpoint_from,
     checkpoint_put,
     checkpoint_update,
-    counter_places,
-    counters_from,
-    day_expires_at_epoch,
-    is_own_total,
-    lacks_shards,
-    markers_query,
-    report_excess,
-    shards_unreadable_update,
-    total_place,
-    total_put,
-    total_so_far,
+    closed_tick_from,
 )
+from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.shards import ShardSums
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
-from pricekeeper.storage import Item, Key, Store, Table
+from pricekeeper.storage import Store
 
 INTERVAL_MS: Final = 60_000
 JITTER_PCT: Final = 10
-ATTEMPTS_MAX: Final = 5
-CONCURRENCY: Final = 8
-READ_KEYS_MAX: Final = 100
+TICKS_AT_ONCE: Final = 64
+"""How many ticks are summed before the checkpoint moves."""
 
 _HOUR_MS: Final = 3_600_000
 _ZONE_WESTERNMOST_MS: Final = 12 * _HOUR_MS
@@ -74,28 +55,9 @@ _MARGIN_MS: Final = _HOUR_MS
 """For clocks that disagree, and for a record that was accepted but takes its time to commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class AggregationReport:
-    """What a run did. It was complete if nothing ``failed``."""
-
-    began_at_ms: int
-    days: int = 0
-    accounts: int = 0
-    """Scope, label and day: what has a total of its own."""
-    written: int = 0
-    failed: int = 0
-    unreadable: int = 0
-    """Accounts that can't be read. They concern nobody else: the run is complete without them."""
-    errors: tuple[str, ...] = ()
-    """The first few different ones."""
-    lag_ms: int | None = 0
-    """No change was older than that when it got into its total; 0 if there was none to find.
-
-    ``None`` if nobody knows, because there was no complete run before."""
-    since_last_ms: int | None = None
-    """From the beginning of the last complete run, by anybody, to that of this one."""
-    skipped: bool = False
-    """Another instance had run a moment ago."""
+def closable_tick(now_ms: int) -> int:
+    """The last tick that can be closed: it ended a tick ago."""
+    return tick_of(now_ms) - 2
 
 
 def days_open(since_ms: int, now_ms: int) -> Iterator[str]:
@@ -104,26 +66,6 @@ def days_open(since_ms: int, now_ms: int) -> Iterator[str]:
     last_ms = now_ms + AHEAD_MS_MAX + _ZONE_EASTERNMOST_MS + _MARGIN_MS
     for number in range(first_ms // MS_PER_DAY, last_ms // MS_PER_DAY + 1):
         yield day_of((datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=number)).date())
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What a run has done so far."""
-
-    accounts: int = 0
-    written: int = 0
-    failed: int = 0
-    unreadable: int = 0
-    errors: dict[str, None] = field(default_factory=dict)
-    written_at_ms: int = 0
-
-    def fail(self, accounts: int, error: StoreError) -> None:
-        if isinstance(error, UnreadableItemError):
-            self.unreadable += accounts
-        else:
-            self.failed += accounts
-        if len(self.errors) < ATTEMPTS_MAX:
-            self.errors[f"{type(error).__name__}: {error}"] = None
 
 
 class Aggregator:
@@ -141,6 +83,8 @@ class Aggregator:
         self._clock = clock
         self._retention_days = retention_days
         self._random = randomness or random.Random()  # noqa: S311  # spreads runs, no secret
+        self._folder = Folder(store, clock, retention_days)
+        self._shards = ShardSums(store, clock, retention_days)
 
     async def run_forever(
         self,
@@ -166,22 +110,25 @@ class Aggregator:
     async def run_once(self, *, unless_run_within_ms: int = 0) -> AggregationReport:
         """Bring every total up to date that may not be.
 
-        An account that can't be read or written is reported and tried again by the next run;
-        it keeps the others from nothing. Raises only if the accounts can't be found at all.
+        Raises only if what was posted can't be found at all.
         """
         began_ms = self._clock.now_ms()
-        last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
+        checkpoint = await self._store.get(*CHECKPOINT)
+        last_ms = checkpoint_from(checkpoint)
         since_last_ms = None if last_ms is None else began_ms - last_ms
         if since_last_ms is not None and 0 <= since_last_ms < unless_run_within_ms:
             return AggregationReport(began_ms, since_last_ms=since_last_ms, skipped=True)
         oldest_ms = began_ms - self._retention_days * MS_PER_DAY
         since_ms = max(oldest_ms, min(began_ms, oldest_ms if last_ms is None else last_ms))
-        tally = _Tally()
+        tally = Tally()
         days = list(days_open(since_ms, began_ms))
         for day in days:
-            await self._visit_day(day, tally)
+            await self._shards.visit_day(day, tally)
+        closed = closed_tick_from(checkpoint)
+        closed = await self._fold(began_ms, tick_of(oldest_ms) if closed is None else closed, tally)
+        await self._folder.repair(closable_tick(began_ms), tally)
         if not tally.failed:
-            await self._advance_checkpoint(began_ms, is_lost=last_ms is None)
+            await self._advance_checkpoint(began_ms, closed, is_lost=last_ms is None)
         lag_ms = None if last_ms is None else tally.written_at_ms - since_ms
         return AggregationReport(
             began_at_ms=began_ms,
@@ -210,109 +157,30 @@ class Aggregator:
             waiting = dict(known.item or {})
         return awaited_from(waiting)
 
-    async def _visit_day(self, day: str, tally: _Tally) -> None:
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(markers_query(day, after=after))
-            accounts = accounts_from(day, page.items)
-            tally.accounts += len(accounts)
-            chunks = list(_chunks(accounts))
-            for place in range(0, len(chunks), CONCURRENCY):
-                at_once = chunks[place : place + CONCURRENCY]
-                await asyncio.gather(*(self._visit(chunk, tally) for chunk in at_once))
-            after = page.after
-            if not after:
-                return
+    async def _fold(self, began_ms: int, closed: int, tally: Tally) -> int:
+        """Fold every tick above the one that is closed; returns the last that is closed then."""
+        closable = max(closed, closable_tick(began_ms))
+        ticks = await self._folder.ticks(closed + 1, tick_of(began_ms) + 1)
+        for some in _chunks(ticks):
+            await self._folder.fold(some, closable, tally)
+            if tally.failed:
+                return closed
+            closed = max(closed, min(some[-1], closable))
+        return closable
 
-    async def _visit(self, accounts: dict[Account, int], tally: _Tally) -> None:
-        """Bring some totals up to date, from one read of all their shards."""
-        as_of_ms = self._clock.now_ms()
-        try:
-            found = iter(await self._store.batch_get(_places(accounts)))
-        except StoreError as error:
-            tally.fail(len(accounts), error)
-            return
-        for account, count in accounts.items():
-            items = [next(found) for _ in range(count + 1)]
-            try:
-                if await self._bring_forward(account, count, items, as_of_ms):
-                    tally.written += 1
-                    tally.written_at_ms = self._clock.now_ms()
-            except StoreError as error:
-                tally.fail(1, error)
-
-    async def _bring_forward(
-        self, account: Account, count: int, items: list[Item | None], as_of_ms: int
-    ) -> bool:
-        """Write the total if the shards hold more; whether that was so.
-
-        ``items`` are the total and the shards as they were read.
-        """
-        expires = day_expires_at_epoch(account.day, self._retention_days)
-        for _ in range(ATTEMPTS_MAX):
-            stored, *shards = items
-            summed = await self._sum(account, stored, shards)
-            current = total_so_far(stored)
-            if stored is not None and not is_own_total(stored) and not summed.dominates(current):
-                report_excess(stored)
-            up_to_date = current.dominates(summed) and not lacks_shards(stored)
-            if up_to_date and (stored is None or is_own_total(stored)):
-                return False
-            total = Total.of(current.joined(summed), max(as_of_ms, current.as_of_ms))
-            try:
-                await self._store.put(total_put(account, total, expires))
-            except (ConditionFailedError, OutcomeUnknownError):
-                as_of_ms = self._clock.now_ms()
-                items = await self._store.batch_get(_places({account: count}))
-            else:
-                return True
-        raise ContendedError(f"the total of {account.scope_key} {account.label} kept changing")
-
-    async def _sum(
-        self, account: Account, stored: Item | None, shards: list[Item | None]
-    ) -> Counters:
-        """What the shards hold; if one can't be read, its total says so before that is raised."""
-        try:
-            return counters_from(shards)
-        except UnreadableItemError:
-            if not lacks_shards(stored):
-                expires = day_expires_at_epoch(account.day, self._retention_days)
-                update = shards_unreadable_update(account, self._clock.now_ms(), expires)
-                with contextlib.suppress(ConditionFailedError):  # another run has said it
-                    await self._store.update(update)
-            raise
-
-    async def _advance_checkpoint(self, began_ms: int, *, is_lost: bool) -> None:
+    async def _advance_checkpoint(self, began_ms: int, closed: int, *, is_lost: bool) -> None:
         """Remember the run. ``is_lost``: there was no checkpoint that could be read."""
         try:
-            await self._store.update(checkpoint_update(began_ms))
+            await self._store.update(checkpoint_update(began_ms, closed))
         except ConditionFailedError as refusal:
             # A later run is remembered, unless nobody can tell which.
             if is_lost and checkpoint_from(refusal.item) is None:
                 with contextlib.suppress(OutcomeUnknownError):
-                    await self._store.put(checkpoint_put(began_ms))
+                    await self._store.put(checkpoint_put(began_ms, closed))
         except OutcomeUnknownError:
             pass  # this run may not be remembered, and the next one does it over
 
 
-def _places(accounts: dict[Account, int]) -> list[tuple[Table, Key]]:
-    """For each account its total, then its shards."""
-    return [
-        place
-        for account, count in accounts.items()
-        for place in (total_place(account), *counter_places(account, count))
-    ]
-
-
-def _chunks(accounts: dict[Account, int]) -> Iterator[dict[Account, int]]:
-    """The accounts in groups that one request can read, or one account alone."""
-    chunk: dict[Account, int] = {}
-    keys = 0
-    for account, count in accounts.items():
-        if chunk and keys + count + 1 > READ_KEYS_MAX:
-            yield chunk
-            chunk, keys = {}, 0
-        chunk[account] = count
-        keys += count + 1
-    if chunk:
-        yield chunk
+def _chunks(ticks: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(ticks), TICKS_AT_ONCE):
+        yield ticks[start : start + TICKS_AT_ONCE]

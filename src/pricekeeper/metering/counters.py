@@ -50,6 +50,18 @@ class Counters(msgspec.Struct, frozen=True):
             self.errors + other.errors,
         )
 
+    def __sub__(self, other: Counters) -> Counters:
+        """What is left of a sum without one of its parts."""
+        return Counters(
+            self.cost_usd_picos - other.cost_usd_picos,
+            self.input_tokens - other.input_tokens,
+            self.output_tokens - other.output_tokens,
+            self.cache_read_tokens - other.cache_read_tokens,
+            self.cache_write_tokens - other.cache_write_tokens,
+            self.requests - other.requests,
+            self.errors - other.errors,
+        )
+
     def dominates(self, other: Counters) -> bool:
         """Whether no field is smaller than the other's."""
         return all(getattr(self, name) >= getattr(other, name) for name in COUNTER_NAMES)

@@ -1,11 +1,18 @@
 """Keys and items of metering, and the codec between them and values.
 
-- RequestDedup ``ORG#{org}#REQ#{request id}``: the receipt of a record that was counted
+- DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: what an account has spent, with what that is
+  made of (`metering.fold`) under ``shards_part``, ``closed``, ``parts`` and ``rev``
+- DailyTotal, the same and ``HOUR#...``, ``TAG#...``: the same by hour and tag (`metering.facets`)
+- UsageAggSharded ``AGGREGATOR`` / ``CHECKPOINT``: when the last complete aggregation began, and the
+  last tick that it closed
+- UsageAggSharded ``SPENT#{day}`` / ``{scope}#LABEL#{label}``: the account has a total of that day
+- UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: the account has totals
+
+What an earlier version, or another program by the schema document, has counted:
+
 - UsageAggSharded ``{scope}#LABEL#{label}#SH#{n}`` / ``DAY#{day}``: counters, one of n shards
 - UsageAggSharded ``ACTIVE#{day}`` / ``{scope}#LABEL#{label}#SH#{shard count}``: a marker, saying
-  that the account exists and over how many shards to sum it. Whoever counts has also marked.
-- UsageAggSharded ``AGGREGATOR`` / ``CHECKPOINT``: when the last complete aggregation began
-- DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: the sum of the shards
+  that the account exists and over how many shards to sum it
 
 Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended everywhere.
 
@@ -25,13 +32,15 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
+from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Counters, Total
 from pricekeeper.metering.days import date_of
+from pricekeeper.metering.fold import Fold
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import (
     ITEM_ABSENT,
-    Add,
     Condition,
     Item,
     Key,
@@ -43,7 +52,7 @@ from pricekeeper.storage import (
     Update,
     attr,
 )
-from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP, USAGE_AGG_SHARDED
+from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 
 RETENTION_DAYS: Final = 90
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
@@ -53,6 +62,15 @@ SHARDS_MAX: Final = 1_024
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
 """From a day's start in UTC: by then it has ended in every zone."""
+_REV: Final = "rev"
+_CLOSED: Final = "closed"
+_PARTS: Final = "parts"
+_SHARDS_PART: Final = "shards_part"
+_NO_PARTS: Final = msgspec.json.encode({})
+_Amounts = tuple[int, int, int, int, int, int, int]
+_decode_parts: Final = msgspec.json.Decoder(dict[str, _Amounts]).decode
+_decode_shards: Final = msgspec.json.Decoder(_Amounts).decode
+_CLOSED_TICK: Final = "closed_tick"
 _BEGAN: Final = "began_at_ms"
 _AWAITED: Final = "awaited_since_ms"
 _COST_MICROS: Final = "cost_usd_micros"
@@ -61,22 +79,8 @@ _AS_OF: Final = "as_of_ms"
 _SHARDS_UNREADABLE: Final = "shards_unreadable_since_ms"
 _IN_EVERY_TOTAL: Final = ("input_tokens", "output_tokens", "requests")
 """What the schema document has in each total. The other counters are ours, and may be absent."""
+_ACCOUNT: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})")
 _MARKER: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})#SH#([0-9]{1,9})")
-
-
-def receipt_pk(org_id: str, request_id: str) -> str:
-    """The partition key under which a request id is remembered."""
-    return f"ORG#{org_id}#REQ#{request_id}"
-
-
-def receipt_place(org_id: str, request_id: str) -> tuple[Table, Key]:
-    """Where the receipt of a request id is, if there is one."""
-    return REQUEST_DEDUP, Key(receipt_pk(org_id, request_id))
-
-
-def receipt_put(item: Item) -> Put:
-    """Write a receipt where there is none."""
-    return Put(REQUEST_DEDUP, item, ITEM_ABSENT)
 
 
 def counter_key(account: Account, shard: int) -> Key:
@@ -85,25 +89,9 @@ def counter_key(account: Account, shard: int) -> Key:
     return Key(f"{scope_key}#LABEL#{label}#SH#{shard}", f"DAY#{day}")
 
 
-def counter_places(account: Account, shard_count: int) -> list[tuple[Table, Key]]:
+def counter_keys(account: Account, shard_count: int) -> list[tuple[Table, Key]]:
     """Where all shards of the account are."""
     return [(USAGE_AGG_SHARDED, counter_key(account, shard)) for shard in range(shard_count)]
-
-
-def counter_update(
-    account: Account, shard: int, counters: Counters, now_epoch: int, expires_at_epoch: int
-) -> Update:
-    """Add to one shard."""
-    amounts = ((name, getattr(counters, name)) for name in COUNTER_NAMES)
-    return Update(
-        USAGE_AGG_SHARDED,
-        counter_key(account, shard),
-        (
-            *(Add(name, amount) for name, amount in amounts if amount),
-            Set("updated_at_epoch", now_epoch),
-            Set("expires_at_epoch", expires_at_epoch),
-        ),
-    )
 
 
 def counters_from(items: Iterable[Mapping[str, Any] | None]) -> Counters:
@@ -120,26 +108,6 @@ def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
     counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
     counts[_COST_PICOS] += typed.whole(_COST_MICROS, 0, least=0) * PICOS_PER_MICRO
     return counts
-
-
-def marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
-    """Say that the account exists. Everybody says the same, so it may be said any number of times.
-
-    The shard count is part of the key: should an organisation be created anew with another
-    one, both markers stand, and the larger count covers the shards of either.
-    """
-    scope_key, label, day = account
-    return Put(
-        USAGE_AGG_SHARDED,
-        {
-            "PK": f"ACTIVE#{day}",
-            "SK": f"{scope_key}#LABEL#{label}#SH#{shard_count}",
-            "scope_key": scope_key,
-            "label": label,
-            "shard_count": shard_count,
-            "expires_at_epoch": expires_at_epoch,
-        },
-    )
 
 
 def markers_query(day: str, prefix: str = "", after: str = "") -> Query:
@@ -165,38 +133,137 @@ def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
     return accounts
 
 
-def total_place(account: Account) -> tuple[Table, Key]:
+def spent_put(account: Account, expires_at_epoch: int) -> Put:
+    """Say that the account has a total of its day; to be said any number of times."""
+    scope_key, label, day = account
+    return _index_put(f"SPENT#{day}", f"{scope_key}#LABEL#{label}", expires_at_epoch)
+
+
+def account_put(org_id: str, partition: str, expires_at_epoch: int) -> Put:
+    """Say that the organisation has totals in that partition."""
+    return _index_put(f"ACCOUNTS#{org_id}", partition, expires_at_epoch)
+
+
+def _index_put(pk: str, sk: str, expires_at_epoch: int) -> Put:
+    item: Item = {"PK": pk, "SK": sk, "expires_at_epoch": expires_at_epoch}
+    return Put(USAGE_AGG_SHARDED, item)
+
+
+def spent_query(day: str, prefix: str = "", after: str = "") -> Query:
+    """The accounts that have a total of that day, or those whose scope starts with the prefix."""
+    return Query(USAGE_AGG_SHARDED, f"SPENT#{day}", prefix=prefix, after=after)
+
+
+def account_from(day: str, item: Item) -> Account | None:
+    """The account that an item of `spent_query` names; what names none is reported."""
+    named = _ACCOUNT.fullmatch(str(item["SK"]))
+    if named is None:
+        _report(USAGE_AGG_SHARDED, item, "its sort key names no account")
+        return None
+    return Account(named[1], named[2], day)
+
+
+def partitions_query(org_id: str, prefix: str = "", after: str = "") -> Query:
+    """The partitions in which the organisation has totals."""
+    return Query(USAGE_AGG_SHARDED, f"ACCOUNTS#{org_id}", prefix=prefix, after=after)
+
+
+def total_key(account: Account) -> tuple[Table, Key]:
     """Where the account's total is."""
     scope_key, label, day = account
     return DAILY_TOTAL, Key(f"{scope_key}#LABEL#{label}", f"DAY#{day}")
 
 
-def total_put(account: Account, total: Total, expires_at_epoch: int) -> Put:
-    """Write the total, unless that would take anything back.
-
-    Shards are read one after another, so two sums need not contain each other even if one
-    was begun later. Hence every number is compared, not the times alone.
-    """
-    _, key = total_place(account)
-    grows: dict[str, int] = {
-        **{name: getattr(total, name) for name in COUNTER_NAMES},
-        _AS_OF: total.as_of_ms,
-    }
-    forward: Condition = _at_most(_AS_OF, total.as_of_ms)
-    for name in COUNTER_NAMES:
-        forward &= _at_most(name, grows[name])
-    # Of another program's total there is only the cost that ours show.
-    picos_say = attr(_COST_PICOS).exists()
-    forward &= picos_say | _at_most(_COST_MICROS, total.cost_usd_micros)
-    item: Item = {
+def _total_item(key: Key, total: Total, expires_at_epoch: int) -> Item:
+    return {
         "PK": key.pk,
         "SK": key.sk,
-        **grows,
+        **{name: getattr(total, name) for name in COUNTER_NAMES},
+        _AS_OF: total.as_of_ms,
         _COST_MICROS: total.cost_usd_micros,
         "updated_at_epoch": total.as_of_ms // 1000,
         "expires_at_epoch": expires_at_epoch,
     }
-    return Put(DAILY_TOTAL, item, ITEM_ABSENT | forward)
+
+
+def _goes_forward(total: Total) -> Condition:
+    """Every number is compared, not the times alone: two sums need not contain each other."""
+    forward: Condition = _at_most(_AS_OF, total.as_of_ms)
+    for name in COUNTER_NAMES:
+        forward &= _at_most(name, getattr(total, name))
+    # Of another program's total there is only the cost that ours show.
+    picos_say = attr(_COST_PICOS).exists()
+    return forward & (picos_say | _at_most(_COST_MICROS, total.cost_usd_micros))
+
+
+def total_put(account: Account, total: Total, expires_at_epoch: int) -> Put:
+    """Write a total that is the sum of shards alone, unless that would take anything back."""
+    _, key = total_key(account)
+    item = _total_item(key, total, expires_at_epoch)
+    alone = attr(_REV).absent()
+    return Put(DAILY_TOTAL, item, ITEM_ABSENT | (_goes_forward(total) & alone))
+
+
+def fold_put(
+    key: Key,
+    fold: Fold,
+    stored: Item | None,
+    as_of_ms: int,
+    expires_at_epoch: int,
+    *,
+    with_shards: bool = False,
+) -> Put:
+    """Write a total and what it is made of, in place of what was read.
+
+    ``with_shards``: its shards have all been read just now.
+    """
+    total = Total.of(fold.total, as_of_ms)
+    item = _total_item(key, total, expires_at_epoch)
+    item[_REV] = fold.rev
+    item[_CLOSED] = fold.closed
+    if fold.parts:
+        item[_PARTS] = msgspec.json.encode(
+            {str(tick): msgspec.structs.astuple(part) for tick, part in fold.parts.items()}
+        )
+    if fold.shards != NOTHING:
+        item[_SHARDS_PART] = msgspec.json.encode(msgspec.structs.astuple(fold.shards))
+    if stored is None:
+        return Put(DAILY_TOTAL, item, ITEM_ABSENT)
+    if _SHARDS_UNREADABLE in stored and not with_shards:
+        item[_SHARDS_UNREADABLE] = stored[_SHARDS_UNREADABLE]
+    if _REV in stored:
+        return Put(DAILY_TOTAL, item, attr(_REV).eq(stored[_REV]))
+    return Put(DAILY_TOTAL, item, attr(_REV).absent() & _goes_forward(total))
+
+
+def has_fold(item: Mapping[str, Any] | None) -> bool:
+    """Whether the total says what it is made of."""
+    return item is not None and _REV in item
+
+
+def fold_from(item: Mapping[str, Any] | None) -> Fold:
+    """The total and what it is made of; one that does not say is all shards.
+
+    Raises `UnreadableItemError` if it can't be read.
+    """
+    if item is None:
+        return Fold()
+    total = total_so_far(item).counters
+    if _REV not in item:
+        return Fold(total, shards=total)
+    typed = TypedItem(DAILY_TOTAL, item)
+    try:
+        parts = _decode_parts(item.get(_PARTS, _NO_PARTS))
+        shards = _decode_shards(item[_SHARDS_PART]) if _SHARDS_PART in item else ()
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise typed.unreadable(f"what it is made of can't be read: {error}") from error
+    return Fold(
+        total,
+        Counters(*shards),
+        typed.whole(_CLOSED),
+        {int(tick): Counters(*part) for tick, part in parts.items()},
+        typed.whole(_REV, least=0),
+    )
 
 
 def total_from(item: Mapping[str, Any] | None) -> Total:
@@ -246,7 +313,7 @@ def shards_unreadable_update(account: Account, now_ms: int, expires_at_epoch: in
 
     The next total that has all of them replaces the item, and so takes this away.
     """
-    _, key = total_place(account)
+    _, key = total_key(account)
     return Update(
         DAILY_TOTAL,
         key,
@@ -268,18 +335,33 @@ def _at_most(name: str, most: int) -> Condition:
     return attr(name).absent() | attr(name).le(most)
 
 
-def checkpoint_update(began_ms: int) -> Update:
+def checkpoint_update(began_ms: int, closed_tick: int) -> Update:
     """Say that everything acknowledged before then is in the totals; never an earlier moment."""
     table, key = CHECKPOINT
     return Update(
-        table, key, (Set(_BEGAN, began_ms),), attr(_BEGAN).absent() | attr(_BEGAN).lt(began_ms)
+        table,
+        key,
+        (Set(_BEGAN, began_ms), Set(_CLOSED_TICK, closed_tick)),
+        attr(_BEGAN).absent() | attr(_BEGAN).lt(began_ms),
     )
 
 
-def checkpoint_put(began_ms: int) -> Put:
+def checkpoint_put(began_ms: int, closed_tick: int) -> Put:
     """The same in place of a checkpoint that nobody can read."""
     table, key = CHECKPOINT
-    return Put(table, {"PK": key.pk, "SK": key.sk, _BEGAN: began_ms})
+    item: Item = {"PK": key.pk, "SK": key.sk, _BEGAN: began_ms, _CLOSED_TICK: closed_tick}
+    return Put(table, item)
+
+
+def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:
+    """The last tick that was closed for everybody; ``None`` if nobody can tell."""
+    if item is None:
+        return None
+    try:
+        tick: int | None = TypedItem(USAGE_AGG_SHARDED, item).whole(_CLOSED_TICK, None)
+    except UnreadableItemError:
+        return None
+    return tick
 
 
 def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:

@@ -12,10 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.metering.items import receipt_pk
 from pricekeeper.metering.usage import RECEIPT_LIFE_SECS
-from pricekeeper.pricing import Charge, Component, TokenUsage
-from pricekeeper.storage import Item, TypedItem
+from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Table, TypedItem
 from pricekeeper.storage.tables import REQUEST_DEDUP
 
 SOURCE_LENGTH_MAX: Final = 100
@@ -23,7 +21,7 @@ SOURCE_LENGTH_MAX: Final = 100
 unit. Tags add what they weigh, 8 KiB at most."""
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was charged, where it was counted, and by which commit."""
 
     fingerprint: bytes
@@ -49,53 +47,22 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
 
 
-_TOKENS: Final = tuple(component.tokens_field for component in Component)
+def receipt_pk(org_id: str, request_id: str) -> str:
+    """The partition key under which a request id is remembered."""
+    return f"ORG#{org_id}#REQ#{request_id}"
 
 
-def unsigned_receipt(
-    org_id: str,
-    request_id: str,
-    fingerprint: bytes,
-    scope_key: str,
-    model_label: str,
-    org_day: str,
-    tokens: TokenUsage,
-    charge: Charge,
-    pricing_source: str,
-    accepted_at_ms: int,
-    calling_region: str | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> Item:
-    """The item of a receipt, before a commit has put its id and shard on it (`signed`)."""
-    item: Item = {
-        "PK": receipt_pk(org_id, request_id),
-        "fingerprint": fingerprint,
-        "scope_key": scope_key,
-        "model_label": model_label,
-        "org_day": org_day,
-        "cost_usd_picos": charge.cost_usd_picos,
-        "pricing_version": charge.pricing_version,
-        "pricing_source": pricing_source[:SOURCE_LENGTH_MAX],
-        "service_tier": charge.variant.value if charge.variant else tokens.service_tier,
-        "accepted_at_ms": accepted_at_ms,
-        "expires_at_epoch": accepted_at_ms // 1000 + RECEIPT_LIFE_SECS,
-    }
-    for name in _TOKENS:
-        count = getattr(tokens, name)
-        if count:
-            item[name] = count
-    if charge.price_estimated:
-        item["price_estimated"] = True
-    if calling_region is not None:
-        item["calling_region"] = calling_region
-    if tags:
-        item["tags"] = dict(tags)
-    return item
+def receipt_key(org_id: str, request_id: str) -> tuple[Table, Key]:
+    """Where the receipt of a request id is, if there is one."""
+    return REQUEST_DEDUP, Key(receipt_pk(org_id, request_id))
 
 
-def signed(unsigned: Item, commit_id: str, shard_id: int) -> Item:
-    """The item as that commit writes it."""
-    return {**unsigned, "commit_id": commit_id, "shard_id": shard_id}
+def receipt_put(org_id: str, request_id: str, receipt: Receipt) -> Put:
+    """Write a receipt where there is none."""
+    item: Item = msgspec.to_builtins(receipt, builtin_types=(bytes,))
+    item["PK"] = receipt_pk(org_id, request_id)
+    item["expires_at_epoch"] = receipt.accepted_at_ms // 1000 + RECEIPT_LIFE_SECS
+    return Put(REQUEST_DEDUP, item, ITEM_ABSENT)
 
 
 def receipt_from(item: Mapping[str, Any]) -> Receipt:

@@ -1,11 +1,11 @@
 """Metering: usage is counted exactly once, on the day it happened, at what it cost.
 
-`record` checks a record, prices it, and hands it to the committer, which writes its receipt and
-its counters in one transaction with whatever else is waiting. In steady state that is a share
-of one write, and no read.
+`record` checks a record, prices it, and hands it to the committer, which writes it into the journal
+with whatever else waits for the same page. In steady state that is one plain write or a share of
+one, and no read.
 
-What would be refused is looked up first: a record that was counted is answered out of its receipt
-for as long as that lives, also when it has become too old to be new, or when the deployment file
+What would be refused is looked up first: a record that was counted is answered as a duplicate as
+long as it is remembered, also when it has become too old to be new, or when the deployment file
 no longer knows its label. That is one read, for refused records alone.
 
 If a reply is lost for good, the caller gets `OutcomeUnknownError` and may send the same record
@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import (
     InvalidValueError,
     PriceKeeperError,
@@ -34,21 +35,37 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
-from pricekeeper.metering.combining import Counted, Settled, Submission
 from pricekeeper.metering.committer import PENDING_MAX, Committer
-from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.days import date_of, org_day
 from pricekeeper.metering.estimates import EstimateWarnings
-from pricekeeper.metering.items import RETENTION_DAYS, receipt_place
+from pricekeeper.metering.items import RETENTION_DAYS
+from pricekeeper.metering.journal import (
+    Address,
+    StoredTerms,
+    Terms,
+    address_of,
+    flags_of,
+    lanes_of,
+    store_form,
+)
+from pricekeeper.metering.posting import Poster
 from pricekeeper.metering.quota_uses import QuotaUses
-from pricekeeper.metering.receipt import Receipt, receipt_from, unsigned_receipt
+from pricekeeper.metering.receipt import (
+    SOURCE_LENGTH_MAX,
+    Receipt,
+    receipt_from,
+    receipt_key,
+)
 from pricekeeper.metering.running import RunningTotals
 from pricekeeper.metering.shared_sums import SharedSums
+from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.metering.totals import OrgTotals, TotalsReader
 from pricekeeper.metering.usage import (
     BATCH_MAX,
     Usage,
     UsageStatus,
+    check_minted,
     checked,
     fingerprint,
     happened_at_ms,
@@ -61,6 +78,8 @@ from pricekeeper.values import ModelLabel, OrgId
 REFRESH_MS: Final = 30_000
 """How old the total under an answer may get before a newer one is read, beside the answer."""
 
+TERMS_MAX: Final = 10_000
+"""Terms that are remembered as the journal has them; terms with tags are not."""
 TOTAL_WAIT_MS: Final = 1_000
 """How long the answer to a record that counts waits for a total at each of two attempts."""
 
@@ -117,7 +136,13 @@ class Metering:
         *,
         retention_days: int = RETENTION_DAYS,
         randomness: random.Random | None = None,
+        linger_ms: int = 0,
+        journal_from_ms: int = 0,
     ) -> None:
+        """Ids that were made before ``journal_from_ms`` need a receipt.
+
+        Instances of an earlier version may have counted them.
+        """
         self._store = store
         self._clock = clock
         self._prices = prices
@@ -126,14 +151,17 @@ class Metering:
         self._running = RunningTotals()
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
-        self._committer = Committer(
+        self._journal_from_ms = journal_from_ms
+        self._poster = Poster(
             store,
             clock,
             randomness or random.Random(),  # noqa: S311  # spreads writes, no secret
-            self._counted,
-            self._admission.give_back,
             retention_days=retention_days,
         )
+        self._committer = Committer(
+            self._poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
+        )
+        self._terms: BoundedCache[Terms, StoredTerms] = BoundedCache(TERMS_MAX)
         self.meter = self._committer.meter
         self._estimates = EstimateWarnings(clock)
         self._stale: set[Account] = set()
@@ -207,7 +235,7 @@ class Metering:
     ) -> dict[ModelLabel, Total]:
         """What a scope has spent on each label: one read, of the totals as last aggregated.
 
-        ``live`` sums the shards now instead, with a query to learn how many there are.
+        ``live`` adds what was posted since.
         """
         return await self._reader.scope(scope_key, labels, day, live=live)
 
@@ -225,9 +253,9 @@ class Metering:
     async def sums_instead(
         self, unreadable: Mapping[Account, UnreadableItemError]
     ) -> Mapping[Account, Total]:
-        """The sums of the shards, now, of accounts whose totals can't be read.
+        """What accounts whose totals can't be read are made of, now.
 
-        Raises `UnreadableItemError` if one of them can't be summed either.
+        Raises `UnreadableItemError` if one of them can't be made anew either.
         """
         return (await self._reader.sums_instead(unreadable)).require_all()
 
@@ -258,7 +286,11 @@ class Metering:
 
     async def _price(self, policy: Policy, usage: Usage) -> Submission:
         now_ms = self._clock.now_ms()
-        day = org_day(policy.timezone, happened_at_ms(usage, now_ms))
+        address = self._address(usage.request_id)
+        if address is not None:
+            check_minted(address.minted_ms, now_ms)
+        at_ms = happened_at_ms(usage, now_ms)
+        day = org_day(policy.timezone, at_ms)
         tokens = usage.tokens
         model = self._prices.catalogue.model(usage.model_label)
         if usage.bedrock_model_id is not None:
@@ -268,34 +300,53 @@ class Metering:
         charged = charge(model, prices, tokens)
         if charged.price_estimated:
             self._estimates.warn(policy, usage)
-        account = Account(scope_key(policy), usage.model_label, day)
-        counters = Counters(
-            charged.cost_usd_picos,
-            tokens.input_tokens,
-            tokens.output_tokens,
-            tokens.cache_read_tokens,
-            tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
-            requests=1,
-            errors=int(usage.status is UsageStatus.ERROR),
+        tier = charged.variant.value if charged.variant else tokens.service_tier
+        terms = Terms(
+            policy.scope_key,
+            policy.client.app_id,
+            usage.model_label,
+            day,
+            tier or "",
+            charged.pricing_version,
+            prices.source[:SOURCE_LENGTH_MAX],
+            usage.calling_region,
+            tuple(sorted(usage.tags.items())),
         )
-        receipt = unsigned_receipt(
+        return Submission(
             policy.org_id,
             usage.request_id,
+            address,
+            lanes_of(policy.agg_shard_count),
             fingerprint(policy.client_id, usage),
-            *account,
+            terms,
+            self._stored_form(terms),
+            at_ms,
+            flags_of(
+                is_error=usage.status is UsageStatus.ERROR, is_estimated=charged.price_estimated
+            ),
+            charged.cost_usd_picos,
             tokens,
-            charged,
-            prices.source,
-            now_ms,
-            usage.calling_region,
-            usage.tags,
         )
-        counted = Counted(account, policy.agg_shard_count)
-        return Submission(policy.org_id, usage.request_id, counted, counters, receipt)
+
+    def _address(self, request_id: str) -> Address | None:
+        """Where the record of that id is, if the id alone says so."""
+        address = address_of(request_id)
+        if address is None or address.minted_ms < self._journal_from_ms:
+            return None
+        return address
+
+    def _stored_form(self, terms: Terms) -> StoredTerms:
+        if terms.tags:
+            return store_form(terms)
+        stored = self._terms.get(terms)
+        if stored is None:
+            stored = store_form(terms)
+            self._terms.put(terms, stored)
+        return stored
 
     def _submit(
         self, submission: Submission, places: BatchPlaces | None = None
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[Posted]:
         """What will become of the record, which has one of these places or one of its own."""
         try:
             future = self._committer.submit(submission)
@@ -307,23 +358,23 @@ class Metering:
         else:
             if places is not None:
                 places.use()
-            self._want_total(submission.counted.account)
+            self._want_total(submission.account)
         return future
 
     async def _answer(
-        self, submission: Submission, done: asyncio.Future[Settled]
+        self, submission: Submission, done: asyncio.Future[Posted]
     ) -> Recorded | Refused:
         try:
             return await self._recorded(submission, done.result())
         except PriceKeeperError as error:
             return Refused(submission.request_id, error)
 
-    async def _recorded(self, submission: Submission, settled: Settled) -> Recorded:
-        receipt = receipt_from(settled.receipt)
-        if receipt.fingerprint != submission.receipt["fingerprint"]:
+    async def _recorded(self, submission: Submission, posted: Posted) -> Recorded:
+        receipt = posted.receipt
+        if receipt.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(submission.request_id)
-        outcome = Outcome.ACCEPTED if settled.accepted else Outcome.DUPLICATE
-        if settled.accepted and receipt.price_estimated:
+        outcome = Outcome.ACCEPTED if posted.accepted else Outcome.DUPLICATE
+        if posted.accepted and receipt.price_estimated:
             self.meter.estimated[receipt.model_label] += 1
         return await self._answered_from(receipt, submission.request_id, outcome)
 
@@ -334,43 +385,37 @@ class Metering:
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
     ) -> list[Recorded | Refused]:
-        """Answer what is refused as new: out of its receipt, if it has been counted before.
+        """Answer what is refused as new: as a duplicate, if it has been counted before.
 
-        If the receipts can't be read, nobody knows whether it was, and the store's error is told.
+        If that can't be read, nobody knows whether it was, and the store's error is told.
         """
-        answers: list[Recorded | Refused] = [
-            Refused(usage.request_id, error) for usage, error in refused
-        ]
-        bodies = {place: _body(policy, *one) for place, one in enumerate(refused)}
-        wanted = {place: body for place, body in bodies.items() if body is not None}
-        keys = {
-            body.request_id: receipt_place(policy.org_id, body.request_id)
-            for body in wanted.values()
-        }
+        return list(await asyncio.gather(*(self._look_one_up(policy, *one) for one in refused)))
+
+    async def _look_one_up(
+        self, policy: Policy, usage: Usage, error: PriceKeeperError
+    ) -> Recorded | Refused:
+        body = _body(policy, usage, error)
+        if body is None:
+            return Refused(usage.request_id, error)
         try:
-            found = await self._store.batch_get(list(keys.values())) if keys else []
-        except StoreError as error:
-            for place, body in wanted.items():
-                answers[place] = Refused(body.request_id, error)
-            return answers
-        items = dict(zip(keys, found, strict=True))
-        for place, body in wanted.items():
-            item = items[body.request_id]
-            if item is None:
-                continue
-            try:
-                receipt = receipt_from(item)
-            except UnreadableItemError as error:  # whether it was counted, nobody can tell
-                answers[place] = Refused(body.request_id, error)
-                continue
-            self.meter.duplicates += 1
-            if receipt.fingerprint == body.fingerprint:
-                answers[place] = await self._answered_from(
-                    receipt, body.request_id, Outcome.DUPLICATE
-                )
-            else:
-                answers[place] = Refused(body.request_id, RequestIdReusedError(body.request_id))
-        return answers
+            receipt = await self._find_receipt(policy, body.request_id)
+        except StoreError as failure:
+            return Refused(body.request_id, failure)
+        if receipt is None:
+            return Refused(usage.request_id, error)
+        self.meter.duplicates += 1
+        if receipt.fingerprint == body.fingerprint:
+            return await self._answered_from(receipt, body.request_id, Outcome.DUPLICATE)
+        return Refused(body.request_id, RequestIdReusedError(body.request_id))
+
+    async def _find_receipt(self, policy: Policy, request_id: str) -> Receipt | None:
+        """The receipt of a record that was counted."""
+        address = self._address(request_id)
+        if address is not None:
+            lanes = lanes_of(policy.agg_shard_count)
+            return await self._poster.find(policy.org_id, lanes, address)
+        item = await self._store.get(*receipt_key(policy.org_id, request_id))
+        return None if item is None else receipt_from(item)
 
     def _note_quota_use(self, policy: Policy, answer: Recorded | Refused) -> None:
         """Let the metrics know how much of its quota a record has brought its scope to."""
@@ -385,9 +430,10 @@ class Metering:
                 answer.daily_total.cost_usd_micros,
             )
 
-    def _counted(self, counted: Counted, counters: Counters) -> None:
-        self._shared_sums.note_counted(counted.account.scope_key)
-        self._running.count(counted.account, counters, self._clock.now_ms())
+    def _note_counted(self, submission: Submission) -> None:
+        account = submission.account
+        self._shared_sums.note_counted(account.scope_key)
+        self._running.count(account, submission.counters, self._clock.now_ms())
 
     async def _total(self, account: Account) -> Total | None:
         """What is known of the account; waits for a read only if that is nothing."""

@@ -1,6 +1,6 @@
-"""Sums of the shards that callers share, so that asking often costs what asking once does.
+"""Live sums that callers share, so that asking often costs what asking once does.
 
-To sum a scope reads every shard of every label that it has used today. Callers who ask while a
+To sum a scope reads what its organisation has posted in the last minutes. Callers who ask while a
 sum is being made get its result, and it is used again for `REUSE_MS` from the moment it began.
 
 But a caller never gets a sum that lacks what this process counted before it asked: an app that
@@ -24,13 +24,16 @@ from pricekeeper.metering.totals import TotalsReader
 from pricekeeper.values import ModelLabel
 
 REUSE_MS: Final = 1_000
+RECORDS_PER_MS: Final = 5
+"""A sum that read many records is used again for a while even though this process has counted more
+since: so sums read at most so many records a millisecond, however busy a scope is."""
 SCOPES_MAX: Final = 10_000
 
 
 class _Sum:
     """One sum of a scope, made or being made."""
 
-    __slots__ = ("began_at_ms", "day", "number", "outdated", "task")
+    __slots__ = ("began_at_ms", "day", "number", "outdated", "records", "task")
 
     def __init__(
         self, number: int, day: str, began_at_ms: int, task: asyncio.Task[dict[ModelLabel, Total]]
@@ -40,6 +43,8 @@ class _Sum:
         self.began_at_ms = began_at_ms
         """On the monotonic clock."""
         self.task = task
+        self.records = 0
+        """How many records it read, and others at the same time with it."""
         self.outdated = False
         """Whether this process has counted something for the scope since it began."""
 
@@ -74,7 +79,9 @@ class SharedSums:
 
     def _is_fresh(self, known: _Sum) -> bool:
         age_ms = self._clock.monotonic_ms() - known.began_at_ms
-        return not known.outdated and (not known.task.done() or age_ms < REUSE_MS)
+        if known.outdated:
+            return known.task.done() and age_ms < known.records // RECORDS_PER_MS - REUSE_MS
+        return not known.task.done() or age_ms < REUSE_MS
 
     def _begin(self, scope_key: str, day: str) -> _Sum:
         # A task of its own, so that the caller who happened to be first can be cancelled
@@ -82,6 +89,7 @@ class SharedSums:
         self._begun += 1
         task = asyncio.create_task(self._reader.active(scope_key, day), name="pricekeeper-sum")
         made = _Sum(self._begun, day, self._clock.monotonic_ms(), task)
+        made.records = -self._reader.records_read
         self._sums.put(scope_key, made)
         task.add_done_callback(lambda done: self._ended(scope_key, made, done))
         return made
@@ -90,6 +98,7 @@ class SharedSums:
         self, scope_key: str, made: _Sum, task: asyncio.Task[dict[ModelLabel, Total]]
     ) -> None:
         """Forget a sum that failed. Everybody who waited may be gone: asyncio wants it seen."""
+        made.records += self._reader.records_read
         failed = task.cancelled() or task.exception() is not None
         if failed and self._sums.peek(scope_key) is made:
             self._sums.pop(scope_key)

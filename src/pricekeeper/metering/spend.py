@@ -11,7 +11,7 @@ spent is kept as one sum, under `REST`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -21,9 +21,15 @@ from pricekeeper.clock import Clock
 from pricekeeper.metering.aggregator import days_open
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.days import date_of, day_of, org_day
-from pricekeeper.metering.items import markers_query, total_place
+from pricekeeper.metering.items import (
+    account_from,
+    accounts_from,
+    markers_query,
+    spent_query,
+    total_key,
+)
 from pricekeeper.pricing import PICOS_PER_MICRO
-from pricekeeper.storage import Item, Store
+from pricekeeper.storage import Store
 
 SPENDERS_MAX: Final = 20_000
 READ_KEYS_MAX: Final = 100
@@ -91,21 +97,28 @@ class MonthSpend:
 
     async def _read_day(self, day: str) -> Sums:
         sums: Sums = {}
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(markers_query(day, after=after))
-            # Two markers may name one account, if its shard count has changed.
-            spenders = list(dict.fromkeys(filter(None, map(_spender_of, page.items))))
-            for place in range(0, len(spenders), READ_KEYS_MAX):
-                await self._read_totals(day, spenders[place : place + READ_KEYS_MAX], sums)
-                await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
-            after = page.after
-            if not after:
-                return sums
+        for sharded in (False, True):
+            after = ""
+            while True:  # ends with the partition: every page begins behind the one before
+                query = (markers_query if sharded else spent_query)(day, after=after)
+                page = await self._store.query(query)
+                accounts: Iterable[Account | None]
+                if sharded:
+                    accounts = accounts_from(day, page.items)
+                else:
+                    accounts = (account_from(day, item) for item in page.items)
+                spenders = [Spender(*one[:2]) for one in accounts if one is not None]
+                for start in range(0, len(spenders), READ_KEYS_MAX):
+                    await self._read_totals(day, spenders[start : start + READ_KEYS_MAX], sums)
+                    await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
+                after = page.after
+                if not after:
+                    break
+        return sums
 
     async def _read_totals(self, day: str, spenders: list[Spender], sums: Sums) -> None:
-        places = [total_place(Account(*spender, day)) for spender in spenders]
-        for spender, item in zip(spenders, await self._store.batch_get(places), strict=True):
+        keys = [total_key(Account(*spender, day)) for spender in spenders]
+        for spender, item in zip(spenders, await self._store.batch_get(keys), strict=True):
             picos = _cost_picos(item)
             if picos is None:
                 _log.warning("total_unreadable", scope=spender.scope_key, label=spender.label)
@@ -118,15 +131,8 @@ class MonthSpend:
     def _add(self, sums: Sums, more: Sums) -> None:
         for spender, picos in more.items():
             known = spender in sums or len(sums) < self._spenders_max
-            place = spender if known else REST
-            sums[place] = sums.get(place, 0) + picos
-
-
-def _spender_of(marker: Item) -> Spender | None:
-    scope_key, label = marker.get("scope_key"), marker.get("label")
-    if isinstance(scope_key, str) and isinstance(label, str):
-        return Spender(scope_key, label)
-    return None
+            under = spender if known else REST
+            sums[under] = sums.get(under, 0) + picos
 
 
 def _cost_picos(item: Mapping[str, Any] | None) -> int | None:

@@ -1,11 +1,14 @@
-"""Reading totals: the aggregated ones in one read, or the shards themselves.
+"""Reading totals: the aggregated ones in one read, or with what was posted since.
 
 A total is complete up to the moment it was summed or, if that is later, up to the last complete
 aggregation, since one that found nothing new writes nothing. Should the clock of whoever summed
 be ahead of ours, it is complete up to now at the most.
 
-A total that can't be read is only a copy: the sum of the shards takes its place. Where that can't
-be read either, or nobody knows how many shards there are, there is no answer for that account, and
+A live sum is a total with everything that was posted since in it: the same that the next fold
+would write. It reads the ticks that are not closed, of one organisation.
+
+A total that can't be read is only a copy: what it is made of takes its place. Where that can't be
+read either, or there is nothing of it, there is no answer for that account, and
 `UnreadableItemError` is raised to whoever asked for it. It is never an answer of nothing.
 """
 
@@ -17,20 +20,29 @@ from dataclasses import dataclass
 from pricekeeper.clock import Clock
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
+from pricekeeper.metering.fold import add_up
+from pricekeeper.metering.folding import sum_shards, ticks_of_day
 from pricekeeper.metering.items import (
     CHECKPOINT,
+    account_from,
     accounts_from,
     checkpoint_from,
-    counter_places,
+    closed_tick_from,
+    counter_keys,
     counters_from,
+    fold_from,
     markers_query,
+    spent_query,
     total_from,
-    total_place,
+    total_key,
 )
+from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 _APP = "#APP#"
+Found = dict[Account, dict[int, Counters]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,7 @@ class Readings:
 
 def total_keys(accounts: Iterable[Account]) -> list[tuple[Table, Key]]:
     """Where the totals of these accounts are."""
-    return [total_place(account) for account in accounts]
+    return [total_key(account) for account in accounts]
 
 
 def totals_from(accounts: Iterable[Account], found: Iterable[Item | None]) -> Readings:
@@ -78,13 +90,16 @@ class TotalsReader:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._journal = JournalReader(store)
+        self.records_read = 0
+        """How many records live sums have read, for who decides how often to make one."""
 
     async def aggregated(
         self, accounts: Collection[Account], *, consistent: bool = True
     ) -> Readings:
         """The totals as they were aggregated last: one read.
 
-        What can't be read is summed from its shards: a query and a read more for each scope.
+        What can't be read is made anew, from the records of its day.
         """
         now_ms = self._clock.now_ms()
         checkpoint, *found = await self._store.batch_get(
@@ -102,46 +117,58 @@ class TotalsReader:
         return Readings({**totals, **instead.totals}, instead.unreadable)
 
     async def sums_instead(self, unreadable: Mapping[Account, UnreadableItemError]) -> Readings:
-        """The sums of the shards of accounts whose totals can't be read, each for itself."""
+        """What accounts whose totals can't be read are made of, each for itself."""
         totals: dict[Account, Total] = {}
-        errors = dict(unreadable)
-        counts: dict[Account, int] = {}
-        for scope_key, day in {(account.scope_key, account.day) for account in unreadable}:
-            counts |= await self.accounts(day, f"{scope_key}#LABEL#")
-        for account in unreadable:
-            if account not in counts:
-                continue  # nobody knows how many shards to sum: the error stands
+        errors: dict[Account, UnreadableItemError] = {}
+        for account, error in unreadable.items():
+            as_of_ms = self._clock.now_ms()
             try:
-                totals |= await self.live({account: counts[account]})
-            except UnreadableItemError as error:
+                anew = await self._make_anew(account)
+            except UnreadableItemError as another:
+                errors[account] = another
+                continue
+            if anew is None:
                 errors[account] = error
             else:
-                del errors[account]
+                totals[account] = Total.of(anew, as_of_ms)
         return Readings(totals, errors)
 
-    async def live(self, accounts: Mapping[Account, int]) -> dict[Account, Total]:
-        """The sums of the shards, now; ``accounts`` are given with their shard counts."""
-        as_of_ms = self._clock.now_ms()
-        places = [
-            place for account, count in accounts.items() for place in counter_places(account, count)
-        ]
-        found = iter(await self._store.batch_get(places) if places else ())
-        return {
-            account: Total.of(counters_from(next(found) for _ in range(count)), as_of_ms)
-            for account, count in accounts.items()
-        }
+    async def live(self, scope_prefix: str, day: str) -> dict[Account, Total]:
+        """The totals of accounts whose scope starts so, with what was posted until now.
 
-    async def accounts(self, day: str, prefix: str) -> dict[Account, int]:
-        """The accounts with usage whose scope starts so, with their shard counts."""
-        accounts: dict[Account, int] = {}
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(markers_query(day, prefix, after))
-            for account, count in accounts_from(day, page.items).items():
-                accounts[account] = max(accounts.get(account, 0), count)
-            after = page.after
-            if not after:
-                return accounts
+        ``scope_prefix`` is a scope and ``#LABEL#``, or an organisation and ``#`` for all of it.
+        """
+        as_of_ms = self._clock.now_ms()
+        found = await self._read_open(scope_prefix, day, as_of_ms)
+        shard_counts = await self._sharded(day, scope_prefix)
+        known = {**shard_counts, **dict.fromkeys(await self._spent(day, scope_prefix), 0)}
+        accounts = list({**known, **found})
+        keys = [
+            key
+            for account in accounts
+            for key in (total_key(account), *counter_keys(account, shard_counts.get(account, 0)))
+        ]
+        items = iter(await self._store.batch_get(keys) if keys else ())
+        totals: dict[Account, Total] = {}
+        for account in accounts:
+            stored = next(items)
+            shards = [next(items) for _ in range(shard_counts.get(account, 0))]
+            summed = counters_from(shards)
+            try:
+                fold = fold_from(stored)
+            except UnreadableItemError as error:
+                anew = (await self.sums_instead({account: error})).require_all()
+                totals[account] = anew[account]
+                continue
+            fold = fold.with_shards(summed) or fold
+            totals[account] = Total.of(fold.with_found(found.get(account, {})), as_of_ms)
+        return totals
+
+    async def accounts(self, day: str, prefix: str) -> list[Account]:
+        """The accounts with totals, or with shards, whose scope starts so."""
+        return [
+            *{**await self._sharded(day, prefix), **dict.fromkeys(await self._spent(day, prefix))}
+        ]
 
     async def scope(
         self, scope_key: str, labels: Iterable[str], day: str, *, live: bool
@@ -152,15 +179,12 @@ class TotalsReader:
             totals = (await self.aggregated(wanted.values())).require_all()
             return {label: totals[account] for label, account in wanted.items()}
         nothing = Total(as_of_ms=self._clock.now_ms())
-        active = await self.accounts(day, f"{scope_key}#LABEL#")
-        sums = await self.live(
-            {account: active[account] for account in wanted.values() if account in active}
-        )
+        sums = await self.live(f"{scope_key}#LABEL#", day)
         return {label: sums.get(account, nothing) for label, account in wanted.items()}
 
     async def active(self, scope_key: str, day: str) -> dict[ModelLabel, Total]:
         """The sums of one scope, now, for every label that it has used."""
-        totals = await self.live(await self.accounts(day, f"{scope_key}#LABEL#"))
+        totals = await self.live(f"{scope_key}#LABEL#", day)
         return {ModelLabel(account.label): total for account, total in totals.items()}
 
     async def org(self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool) -> OrgTotals:
@@ -170,14 +194,14 @@ class TotalsReader:
         which the organisation changed from one quota scope to the other.
         """
         org_scope = f"ORG#{org_id}"
-        active = await self.accounts(day, f"{org_scope}#")
-        wanted = dict(active)
-        for label in labels:
-            wanted.setdefault(Account(org_scope, label, day), 0)
+        wanted = [Account(org_scope, label, day) for label in labels]
+        totals: Mapping[Account, Total]
         if live:
-            totals: Mapping[Account, Total] = await self.live(wanted)
+            nothing = Total(as_of_ms=self._clock.now_ms())
+            totals = {**dict.fromkeys(wanted, nothing), **await self.live(f"{org_scope}#", day)}
         else:
-            totals = (await self.aggregated(wanted)).require_all()
+            wanted += await self.accounts(day, f"{org_scope}#")
+            totals = (await self.aggregated(list(dict.fromkeys(wanted)))).require_all()
         sums: dict[ModelLabel, Counters] = {}
         as_of_ms: dict[ModelLabel, int] = {}
         apps: dict[AppId, dict[ModelLabel, Total]] = {}
@@ -191,3 +215,56 @@ class TotalsReader:
         return OrgTotals(
             {label: Total.of(counters, as_of_ms[label]) for label, counters in sums.items()}, apps
         )
+
+    async def _read_open(self, scope_prefix: str, day: str, now_ms: int) -> Found:
+        """What was posted for that day in ticks that are not closed, by account and tick."""
+        closed = closed_tick_from(await self._store.get(*CHECKPOINT))
+        first = ticks_of_day(day)[0] if closed is None else closed + 1
+        return await self._read(scope_prefix, day, first, tick_of(now_ms) + 1)
+
+    async def _read(self, scope_prefix: str, day: str, first: int, last: int) -> Found:
+        found: Found = {}
+        ticks = set(await self._journal.ticks(first, last))
+        postings = await self._journal.postings(ticks, scope_prefix.split("#")[1])
+        async for record in self._journal.records(postings):
+            self.records_read += 1
+            terms, tick = record.terms, record.entry.tick
+            if terms.day != day or tick not in ticks:
+                continue
+            if f"{terms.scope_key}#LABEL#".startswith(scope_prefix):
+                account = Account(terms.scope_key, terms.label, day)
+                sums = found.setdefault(account, {})
+                sums[tick] = sums.get(tick, NOTHING) + record.entry.counters
+        return found
+
+    async def _make_anew(self, account: Account) -> Counters | None:
+        """What the account has spent, from its records and shards; ``None`` if it has neither."""
+        prefix = f"{account.scope_key}#LABEL#"
+        found = await self._read(prefix, account.day, *ticks_of_day(account.day))
+        shards = await sum_shards(self._store, account)
+        if account not in found and shards is None:
+            return None
+        return add_up(found.get(account, {}).values()) + (shards or NOTHING)
+
+    async def _sharded(self, day: str, prefix: str) -> dict[Account, int]:
+        """The accounts with shards whose scope starts so, and how many they have."""
+        counts: dict[Account, int] = {}
+        after = ""
+        while True:  # ends with the partition: every page begins behind the one before
+            page = await self._store.query(markers_query(day, prefix, after))
+            for account, count in accounts_from(day, page.items).items():
+                counts[account] = max(counts.get(account, 0), count)
+            after = page.after
+            if not after:
+                return counts
+
+    async def _spent(self, day: str, prefix: str) -> list[Account]:
+        """The accounts with totals whose scope starts so."""
+        found: list[Account] = []
+        after = ""
+        while True:  # ends with the partition: every page begins behind the one before
+            page = await self._store.query(spent_query(day, prefix, after))
+            found += filter(None, (account_from(day, item) for item in page.items))
+            after = page.after
+            if not after:
+                return found

@@ -112,6 +112,17 @@ def happened_at_ms(usage: Usage, now_ms: int) -> int:
     raise InvalidValueError("timestamp", "must be at most 24 hours old and 5 minutes ahead")
 
 
+def check_minted(minted_ms: int, now_ms: int) -> None:
+    """Refuse an id whose own time is too far away, whatever else the record says.
+
+    The id alone decides, so that no other rule can take the same id for new.
+    """
+    if not now_ms - LATE_MS_MAX <= minted_ms <= now_ms + AHEAD_MS_MAX:
+        raise InvalidValueError(
+            "request_id", "was made more than 24 hours ago or 5 minutes ahead, by its own time"
+        )
+
+
 def fingerprint(client_id: str, usage: Usage) -> bytes:
     """Equal, in every process, exactly for the same body from the same client.
 

@@ -1,0 +1,97 @@
+"""Which totals a record counts in: its account's, and those by hour and by tag. No I/O, no clock.
+
+All are items of DailyTotal, and move forward in the same way (`metering.fold`):
+
+- ``{scope}#LABEL#{label}`` / ``DAY#{day}``: the account, which quotas are held against
+- ``ORG#{org}#APP#{app}#LABEL#{label}`` / ``HOUR#{day}#{hour}``: what an app has spent in an hour
+- the same / ``TAG#{key}#{day}#{hour}#{value}``: of that, what had this value of a declared tag
+
+An hour is one of UTC, so that it means the same in every zone. A day of the organisation may begin
+in the middle of one, so the day is part of the key: its hours add up to it exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pricekeeper.metering.counters import Account
+from pricekeeper.metering.journal import Record, Terms
+from pricekeeper.storage import Key
+
+NO_APP: Final = "-"
+"""Stands for the app of what an organisation reports with its own token: no app is called that."""
+MS_PER_HOUR: Final = 3_600_000
+DAY, HOUR, TAG = "DAY#", "HOUR#", "TAG#"
+
+
+class Facet(NamedTuple):
+    """One total that records count in, and the organisation and day that it belongs to."""
+
+    org_id: str
+    day: str
+    pk: str
+    sk: str
+
+    @property
+    def key(self) -> Key:
+        """Where the total is, in DailyTotal."""
+        return Key(self.pk, self.sk)
+
+    @property
+    def account(self) -> Account | None:
+        """The account whose total it is; ``None`` if it is a part of one."""
+        if not self.sk.startswith(DAY):
+            return None
+        scope_key, _, label = self.pk.partition("#LABEL#")
+        return Account(scope_key, label, self.day)
+
+
+def hour_of(epoch_ms: int) -> int:
+    """The hour, since the epoch, that a moment belongs to."""
+    return epoch_ms // MS_PER_HOUR
+
+
+def app_partition(org_id: str, app_id: str | None, label: str) -> str:
+    """Where the totals of an app by hour and tag are."""
+    return f"ORG#{org_id}#APP#{app_id or NO_APP}#LABEL#{label}"
+
+
+def hour_sort_key(day: str, hour: int) -> str:
+    """The sort key of the total of an hour."""
+    return f"{HOUR}{day}#{hour:07d}"
+
+
+def tag_sort_key(key: str, day: str, hour: int, value: str) -> str:
+    """The sort key of the total of a tag's value in an hour."""
+    return f"{TAG}{key}#{day}#{hour:07d}#{value}"
+
+
+class Facets:
+    """The facets of records. Those of the same terms and hour are made once."""
+
+    def __init__(self, org_id: str) -> None:
+        self._org_id = org_id
+        self._known: dict[tuple[Terms, int], tuple[Facet, ...]] = {}
+
+    def of(self, record: Record) -> tuple[Facet, ...]:
+        """Every total that the record counts in."""
+        terms, hour = record.terms, hour_of(record.entry.happened_at_ms)
+        found = self._known.get((terms, hour))
+        if found is None:
+            found = self._known[terms, hour] = tuple(self._make(terms, hour))
+        return found
+
+    def _make(self, terms: Terms, hour: int) -> list[Facet]:
+        org_id, day = self._org_id, terms.day
+        app = app_partition(org_id, terms.app_id, terms.label)
+        facets = [
+            Facet(org_id, day, f"{terms.scope_key}#LABEL#{terms.label}", f"{DAY}{day}"),
+            Facet(org_id, day, app, hour_sort_key(day, hour)),
+        ]
+        tags = dict(terms.tags)
+        facets += [
+            Facet(org_id, day, app, tag_sort_key(key, day, hour, tags[key]))
+            for key in terms.tag_keys
+            if key in tags
+        ]
+        return facets

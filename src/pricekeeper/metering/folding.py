@@ -1,0 +1,286 @@
+"""Folding: from the records of some ticks to the totals that they count in.
+
+Per organisation, the records are read and added up by total and tick. Then each total is read and
+moved forward, and put in place of the one that was read. If another run has been faster, or what
+was read is older than what is stored, the records are read again.
+
+A total that does not say what it is made of was written by an earlier version, perhaps in place of
+one of ours. It is made anew, from every tick of its day and from its shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    OutcomeUnknownError,
+    StoreError,
+    UnreadableItemError,
+)
+from pricekeeper.metering.aggregation_report import Tally
+from pricekeeper.metering.counters import NOTHING, Account, Counters
+from pricekeeper.metering.days import MS_PER_DAY, date_of
+from pricekeeper.metering.facets import Facet, Facets
+from pricekeeper.metering.fold import Behind, Fold
+from pricekeeper.metering.items import (
+    account_put,
+    accounts_from,
+    counter_keys,
+    counters_from,
+    day_expires_at_epoch,
+    fold_from,
+    fold_put,
+    has_fold,
+    is_own_total,
+    markers_query,
+    spent_put,
+    total_so_far,
+)
+from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.journal_items import (
+    Posting,
+    Repair,
+    repair_delete,
+    repair_from,
+    repairs_query,
+)
+from pricekeeper.metering.journal_reading import JournalReader
+from pricekeeper.storage import Item, Store
+from pricekeeper.storage.tables import DAILY_TOTAL
+
+ATTEMPTS_MAX: Final = 5
+ORGS_AT_ONCE: Final = 8
+TOTALS_AT_ONCE: Final = 100
+PARTITIONS_MAX: Final = 50_000
+"""Partitions of totals that this process has listed; a forgotten one is listed again."""
+_ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
+Found: TypeAlias = dict[Facet, dict[int, Counters]]
+
+
+class Folder:
+    """Moves totals forward."""
+
+    def __init__(self, store: Store, clock: Clock, retention_days: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention_days = retention_days
+        self._reader = JournalReader(store)
+        self._listed: BoundedCache[tuple[str, str], bool] = BoundedCache(PARTITIONS_MAX)
+
+    async def ticks(self, first: int, last: int) -> list[int]:
+        """The ticks in which something was posted."""
+        return await self._reader.ticks(first, last)
+
+    async def fold(self, ticks: Sequence[int], closable: int, tally: Tally) -> None:
+        """Bring the totals of everybody who posted in these ticks up to date.
+
+        ``closable`` is the last tick that could be closed before this began.
+        """
+        postings: dict[str, set[Posting]] = defaultdict(set)
+        for posting in await self._reader.postings(ticks):
+            postings[posting.org_id].add(posting)
+        orgs = list(postings.values())
+        for start in range(0, len(orgs), ORGS_AT_ONCE):
+            await asyncio.gather(
+                *(
+                    self._fold_org(regions, ticks, closable, tally)
+                    for regions in orgs[start : start + ORGS_AT_ONCE]
+                )
+            )
+
+    async def repair(self, closable: int, tally: Tally) -> None:
+        """Sum every day anew that was put down for it."""
+        after = ""
+        while True:  # ends with the partition: every page begins behind the one before
+            page = await self._store.query(repairs_query(after))
+            for item in page.items:
+                repair = repair_from(item)
+                if repair is None:
+                    continue
+                try:
+                    await self.rebuild(repair, closable, tally)
+                    with contextlib.suppress(ConditionFailedError, OutcomeUnknownError):
+                        await self._store.delete(repair_delete(item))
+                except StoreError as error:
+                    tally.fail(1, error)
+            after = page.after
+            if not after:
+                return
+
+    async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
+        """Make every total of that day of an organisation anew, from all of its records."""
+        as_of_ms = self._clock.now_ms()
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._read_day(repair)
+            behind = [
+                facet
+                for facet, sums in found.items()
+                if not await self._put_rebuilt(facet, sums, closable, as_of_ms, tally)
+            ]
+            if not behind:
+                return
+        raise ContendedError(f"the totals of {repair.org_id} on {repair.day} kept changing")
+
+    async def _fold_org(
+        self, postings: Collection[Posting], ticks: Sequence[int], closable: int, tally: Tally
+    ) -> None:
+        org_id = next(iter(postings)).org_id
+        left: Collection[Facet] | None = None
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                as_of_ms = self._clock.now_ms()
+                found = await self._read(org_id, postings, set(ticks))
+                wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
+                tally.accounts += 0 if left is not None else _accounts(found)
+                left = await self._bring_forward(wanted, ticks[-1], closable, as_of_ms, tally)
+                if not left:
+                    return
+            raise ContendedError(f"the totals of {org_id} kept changing")
+        except StoreError as error:
+            tally.fail(1, error)
+
+    async def _read(
+        self, org_id: str, postings: Iterable[Posting], ticks: Collection[int]
+    ) -> Found:
+        """What was posted in these ticks, by total and tick."""
+        facets, found = Facets(org_id), Found()
+        async for record in self._reader.records(postings):
+            tick = record.entry.tick
+            if tick in ticks:
+                _count(found, facets.of(record), tick, record.entry.counters)
+        return found
+
+    async def _read_day(self, repair: Repair) -> Found:
+        """Everything that was ever posted for that day, by total and tick."""
+        facets, found = Facets(repair.org_id), Found()
+        first, last = ticks_of_day(repair.day)
+        ticks = await self._reader.ticks(first, last)
+        postings = await self._reader.postings(ticks, repair.org_id)
+        async for record in self._reader.records(postings):
+            if record.terms.day == repair.day:
+                _count(found, facets.of(record), record.entry.tick, record.entry.counters)
+        return found
+
+    async def _bring_forward(
+        self, found: Found, through: int, closable: int, as_of_ms: int, tally: Tally
+    ) -> list[Facet]:
+        """Move these totals forward; returns those for which more has to be read."""
+        facets, left = list(found), list[Facet]()
+        unmade: set[Repair] = set()
+        for start in range(0, len(facets), TOTALS_AT_ONCE):
+            some = facets[start : start + TOTALS_AT_ONCE]
+            stored = await self._store.batch_get([(DAILY_TOTAL, facet.key) for facet in some])
+            for item, facet in zip(stored, some, strict=True):
+                if item is not None and not has_fold(item):
+                    unmade.add(Repair(facet.org_id, facet.day))
+            puts = [
+                self._move(facet, item, found[facet], through, closable, as_of_ms, tally)
+                for item, facet in zip(stored, some, strict=True)
+                if item is None or has_fold(item)
+            ]
+            left += filter(None, await asyncio.gather(*puts))
+        for repair in unmade:
+            await self.rebuild(repair, closable, tally)
+        return left
+
+    async def _move(
+        self,
+        facet: Facet,
+        stored: Item | None,
+        sums: Mapping[int, Counters],
+        through: int,
+        closable: int,
+        as_of_ms: int,
+        tally: Tally,
+    ) -> Facet | None:
+        """Move one total forward; returns it if more has to be read for that."""
+        try:
+            fold = fold_from(stored).forward(sums, through, closable)
+            if fold is not None:
+                await self._put(facet, fold, stored, as_of_ms, tally)
+        except (Behind, ConditionFailedError, OutcomeUnknownError):
+            return facet
+        except UnreadableItemError as error:
+            tally.fail(1, error)
+        return None
+
+    async def _put_rebuilt(
+        self, facet: Facet, sums: Mapping[int, Counters], closable: int, as_of_ms: int, tally: Tally
+    ) -> bool:
+        """Put a total that was made anew; whether nobody else was faster."""
+        stored = await self._store.get(DAILY_TOTAL, facet.key)
+        shards = await self._shards_of(facet, stored)
+        fold = fold_from(stored).rebuilt(sums, shards, closable)
+        if fold is None:
+            return True
+        try:
+            await self._put(facet, fold, stored, as_of_ms, tally)
+        except (ConditionFailedError, OutcomeUnknownError):
+            return False
+        return True
+
+    async def _shards_of(self, facet: Facet, stored: Item | None) -> Counters:
+        """What an earlier version or another program has counted there."""
+        account = facet.account
+        if account is None:
+            return NOTHING
+        summed = await sum_shards(self._store, account) or NOTHING
+        if stored is not None and not has_fold(stored) and not is_own_total(stored):
+            return summed.joined(total_so_far(stored))
+        return summed
+
+    async def _put(
+        self, facet: Facet, fold: Fold, stored: Item | None, as_of_ms: int, tally: Tally
+    ) -> None:
+        expires = day_expires_at_epoch(facet.day, self._retention_days)
+        if stored is None:
+            await self._list(facet, expires)
+        if stored is not None:
+            as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
+        await self._store.put(fold_put(facet.key, fold, stored, as_of_ms, expires))
+        tally.written += 1
+        tally.written_at_ms = self._clock.now_ms()
+
+    async def _list(self, facet: Facet, expires_at_epoch: int) -> None:
+        """List a total before it is written, so that nobody has to guess which there are."""
+        if facet.account is not None:
+            await self._store.put(spent_put(facet.account, expires_at_epoch))
+        listed = (facet.pk, facet.day)
+        if listed not in self._listed:
+            await self._store.put(account_put(facet.org_id, facet.pk, expires_at_epoch))
+            self._listed.put(listed, True)  # noqa: FBT003
+
+
+async def sum_shards(store: Store, account: Account) -> Counters | None:
+    """What the shards of an account hold; ``None`` if it has none."""
+    prefix = f"{account.scope_key}#LABEL#{account.label}#SH#"
+    page = await store.query(markers_query(account.day, prefix))
+    count = max(accounts_from(account.day, page.items).values(), default=0)
+    if not count:
+        return None
+    return counters_from(await store.batch_get(counter_keys(account, count)))
+
+
+def _count(found: Found, facets: Iterable[Facet], tick: int, counters: Counters) -> None:
+    for facet in facets:
+        sums = found.setdefault(facet, {})
+        have = sums.get(tick)
+        sums[tick] = counters if have is None else have + counters
+
+
+def _accounts(found: Found) -> int:
+    return sum(facet.account is not None for facet in found)
+
+
+def ticks_of_day(day: str) -> tuple[int, int]:
+    """The ticks in which a record of that day can have been posted, in any zone."""
+    start = tick_of((date_of(day) - date_of("19700101")).days * MS_PER_DAY)
+    return start - _ONE_DAY_TICKS, start + 4 * _ONE_DAY_TICKS

@@ -1,0 +1,220 @@
+"""Keys and items of the journal, and the writes on them.
+
+All of them are in UsageAggSharded:
+
+- ``ORG#{org}#J#{region}#{lane}`` / digits of an id: a page, with ``n``, what it weighs
+- the same / ``x{nonce}``: a private page, which one commit alone writes
+- ``TICKS`` / tick: in this tick something was posted
+- ``TICK#{tick}`` / ``{org}#{region}#{lanes}``: into that region
+- ``REPAIR`` / ``{org}#{day}``: sum this day of that organisation anew
+
+A marker is put before the page, so whoever reads the markers of a tick that has ended finds every
+region in which a record was posted in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from pricekeeper.metering.journal import (
+    FULL_WEIGHT,
+    TICK_MS,
+    StoredTerms,
+    partition_of,
+    private_name,
+    private_sort_key,
+)
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Add,
+    Condition,
+    Delete,
+    Item,
+    Key,
+    Put,
+    Query,
+    Set,
+    TypedItem,
+    Update,
+    attr,
+)
+from pricekeeper.storage.expressions import And
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+
+REPAIR: Final = "REPAIR"
+TICKS: Final = "TICKS"
+_WEIGHT: Final = "n"
+_EXPIRY: Final = "expires_at_epoch"
+_SECS_PER_DAY: Final = 86_400
+_MARGIN_DAYS: Final = 2
+"""What is of a day may have been sent two days later, and is kept as long as that day is."""
+_MARKER: Final = re.compile(r"([^#]{1,100})#([0-9a-f]{8})#([0-9]{1,4})")
+_TICK: Final = re.compile(r"[0-9a-f]{8}")
+_REPAIR: Final = re.compile(r"([^#]{1,100})#([0-9]{8})")
+
+
+class Written(NamedTuple):
+    """A record as it is written to a page."""
+
+    name: str
+    data: bytes
+    terms: StoredTerms
+    weight: int
+
+
+class Posting(NamedTuple):
+    """Into which region of which organisation something was posted, and how wide that is."""
+
+    org_id: str
+    region: str
+    lanes: int
+
+
+class Repair(NamedTuple):
+    """A day of an organisation that is to be summed anew."""
+
+    org_id: str
+    day: str
+
+
+def page_expires_at_epoch(region: str, retention_days: int) -> int:
+    """When the pages of a region may be forgotten."""
+    began_secs = int(region, 16) * TICK_MS // 1000
+    return began_secs + (_MARGIN_DAYS + retention_days) * _SECS_PER_DAY
+
+
+def page_key(org_id: str, region: str, lane: int, digits: str) -> Key:
+    """Where a page is."""
+    return Key(partition_of(org_id, region, lane), digits)
+
+
+def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> Update:
+    """Write records to a page, if none of them is there and the page is not full.
+
+    Each part of the condition can only turn from true to false. So a refusal is final, also for
+    copies of this write that are still under way.
+    """
+    terms = {record.terms.name: record.terms.data for record in records}
+    has_room: Condition = attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
+    return Update(
+        USAGE_AGG_SHARDED,
+        key,
+        (
+            *(Set(record.name, record.data) for record in records),
+            *(Set(name, data) for name, data in terms.items()),
+            Add(_WEIGHT, sum(record.weight for record in records)),
+            Set(_EXPIRY, expires_at_epoch),
+        ),
+        And((*(attr(record.name).absent() for record in records), has_room)),
+    )
+
+
+def private_page_put(
+    org_id: str, region: str, nonce: bytes, records: Sequence[Written], expires_at_epoch: int
+) -> Put:
+    """A page that nobody else writes: the receipts in the same transaction guard its records."""
+    key = page_key(org_id, region, 0, private_sort_key(nonce))
+    item: Item = {
+        "PK": key.pk,
+        "SK": key.sk,
+        _WEIGHT: FULL_WEIGHT,
+        _EXPIRY: expires_at_epoch,
+    }
+    for number, record in enumerate(records):
+        item[private_name(number)] = record.data
+        item[record.terms.name] = record.terms.data
+    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
+
+
+def pages_query(posting: Posting, lane: int, after: str = "") -> Query:
+    """The pages of one lane of a region."""
+    pk = partition_of(posting.org_id, posting.region, lane)
+    return Query(USAGE_AGG_SHARDED, pk, after=after)
+
+
+def marker_put(tick: int, posting: Posting, expires_at_epoch: int) -> Put:
+    """Say that something is posted into that region in this tick, any number of times."""
+    return Put(
+        USAGE_AGG_SHARDED,
+        {
+            "PK": _tick_partition(tick),
+            "SK": f"{posting.org_id}#{posting.region}#{posting.lanes}",
+            _EXPIRY: expires_at_epoch,
+        },
+    )
+
+
+def tick_put(tick: int, expires_at_epoch: int) -> Put:
+    """Say that something is posted in this tick."""
+    return Put(USAGE_AGG_SHARDED, {"PK": TICKS, "SK": f"{tick:08x}", _EXPIRY: expires_at_epoch})
+
+
+def ticks_query(first: int, last: int, after: str = "") -> Query:
+    """The ticks, from the first to the last, in which something was posted."""
+    return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}", after=after)
+
+
+def ticks_from(items: Iterable[Item]) -> Iterator[int]:
+    """The ticks that are named; what names none is reported and left out."""
+    for item in items:
+        if _TICK.fullmatch(str(item["SK"])) is None:
+            TypedItem(USAGE_AGG_SHARDED, item).unreadable("its sort key names no tick")
+            continue
+        yield int(item["SK"], 16)
+
+
+def markers_query(tick: int, org_id: str = "", after: str = "") -> Query:
+    """What was posted in a tick, by everybody or by one organisation."""
+    prefix = f"{org_id}#" if org_id else ""
+    return Query(USAGE_AGG_SHARDED, _tick_partition(tick), prefix=prefix, after=after)
+
+
+def postings_from(markers: Iterable[Item]) -> Iterator[Posting]:
+    """What the markers say; one that says something else is reported and left out."""
+    for marker in markers:
+        named = _MARKER.fullmatch(str(marker["SK"]))
+        if named is None:
+            TypedItem(USAGE_AGG_SHARDED, marker).unreadable("its sort key names no region")
+            continue
+        yield Posting(named[1], named[2], int(named[3]))
+
+
+def repair_put(repair: Repair, nonce: str, expires_at_epoch: int) -> Put:
+    """Ask for a day to be summed anew, by a run that begins after this."""
+    return Put(
+        USAGE_AGG_SHARDED,
+        {
+            "PK": REPAIR,
+            "SK": f"{repair.org_id}#{repair.day}",
+            "nonce": nonce,
+            _EXPIRY: expires_at_epoch,
+        },
+    )
+
+
+def repairs_query(after: str = "") -> Query:
+    """What is to be summed anew."""
+    return Query(USAGE_AGG_SHARDED, REPAIR, after=after)
+
+
+def repair_from(item: Item) -> Repair | None:
+    """What the item asks for; ``None`` if that can't be made out, which is reported."""
+    named = _REPAIR.fullmatch(str(item["SK"]))
+    if named is None:
+        TypedItem(USAGE_AGG_SHARDED, item).unreadable("its sort key names no day")
+        return None
+    return Repair(named[1], named[2])
+
+
+def repair_delete(item: Item) -> Delete:
+    """Forget a repair that was done, unless it was asked for again meanwhile."""
+    key = Key(str(item["PK"]), str(item["SK"]))
+    nonce: Any = item.get("nonce")
+    same = attr("nonce").absent() if nonce is None else attr("nonce").eq(nonce)
+    return Delete(USAGE_AGG_SHARDED, key, same)
+
+
+def _tick_partition(tick: int) -> str:
+    return f"TICK#{tick:08x}"

@@ -1,0 +1,88 @@
+"""Reading the journal: the ticks in which something was posted, where, and the records themselves.
+
+Every read is consistent. What is read of a tick that has been closed is final; of an open tick,
+it holds everything that was acknowledged before the reading began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from typing import Final, TypeVar
+
+from pricekeeper.metering.journal import Record, records_on
+from pricekeeper.metering.journal_items import (
+    Posting,
+    markers_query,
+    pages_query,
+    postings_from,
+    ticks_from,
+    ticks_query,
+)
+from pricekeeper.storage import Item, Page, Query, Store
+
+_T = TypeVar("_T")
+
+CONCURRENCY: Final = 8
+"""Queries of one reader under way."""
+
+
+class JournalReader:
+    """Reads what was posted."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def ticks(self, first: int, last: int) -> list[int]:
+        """The ticks, from the first to the last, in which anybody posted something."""
+        return list(ticks_from(await self._all(lambda after: ticks_query(first, last, after))))
+
+    async def postings(self, ticks: Collection[int], org_id: str = "") -> set[Posting]:
+        """Where something was posted in these ticks, by everybody or by one organisation."""
+        found: set[Posting] = set()
+        for some in _chunks(sorted(ticks)):
+            for items in await asyncio.gather(*(self._markers(tick, org_id) for tick in some)):
+                found.update(postings_from(items))
+        return found
+
+    async def records(self, postings: Iterable[Posting]) -> AsyncIterator[Record]:
+        """The records of these regions, whenever they were posted.
+
+        Raises `UnreadableItemError` if a page can't be read.
+        """
+        lanes = [(posting, lane) for posting in postings for lane in range(posting.lanes)]
+        for some in _chunks(lanes):
+            first = await asyncio.gather(
+                *(self._store.query(pages_query(posting, lane)) for posting, lane in some)
+            )
+            for (posting, lane), page in zip(some, first, strict=True):
+                async for item in self._pages(posting, lane, page):
+                    for record in records_on(item):
+                        yield record
+                    await asyncio.sleep(0)  # a page takes a fraction of a millisecond
+
+    async def _pages(self, posting: Posting, lane: int, page: Page) -> AsyncIterator[Item]:
+        while True:  # ends with the partition: every page begins behind the one before
+            for item in page.items:
+                yield item
+            if not page.after:
+                return
+            page = await self._store.query(pages_query(posting, lane, page.after))
+
+    async def _markers(self, tick: int, org_id: str) -> list[Item]:
+        return await self._all(lambda after: markers_query(tick, org_id, after))
+
+    async def _all(self, query_of: Callable[[str], Query]) -> list[Item]:
+        items: list[Item] = []
+        after = ""
+        while True:  # ends with the partition: every page begins behind the one before
+            page = await self._store.query(query_of(after))
+            items += page.items
+            after = page.after
+            if not after:
+                return items
+
+
+def _chunks(entries: list[_T]) -> Iterator[list[_T]]:
+    for start in range(0, len(entries), CONCURRENCY):
+        yield entries[start : start + CONCURRENCY]

@@ -1,0 +1,365 @@
+"""Writing records into the journal, exactly once, through every failure that the store can have.
+
+Records whose ids have a time are written to their page, with one plain update for all that wait for
+the same page. A refused update brings the page along, and the page says what became of each record:
+
+- It is there with our own nonce: an earlier sending, whose reply was lost, was applied.
+- It is there with the same fingerprint: it is a duplicate. With another: the id was used before.
+- It is not there, and the page is full: it belongs on a child of this page.
+- It is not there, and the page has room: it is sent again without those that are.
+
+Where nobody knows what happened, the same is sent again: whichever sending arrives first is the one
+that counts.
+
+Records whose ids have no time are written in one transaction with a receipt for each of them, which
+is put only if there is none, and a page that nobody else writes.
+
+Before a page is written, the tick in which that happens is marked. A tick is closed one tick after
+its end. If a record of a tick is answered later than `CLOSE_MARGIN_MS` before that, it may have
+missed its tick's last sum, so its day is put down for repair before anybody is told that it counts.
+
+Bounds: `SENDINGS_MAX` sendings of one write, with up to `PAUSE_MS_MAX` between them, on top of the
+store's own attempts; `ID_DIGITS` levels of pages; `MARKED_MAX` marks and `FULL_MAX` full pages that
+are remembered.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, TypeAlias
+
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache, NextFlight, full_jitter_ms
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    ContendedError,
+    InvalidOperationError,
+    OutcomeUnknownError,
+    ReasonCode,
+    StoreError,
+    TransactionCancelledError,
+    UnreadableItemError,
+)
+from pricekeeper.metering.items import RETENTION_DAYS
+from pricekeeper.metering.journal import (
+    ID_DIGITS,
+    PAGE_DIGITS,
+    TICK_MS,
+    Address,
+    entry_on,
+    is_full,
+    region_at,
+    tick_of,
+)
+from pricekeeper.metering.journal_items import (
+    Posting,
+    Repair,
+    marker_put,
+    page_expires_at_epoch,
+    page_key,
+    page_update,
+    private_page_put,
+    repair_put,
+    tick_put,
+)
+from pricekeeper.metering.receipt import Receipt, receipt_from, receipt_put
+from pricekeeper.metering.submission import Posted, Submission
+from pricekeeper.storage import Item, Key, Put, Store, Write
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+
+CLOSE_MARGIN_MS: Final = 20_000
+"""For clocks that differ by two seconds, and for the reply's way back."""
+SENDINGS_MAX: Final = 6
+PAUSE_MS_FIRST: Final = 40
+PAUSE_MS_MAX: Final = 500
+TICKS_MAX: Final = 16
+MARKED_MAX: Final = 10_000
+FULL_MAX: Final = 256
+NONCE_BYTES: Final = 6
+Settle: TypeAlias = Callable[[Submission, "Posted | UnreadableItemError"], None]
+
+
+def is_late(tick: int, now_ms: int) -> bool:
+    """Whether a record of that tick, answered now, may have missed the tick's last sum."""
+    return now_ms > (tick + 2) * TICK_MS - CLOSE_MARGIN_MS
+
+
+class _Sendings:
+    """How often a write was sent, and whether one of them may have been applied unseen."""
+
+    def __init__(self, clock: Clock, randomness: Random) -> None:
+        self._clock = clock
+        self._random = randomness
+        self._count = 0
+        self.doubt = False
+
+    async def fail(self, failure: StoreError) -> None:
+        """Pause before the next sending; raises if this was the last."""
+        self.doubt |= isinstance(failure, OutcomeUnknownError)
+        self._count += 1
+        if self._count == SENDINGS_MAX:
+            raise self.error_of(failure) from failure
+        pause_ms = full_jitter_ms(
+            self._count,
+            first_ms=PAUSE_MS_FIRST,
+            longest_ms=PAUSE_MS_MAX,
+            randbelow=self._random.randrange,
+        )
+        await self._clock.sleep_ms(pause_ms)
+
+    def error_of(self, failure: StoreError) -> StoreError:
+        """What callers are told: once in doubt, no later failure proves that nothing happened."""
+        if self.doubt and not isinstance(failure, OutcomeUnknownError):
+            return OutcomeUnknownError(f"the records may or may not be counted: {failure}")
+        return failure
+
+
+class Poster:
+    """Writes records that wait together: those of a page, or those that need receipts.
+
+    ``settle`` is called for each record whose fate is known; the others get what is raised.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        randomness: Random,
+        *,
+        retention_days: int = RETENTION_DAYS,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._random = randomness
+        self._retention_days = retention_days
+        self._ticks: BoundedCache[int, bool] = BoundedCache(TICKS_MAX)
+        self._marked: BoundedCache[tuple[int, Posting], bool] = BoundedCache(MARKED_MAX)
+        self._full: BoundedCache[Key, Item] = BoundedCache(FULL_MAX)
+        self._repairs: NextFlight[Repair, None] = NextFlight("pricekeeper-repair")
+
+    async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
+        """Write them. All are of one page, or none has an address."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        if submissions[0].address is None:
+            await self._post_with_receipts(submissions, nonce, settle)
+        else:
+            await self._post_on_page(submissions, PAGE_DIGITS, nonce, settle)
+
+    async def find(self, org_id: str, lanes: int, address: Address) -> Receipt | None:
+        """The receipt of the record with that id, if it was counted."""
+        for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
+            page = await self._store.get(USAGE_AGG_SHARDED, _page(org_id, lanes, address, depth))
+            if page is None:
+                return None
+            record = entry_on(page, address.name)
+            if record is not None:
+                await self._repair_late(org_id, record.receipt)
+                return record.receipt
+            if not is_full(page):
+                return None
+        return None
+
+    async def _post_on_page(
+        self, submissions: Sequence[Submission], depth: int, nonce: bytes, settle: Settle
+    ) -> None:
+        left, sendings = list(submissions), _Sendings(self._clock, self._random)
+        key = _page(left[0].org_id, left[0].lanes, _address(left[0]), depth)
+        while left:
+            try:
+                page = self._full.get(key) or await self._write_page(key, left, nonce, settle)
+            except InvalidOperationError:
+                if len(left) == 1:
+                    raise
+                await self._divide(left, depth, nonce, settle)
+                return
+            except (OutcomeUnknownError, ContendedError) as failure:
+                await sendings.fail(failure)
+                continue
+            except StoreError as failure:
+                raise sendings.error_of(failure) from failure
+            if page is None:
+                return
+            missing = await self._settle_found(left, page, nonce, settle)
+            if missing and is_full(page):
+                self._full.put(key, page)
+                await self._descend(missing, depth + 1, nonce, settle)
+                return
+            if len(missing) == len(left):
+                await sendings.fail(ContendedError("a page with room refused a record"))
+            left = missing
+
+    async def _write_page(
+        self, key: Key, left: Sequence[Submission], nonce: bytes, settle: Settle
+    ) -> Item | None:
+        """Write the records and answer them; if the page refuses them, return the page."""
+        first = left[0]
+        posting = Posting(first.org_id, _address(first).region, first.lanes)
+        sent_at_ms = self._clock.now_ms()
+        await self._mark(posting, sent_at_ms)
+        expires = page_expires_at_epoch(posting.region, self._retention_days)
+        written = [one.written(nonce, sent_at_ms) for one in left]
+        try:
+            await self._store.update(page_update(key, written, expires))
+        except ConditionFailedError as refusal:
+            return dict(refusal.item or {})
+        await self._settle_own(left, nonce, sent_at_ms, settle)
+        return None
+
+    async def _divide(
+        self, left: list[Submission], depth: int, nonce: bytes, settle: Settle
+    ) -> None:
+        """Send the halves apart: one record that the store refuses must not fail the others."""
+        middle = len(left) // 2
+        failure: StoreError | None = None
+        for half in (left[:middle], left[middle:]):
+            try:
+                await self._post_on_page(half, depth, nonce, settle)
+            except InvalidOperationError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    async def _descend(
+        self, missing: list[Submission], depth: int, nonce: bytes, settle: Settle
+    ) -> None:
+        """Write them to the children of their page, by the next digit of their ids."""
+        children: dict[str, list[Submission]] = {}
+        for one in missing:
+            children.setdefault(_address(one).digits[:depth], []).append(one)
+        for child in children.values():
+            await self._post_on_page(child, depth, nonce, settle)
+
+    async def _settle_own(
+        self, submissions: Sequence[Submission], nonce: bytes, sent_at_ms: int, settle: Settle
+    ) -> None:
+        """Answer those that were written, just now."""
+        receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
+        if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
+            for one, receipt in zip(submissions, receipts, strict=True):
+                await self._repair_late(one.org_id, receipt)
+        for one, receipt in zip(submissions, receipts, strict=True):
+            settle(one, Posted(receipt, accepted=True))
+
+    async def _settle_found(
+        self, left: Sequence[Submission], page: Item, nonce: bytes, settle: Settle
+    ) -> list[Submission]:
+        """Answer those that are on the page; returns the others."""
+        missing: list[Submission] = []
+        for one in left:
+            try:
+                record = entry_on(page, _address(one).name)
+            except UnreadableItemError as error:  # whether it was counted, nobody can tell
+                settle(one, error)
+                continue
+            if record is None:
+                missing.append(one)
+                continue
+            await self._repair_late(one.org_id, record.receipt)
+            settle(one, Posted(record.receipt, accepted=record.entry.nonce == nonce))
+        return missing
+
+    async def _post_with_receipts(
+        self, submissions: Sequence[Submission], nonce: bytes, settle: Settle
+    ) -> None:
+        left = list(submissions)
+        sendings = _Sendings(self._clock, self._random)
+        while left:
+            sent_at_ms = self._clock.now_ms()
+            posting = Posting(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
+            try:
+                await self._mark(posting, sent_at_ms)
+                await self._store.transact(self._transaction(left, posting, nonce, sent_at_ms))
+            except TransactionCancelledError as cancelled:
+                before = len(left)
+                left = await self._settle_known(left, cancelled.reasons, nonce, settle)
+                if len(left) == before:
+                    await sendings.fail(ContendedError(f"no receipt was in the way: {cancelled}"))
+            except InvalidOperationError:
+                if len(left) == 1:
+                    raise
+                middle = len(left) // 2
+                await self._post_with_receipts(left[:middle], nonce + b"0", settle)
+                await self._post_with_receipts(left[middle:], nonce + b"1", settle)
+                return
+            except (OutcomeUnknownError, ContendedError) as failure:
+                await sendings.fail(failure)
+            except StoreError as failure:
+                raise sendings.error_of(failure) from failure
+            else:
+                await self._settle_own(left, nonce, sent_at_ms, settle)
+                return
+
+    def _transaction(
+        self, left: Sequence[Submission], posting: Posting, nonce: bytes, sent_at_ms: int
+    ) -> list[Write]:
+        """A receipt for each record, and the page with all of them."""
+        expires = page_expires_at_epoch(posting.region, self._retention_days)
+        written = [one.written(nonce, sent_at_ms) for one in left]
+        page = private_page_put(posting.org_id, posting.region, nonce, written, expires)
+        receipts = [
+            receipt_put(one.org_id, one.request_id, one.receipt(nonce, sent_at_ms)) for one in left
+        ]
+        return [*receipts, page]
+
+    async def _settle_known(
+        self,
+        left: Sequence[Submission],
+        reasons: Sequence[CancellationReason],
+        nonce: bytes,
+        settle: Settle,
+    ) -> list[Submission]:
+        """Answer those whose receipt is there already; returns the others."""
+        missing: list[Submission] = []
+        for one, reason in zip(left, reasons, strict=False):
+            if reason.code is not ReasonCode.CONDITION_FAILED or reason.item is None:
+                missing.append(one)
+                continue
+            try:
+                receipt = receipt_from(reason.item)
+            except UnreadableItemError as error:
+                settle(one, error)
+                continue
+            await self._repair_late(one.org_id, receipt)
+            settle(one, Posted(receipt, accepted=receipt.commit_id == nonce.hex()))
+        return missing
+
+    async def _mark(self, posting: Posting, sent_at_ms: int) -> None:
+        """Mark the tick in which a write is sent, and its region in it, unless this process has."""
+        tick = tick_of(sent_at_ms)
+        expires = page_expires_at_epoch(region_at(sent_at_ms), self._retention_days)
+        if tick not in self._ticks:
+            await self._store.put(tick_put(tick, expires))
+            self._ticks.put(tick, True)  # noqa: FBT003
+        if (tick, posting) not in self._marked:
+            await self._store.put(marker_put(tick, posting, expires))
+            self._marked.put((tick, posting), True)  # noqa: FBT003
+
+    async def _repair_late(self, org_id: str, receipt: Receipt) -> None:
+        """Put the day of a record down for repair, if the record may be missing from its total.
+
+        A duplicate may be a record that arrived late and that nobody was told of.
+        """
+        now_ms = self._clock.now_ms()
+        if not is_late(tick_of(receipt.accepted_at_ms), now_ms):
+            return
+        repair = Repair(org_id, receipt.org_day)
+        expires = page_expires_at_epoch(region_at(now_ms), self._retention_days)
+        put = repair_put(repair, secrets.token_hex(8), expires)
+        await self._repairs.run(repair, lambda: self._put(put))
+
+    async def _put(self, put: Put) -> None:
+        await self._store.put(put)
+
+
+def _address(submission: Submission) -> Address:
+    if submission.address is None:
+        raise LookupError("a record whose id has no time is on no page")
+    return submission.address
+
+
+def _page(org_id: str, lanes: int, address: Address, depth: int) -> Key:
+    """The page of that depth on which the record may be."""
+    return page_key(org_id, address.region, address.lane(lanes), address.digits[:depth])

@@ -1,0 +1,171 @@
+"""The counters of an earlier version, and of other programs: summed into the totals, forward only.
+
+They stand in shards, which a marker of their day and account tells of. Shards are read consistently
+but one after another, so two runs at the same time can each see something the other does not. A
+total is written only if no number in it goes back; whoever fails at that reads the shards again.
+A read that begins after both have ended contains both, so this settles.
+
+An account that can't be read is reported and left aside; the others go on. If one of its shards
+can't be read, its total says so from then on. If its total can't be read, it is left as it is:
+readers sum the shards, and once somebody has removed the item, the next run writes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    OutcomeUnknownError,
+    StoreError,
+    UnreadableItemError,
+)
+from pricekeeper.metering.aggregation_report import Tally
+from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.items import (
+    accounts_from,
+    counter_keys,
+    counters_from,
+    day_expires_at_epoch,
+    fold_from,
+    fold_put,
+    has_fold,
+    is_own_total,
+    lacks_shards,
+    markers_query,
+    report_excess,
+    shards_unreadable_update,
+    total_key,
+    total_put,
+    total_so_far,
+)
+from pricekeeper.storage import Item, Key, Put, Store, Table
+
+ATTEMPTS_MAX: Final = 5
+CONCURRENCY: Final = 8
+READ_KEYS_MAX: Final = 100
+
+
+class ShardSums:
+    """Brings the totals of accounts with shards up to date."""
+
+    def __init__(self, store: Store, clock: Clock, retention_days: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention_days = retention_days
+
+    async def visit_day(self, day: str, tally: Tally) -> None:
+        """Bring the totals of that day up to date."""
+        after = ""
+        while True:  # ends with the partition: every page begins behind the one before
+            page = await self._store.query(markers_query(day, after=after))
+            accounts = accounts_from(day, page.items)
+            tally.accounts += len(accounts)
+            chunks = list(_chunks(accounts))
+            for start in range(0, len(chunks), CONCURRENCY):
+                at_once = chunks[start : start + CONCURRENCY]
+                await asyncio.gather(*(self._visit(chunk, tally) for chunk in at_once))
+            after = page.after
+            if not after:
+                return
+
+    async def _visit(self, accounts: dict[Account, int], tally: Tally) -> None:
+        """Bring some totals up to date, from one read of all their shards."""
+        as_of_ms = self._clock.now_ms()
+        try:
+            found = iter(await self._store.batch_get(_keys(accounts)))
+        except StoreError as error:
+            tally.fail(len(accounts), error)
+            return
+        for account, count in accounts.items():
+            items = [next(found) for _ in range(count + 1)]
+            try:
+                if await self._bring_forward(account, count, items, as_of_ms):
+                    tally.written += 1
+                    tally.written_at_ms = self._clock.now_ms()
+            except StoreError as error:
+                tally.fail(1, error)
+
+    async def _bring_forward(
+        self, account: Account, count: int, items: list[Item | None], as_of_ms: int
+    ) -> bool:
+        """Write the total if the shards hold more; whether that was so.
+
+        ``items`` are the total and the shards as they were read.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            stored, *shards = items
+            put = self._put_of(account, stored, await self._sum(account, stored, shards), as_of_ms)
+            if put is None:
+                return False
+            try:
+                await self._store.put(put)
+            except (ConditionFailedError, OutcomeUnknownError):
+                as_of_ms = self._clock.now_ms()
+                items = await self._store.batch_get(_keys({account: count}))
+            else:
+                return True
+        raise ContendedError(f"the total of {account.scope_key} {account.label} kept changing")
+
+    def _put_of(
+        self, account: Account, stored: Item | None, summed: Counters, as_of_ms: int
+    ) -> Put | None:
+        """How the total is written with that sum; ``None`` if it has it."""
+        expires = day_expires_at_epoch(account.day, self._retention_days)
+        current = total_so_far(stored)
+        as_of_ms = max(as_of_ms, current.as_of_ms)
+        if stored is not None and has_fold(stored):
+            fold = fold_from(stored)
+            forward = fold.with_shards(summed)
+            if forward is None and not lacks_shards(stored):
+                return None
+            key = total_key(account)[1]
+            return fold_put(key, forward or fold, stored, as_of_ms, expires, with_shards=True)
+        if stored is not None and not is_own_total(stored) and not summed.dominates(current):
+            report_excess(stored)
+        up_to_date = current.dominates(summed) and not lacks_shards(stored)
+        if up_to_date and (stored is None or is_own_total(stored)):
+            return None
+        return total_put(account, Total.of(current.joined(summed), as_of_ms), expires)
+
+    async def _sum(
+        self, account: Account, stored: Item | None, shards: list[Item | None]
+    ) -> Counters:
+        """What the shards hold; if one can't be read, its total says so before that is raised."""
+        try:
+            return counters_from(shards)
+        except UnreadableItemError:
+            if not lacks_shards(stored):
+                expires = day_expires_at_epoch(account.day, self._retention_days)
+                update = shards_unreadable_update(account, self._clock.now_ms(), expires)
+                with contextlib.suppress(ConditionFailedError):  # another run has said it
+                    await self._store.update(update)
+            raise
+
+
+def _keys(accounts: dict[Account, int]) -> list[tuple[Table, Key]]:
+    """For each account its total, then its shards."""
+    return [
+        key
+        for account, count in accounts.items()
+        for key in (total_key(account), *counter_keys(account, count))
+    ]
+
+
+def _chunks(accounts: dict[Account, int]) -> Iterator[dict[Account, int]]:
+    """The accounts in groups that one request can read, or one account alone."""
+    chunk: dict[Account, int] = {}
+    keys = 0
+    for account, count in accounts.items():
+        if chunk and keys + count + 1 > READ_KEYS_MAX:
+            yield chunk
+            chunk, keys = {}, 0
+        chunk[account] = count
+        keys += count + 1
+    if chunk:
+        yield chunk

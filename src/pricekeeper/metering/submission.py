@@ -1,0 +1,108 @@
+"""A record that is checked and priced, on its way into the journal, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from pricekeeper.metering.counters import Account, Counters
+from pricekeeper.metering.journal import (
+    Address,
+    Entry,
+    Record,
+    StoredTerms,
+    Terms,
+    encode_entry,
+    weight_of,
+)
+from pricekeeper.metering.journal_items import Written
+from pricekeeper.metering.receipt import Receipt
+from pricekeeper.pricing import TokenUsage
+
+
+class Posted(NamedTuple):
+    """The receipt under which a record counts, and whether it is this submission's own."""
+
+    receipt: Receipt
+    accepted: bool
+
+
+class Submission:
+    """A record that is ready to be written, and those who wait for that."""
+
+    __slots__ = (
+        "address", "cost_usd_picos", "fingerprint", "flags", "happened_at_ms", "lanes", "org_id",
+        "request_id", "stored_terms", "terms", "tokens", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        org_id: str,
+        request_id: str,
+        address: Address | None,
+        lanes: int,
+        fingerprint: bytes,
+        terms: Terms,
+        stored_terms: StoredTerms,
+        happened_at_ms: int,
+        flags: int,
+        cost_usd_picos: int,
+        tokens: TokenUsage,
+    ) -> None:
+        self.org_id = org_id
+        self.request_id = request_id
+        self.address = address
+        """Where it will be; ``None`` if the id does not say, so that it needs a receipt."""
+        self.lanes = lanes
+        self.fingerprint = fingerprint
+        self.terms = terms
+        self.stored_terms = stored_terms
+        self.happened_at_ms = happened_at_ms
+        self.flags = flags
+        self.cost_usd_picos = cost_usd_picos
+        self.tokens = tokens
+        self.waiting: list[asyncio.Future[Posted]] = []
+        """The first of them submitted it; the others sent the same request id meanwhile."""
+
+    @property
+    def account(self) -> Account:
+        """Where its spend counts."""
+        return Account(self.terms.scope_key, self.terms.label, self.terms.day)
+
+    @property
+    def weight(self) -> int:
+        """What it weighs on a page, at most; with a receipt, each counts for one."""
+        return 1 if self.address is None else weight_of(self.stored_terms)
+
+    @property
+    def counters(self) -> Counters:
+        """What it adds to its account."""
+        return self._entry(b"", 0).counters
+
+    def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
+        """The answer that it gets if that sending of it counts."""
+        return Record(self.request_id, self._entry(nonce, sent_at_ms), self.terms).receipt
+
+    def written(self, nonce: bytes, sent_at_ms: int) -> Written:
+        """The attributes of a page that this sending writes."""
+        data = encode_entry(self._entry(nonce, sent_at_ms))
+        name = "" if self.address is None else self.address.name
+        return Written(name, data, self.stored_terms, self.weight)
+
+    def _entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
+        tokens = self.tokens
+        return Entry(
+            self.fingerprint,
+            nonce,
+            sent_at_ms,
+            sent_at_ms - self.happened_at_ms,
+            self.stored_terms.ref,
+            self.flags,
+            self.cost_usd_picos,
+            tokens.input_tokens,
+            tokens.output_tokens,
+            tokens.cache_read_tokens,
+            tokens.cache_write_5m_tokens,
+            tokens.cache_write_1h_tokens,
+            "" if self.address is not None else self.request_id,
+        )
