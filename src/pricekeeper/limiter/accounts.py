@@ -17,7 +17,7 @@ from pricekeeper.errors import ConflictError, InvalidValueError, OutcomeUnknownE
 from pricekeeper.limiter.bucket import Draw
 from pricekeeper.limiter.giving import Refused, give
 from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX
-from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.bucket_cache import BucketCache
 
 ADJUSTMENTS_MAX: Final = 100
 """Adjustments with an id of the caller's that one lease may have."""
@@ -43,8 +43,8 @@ class Account(Protocol):
 class LooseAccount:
     """The account of a lease without a name."""
 
-    def __init__(self, till: Till, draws: Sequence[Draw], tokens: Mapping[str, int]) -> None:
-        self._till = till
+    def __init__(self, cache: BucketCache, draws: Sequence[Draw], tokens: Mapping[str, int]) -> None:
+        self._cache = cache
         self._draws = tuple(draws)
         self._held = dict(tokens)
         self._outcomes: dict[str, tuple[dict[str, int], bool]] = {}
@@ -105,7 +105,7 @@ class LooseAccount:
 
         The answer says how much was really taken.
         """
-        taken = await give(self._till, draws_of(self._draws, delta))
+        taken = await give(self._cache, draws_of(self._draws, delta))
         if isinstance(taken, Refused):
             raise TypeError("a lease without a name has no record that could be refused")
         return taken

@@ -28,7 +28,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.bucket import Bucket, Create, Draw, bearable, full_since, settle
 from pricekeeper.limiter.items import bucket_of
-from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.writes import adjust, create, normal
 from pricekeeper.storage import Put, Update
 
@@ -60,7 +60,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 async def give(
-    till: Till, draws: Sequence[Draw], beside: Beside | None = None
+    cache: BucketCache, draws: Sequence[Draw], beside: Beside | None = None
 ) -> dict[str, int] | Refused:
     """Take these tokens as far as the buckets can bear; those below zero are given back.
 
@@ -71,25 +71,25 @@ async def give(
     taken = dict(asked)
     parts = [_Part(draw) for draw in draws if draw.tokens]
     for attempt in range(ATTEMPTS_MAX):
-        await till.pause(attempt)
-        now_ms = till.clock.now_ms()
+        await cache.pause(attempt)
+        now_ms = cache.clock.now_ms()
         changes = [(one, write) for one in parts if (write := one.write(taken, now_ms))]
-        reasons = await _send(till, changes, beside and beside(taken))
+        reasons = await _send(cache, changes, beside and beside(taken))
         if reasons is None:
-            till.meter.debts_cut += taken != asked
+            cache.meter.debts_cut += taken != asked
             return taken
         if beside is not None and reasons[-1].code is ReasonCode.CONDITION_FAILED:
             return Refused(reasons[-1].item)
-        till.meter.lost_races += 1
+        cache.meter.lost_races += 1
         parts = [
-            await _replanned(till, part, reason, taken)
+            await _replanned(cache, part, reason, taken)
             for (part, _), reason in zip(changes, reasons, strict=False)
         ]
-    raise till.contended(draws[0])
+    raise cache.contended(draws[0])
 
 
 async def _send(
-    till: Till, changes: Sequence[tuple[_Part, Update | Put]], beside: Update | None
+    cache: BucketCache, changes: Sequence[tuple[_Part, Update | Put]], beside: Update | None
 ) -> Sequence[CancellationReason] | None:
     """Write all of it; why not, in order and ``beside`` last, if a condition was in the way."""
     writes = [write for _, write in changes]
@@ -99,13 +99,13 @@ async def _send(
         return None
     try:
         if len(writes) > 1:
-            await till.store.transact(writes)
+            await cache.store.transact(writes)
         elif isinstance(only := writes[0], Put):
-            await till.store.put(only)
+            await cache.store.put(only)
         else:
-            after = await till.store.update(only)
+            after = await cache.store.update(only)
             if beside is None:
-                till.remember(changes[0][0].draw, bucket_of(after))
+                cache.remember(changes[0][0].draw, bucket_of(after))
     except ConditionFailedError as refusal:
         return [CancellationReason(ReasonCode.CONDITION_FAILED, refusal.item)]
     except TransactionCancelledError as cancelled:
@@ -116,21 +116,21 @@ async def _send(
 
 
 async def _replanned(
-    till: Till, part: _Part, reason: CancellationReason, taken: dict[str, int]
+    cache: BucketCache, part: _Part, reason: CancellationReason, taken: dict[str, int]
 ) -> _Part:
     """The part in terms of what is there; ``taken`` is lowered to what that bucket can bear."""
     if reason.code is not ReasonCode.CONDITION_FAILED:
         return part
     bucket = bucket_of(reason.item)
-    till.remember(part.draw, bucket)
-    now_ms = till.read_clock_ms(part.draw, bucket)
+    cache.remember(part.draw, bucket)
+    now_ms = cache.read_clock_ms(part.draw, bucket)
     fresh = _in_terms_of(bucket, part.draw)
     for name, most in bearable(bucket, fresh.draw, now_ms).items():
         taken[name] = min(taken[name], most)
     if bucket is not None and _stores_too_little(bucket, fresh.draw, taken):
         with contextlib.suppress(ConditionFailedError):  # then somebody else has changed it
-            after = await till.store.update(normal(fresh.draw, settle(bucket, now_ms)))
-            till.remember(fresh.draw, bucket_of(after))
+            after = await cache.store.update(normal(fresh.draw, settle(bucket, now_ms)))
+            cache.remember(fresh.draw, bucket_of(after))
     return fresh
 
 

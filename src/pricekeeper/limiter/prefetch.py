@@ -29,7 +29,7 @@ from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.giving import give
 from pricekeeper.limiter.requests import Kind, Request
 from pricekeeper.limiter.taking import Taken
-from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.turnstile import Turnstile
 
 HOLD_MS: Final = 1_000
@@ -83,12 +83,12 @@ class Block:
 class BlockAccount(LooseAccount):
     """The account of a lease that came out of a block, and goes back there while it is open."""
 
-    def __init__(self, till: Till, block: Block, tokens: Mapping[str, int]) -> None:
-        super().__init__(till, block.request.draws, tokens)
+    def __init__(self, cache: BucketCache, block: Block, tokens: Mapping[str, int]) -> None:
+        super().__init__(cache, block.request.draws, tokens)
         self._block = block
 
     async def _move(self, delta: Mapping[str, int]) -> Mapping[str, int]:
-        if self._block.spend(delta, self._till.clock.monotonic_ms()):
+        if self._block.spend(delta, self._cache.clock.monotonic_ms()):
             return delta
         return await super()._move(delta)
 
@@ -107,9 +107,9 @@ class Pool:
     """Every block that this instance has in memory."""
 
     def __init__(
-        self, till: Till, turnstile: Turnstile, completion: Completion, *, hold_ms: int
+        self, cache: BucketCache, turnstile: Turnstile, completion: Completion, *, hold_ms: int
     ) -> None:
-        self._till = till
+        self._cache = cache
         self._turnstile = turnstile
         self._completion = completion
         self._hold_ms = hold_ms
@@ -143,7 +143,7 @@ class Pool:
             await others.wait()
         block = self._spend(shelf, tokens)
         if block is not None:
-            return BlockAccount(self._till, block, tokens), None
+            return BlockAccount(self._cache, block, tokens), None
         if others is not None:
             return await self._take(request)
         with self._fetching(kind, shelf):
@@ -151,7 +151,7 @@ class Pool:
         if fetched is None:
             return await self._take(request)
         block, taken = fetched
-        return BlockAccount(self._till, block, tokens), taken
+        return BlockAccount(self._cache, block, tokens), taken
 
     async def close(self) -> None:
         """Begin to give everything back. From then on nothing is fetched ahead."""
@@ -165,7 +165,7 @@ class Pool:
             self._tidy(kind)
 
     def _spend(self, shelf: _Shelf, tokens: Mapping[str, int]) -> Block | None:
-        now_ms = self._till.clock.monotonic_ms()
+        now_ms = self._cache.clock.monotonic_ms()
         for block in shelf.blocks:
             if block.spend(tokens, now_ms):
                 return block
@@ -197,7 +197,7 @@ class Pool:
         times = self._affordable(request)
         if times == 1:
             return None
-        taken_at_ms = self._till.clock.monotonic_ms()
+        taken_at_ms = self._cache.clock.monotonic_ms()
         taken = await self._turnstile.take(_times(request.takes, times))
         if isinstance(taken, Denial):
             return None
@@ -209,14 +209,14 @@ class Pool:
         taken = await self._turnstile.take(request.takes)
         if isinstance(taken, Denial):
             return taken
-        return LooseAccount(self._till, request.draws, request.tokens), taken
+        return LooseAccount(self._cache, request.draws, request.tokens), taken
 
     def _affordable(self, request: Request) -> int:
         """How many requests to take for: as far as we know, at most half of what is there."""
-        now_ms = self._till.clock.now_ms()
+        now_ms = self._cache.clock.now_ms()
         times = request.prefetch
         for draw in request.takes:
-            bucket = self._till.recall(draw)
+            bucket = self._cache.recall(draw)
             if bucket is None:
                 return 1
             stands = status(bucket, draw.limits, now_ms)
@@ -238,11 +238,11 @@ class Pool:
     async def _sweep(self) -> None:
         """Give back what was held too long; ends when nothing is held any more."""
         while self._shelves:
-            now_ms = self._till.clock.monotonic_ms()
+            now_ms = self._cache.clock.monotonic_ms()
             held = [block for shelf in self._shelves.values() for block in shelf.blocks]
             next_ms = min((block.expires_at_ms for block in held), default=now_ms + self._hold_ms)
             if next_ms > now_ms:
-                await self._till.clock.sleep_ms(next_ms - now_ms)
+                await self._cache.clock.sleep_ms(next_ms - now_ms)
             for kind, shelf in tuple(self._shelves.items()):
                 while shelf.blocks and shelf.blocks[0].expires_at_ms <= now_ms:  # oldest first
                     self._give_back(shelf.blocks.pop(0))
@@ -258,9 +258,9 @@ class Pool:
     async def _given(self, draws: Sequence[Draw]) -> None:
         async with self._giving:
             try:
-                await give(self._till, draws)
+                await give(self._cache, draws)
             except StoreError:
-                self._till.meter.refunds_lost += 1  # they refill
+                self._cache.meter.refunds_lost += 1  # they refill
 
     def _tidy(self, kind: Kind) -> None:
         shelf = self._shelves.get(kind)

@@ -29,7 +29,7 @@ from pricekeeper.limiter.accounts import (
 )
 from pricekeeper.limiter.giving import Beside, Refused, give
 from pricekeeper.limiter.items import ADJUSTMENTS, HELD, RELEASED, LeaseRecord, lease_key, lease_of
-from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.storage import ITEM_EXISTS, Action, Add, Condition, Set, Update, attr
 from pricekeeper.storage.tables import RATE_BUCKETS
 
@@ -37,17 +37,17 @@ LEASE_TTL_SECS: Final = 24 * 3600
 """How long a lease can be adjusted and released, and its name not be granted again."""
 
 
-async def find(till: Till, entity: str, lease_id: str) -> LeaseRecord:
+async def find(cache: BucketCache, entity: str, lease_id: str) -> LeaseRecord:
     """The lease of that name."""
-    item = await till.store.get(RATE_BUCKETS, lease_key(entity, lease_id))
+    item = await cache.store.get(RATE_BUCKETS, lease_key(entity, lease_id))
     return _existing(entity, lease_id, item)
 
 
 class RecordedAccount:
     """The account of a lease with a name; it knows the record as it was last seen."""
 
-    def __init__(self, till: Till, record: LeaseRecord) -> None:
-        self._till = till
+    def __init__(self, cache: BucketCache, record: LeaseRecord) -> None:
+        self._cache = cache
         self._record = record
         self._one_at_a_time = asyncio.Lock()
 
@@ -80,7 +80,7 @@ class RecordedAccount:
             except InvalidValueError:
                 if attempt > 0:
                     raise
-                self._record = await find(self._till, record.entity, record.lease_id)
+                self._record = await find(self._cache, record.entity, record.lease_id)
                 continue  # others may have changed what it holds
             if len(record.adjustments) >= ADJUSTMENTS_MAX:
                 raise too_many_adjustments()
@@ -91,7 +91,7 @@ class RecordedAccount:
                     record, held=record.held | held, adjustments=record.adjustments | {mark}
                 )
                 return
-        raise self._till.contended(record.draws({})[0])
+        raise self._cache.contended(record.draws({})[0])
 
     async def _release(self) -> None:
         for _ in range(ATTEMPTS_MAX):
@@ -102,7 +102,7 @@ class RecordedAccount:
             if await self._write(back, lambda _: _released(self._record)) is not None:
                 self._record = msgspec.structs.replace(record, released=True)
                 return
-        raise self._till.contended(record.draws({})[0])
+        raise self._cache.contended(record.draws({})[0])
 
     async def _write(self, delta: Mapping[str, int], beside: Beside) -> Mapping[str, int] | None:
         """Move the tokens and mark the record: how many were taken of each limit.
@@ -110,7 +110,7 @@ class RecordedAccount:
         ``None`` if the record has changed; then we know it as it is now.
         """
         record = self._record
-        taken = await give(self._till, draws_of(record.draws({}), delta), beside)
+        taken = await give(self._cache, draws_of(record.draws({}), delta), beside)
         if not isinstance(taken, Refused):
             return {name: taken.get(name, tokens) for name, tokens in delta.items()}
         self._record = _existing(record.entity, record.lease_id, taken.item)

@@ -46,7 +46,7 @@ from pricekeeper.limiter.requests import (
 )
 from pricekeeper.limiter.standing import Standing
 from pricekeeper.limiter.taking import Taken
-from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.turnstile import Turnstile
 from pricekeeper.limiter.upkeep import Repaired
 from pricekeeper.storage import Store
@@ -81,11 +81,11 @@ class Limiter:
         self.meter = meter or LimiterMeter()
         self._clock = clock
         self._defaults = Defaults(limits, on_unavailable, prefetch)
-        self._till = Till(store, clock=clock, meter=self.meter, jitter=jitter)
-        self._turnstile = Turnstile(self._till)
+        self._cache = BucketCache(store, clock=clock, meter=self.meter, jitter=jitter)
+        self._turnstile = Turnstile(self._cache)
         self._completion = Completion()
         check_count("hold_ms", hold_ms, HOLD_MS_MAX)
-        self._pool = Pool(self._till, self._turnstile, self._completion, hold_ms=hold_ms)
+        self._pool = Pool(self._cache, self._turnstile, self._completion, hold_ms=hold_ms)
 
     def acquire(
         self,
@@ -141,7 +141,7 @@ class Limiter:
         )
         return Standing(
             request,
-            till=self._till,
+            cache=self._cache,
             pool=self._pool,
             meter=self.meter,
             acquisition=self._acquisition,
@@ -189,7 +189,7 @@ class Limiter:
             for entity, resource in buckets
         ]
         keys = [(RATE_BUCKETS, bucket_key(*place)) for place in places]
-        items = await self._till.store.batch_get(keys)
+        items = await self._cache.store.batch_get(keys)
         now_ms = self._clock.now_ms()
         return [
             status(bucket_of(item), self._defaults.limits_of(*place, limits), now_ms)
@@ -231,7 +231,7 @@ class Limiter:
         check_place("entity", entity)
         if resource is not None:
             check_place("resource", resource)
-        return await upkeep.reset(self._till, entity, resource)
+        return await upkeep.reset(self._cache, entity, resource)
 
     async def repair(self, entity: str, *, dry_run: bool = False) -> list[Repaired]:
         """Bring buckets that were refilled in the future back to now: those that had been.
@@ -240,7 +240,7 @@ class Limiter:
         they were owed or only not settled can't be told. Nothing is refilled by this. Only call
         it where the clock is right; with ``dry_run`` it only tells.
         """
-        return await upkeep.repair(self._till, check_place("entity", entity), dry_run=dry_run)
+        return await upkeep.repair(self._cache, check_place("entity", entity), dry_run=dry_run)
 
     async def close(self) -> None:
         """Finish what was begun and give back what was prefetched. The store stays open."""
@@ -265,7 +265,7 @@ class Limiter:
     async def _account(self, entity: str, lease_id: uuid.UUID | str) -> RecordedAccount:
         named = parse_id(lease_id, "lease_id")
         return RecordedAccount(
-            self._till, await find(self._till, check_place("entity", entity), named)
+            self._cache, await find(self._cache, check_place("entity", entity), named)
         )
 
     async def _attempt(self, request: Request) -> Lease | Denial:
@@ -294,7 +294,7 @@ class Limiter:
             return None
         self.meter.granted += 1
         self.meter.prefetched += 1
-        return self._lease(request, BlockAccount(self._till, block, request.tokens), None)
+        return self._lease(request, BlockAccount(self._cache, block, request.tokens), None)
 
     async def _decide(self, request: Request) -> Lease | Denial:
         if request.lease_id is not None:
@@ -308,7 +308,7 @@ class Limiter:
         taken = await self._turnstile.take(request.takes)
         if isinstance(taken, Denial):
             return taken
-        return self._lease(request, LooseAccount(self._till, request.draws, request.tokens), taken)
+        return self._lease(request, LooseAccount(self._cache, request.draws, request.tokens), taken)
 
     async def _take_named(self, request: Request, lease_id: str) -> Lease | Denial:
         now_ms = self._clock.now_ms()
@@ -330,13 +330,13 @@ class Limiter:
         if isinstance(outcome, Denial):
             return outcome
         if isinstance(outcome, Taken):
-            return self._lease(request, RecordedAccount(self._till, record), outcome)
+            return self._lease(request, RecordedAccount(self._cache, record), outcome)
         if outcome.released:
             raise released_already()
         asked = (outcome.resource, outcome.parents, outcome.consume)
         if asked != (request.resource, request.parents, request.tokens):
             raise ConflictError("lease_id", "was granted for another request")
-        return self._lease(request, RecordedAccount(self._till, outcome), None)
+        return self._lease(request, RecordedAccount(self._cache, outcome), None)
 
     def _lease(self, request: Request, account: Account, taken: Taken | None) -> Lease:
         now_ms = self._clock.now_ms()
@@ -346,7 +346,7 @@ class Limiter:
             if unlimited:
                 return {}
             buckets: Sequence[Bucket | None] = (
-                taken.buckets if taken else [self._till.recall(draw) for draw in request.takes]
+                taken.buckets if taken else [self._cache.recall(draw) for draw in request.takes]
             )
             return scarcest(request.takes, buckets, now_ms)
 

@@ -12,25 +12,25 @@ from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import Pool
 from pricekeeper.limiter.requests import Request
-from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.bucket_cache import BucketCache
 
 
 class Standing:
     """Made by `Limiter.standing`."""
 
-    __slots__ = ("_acquisition", "_meter", "_pool", "_request", "_till")
+    __slots__ = ("_acquisition", "_meter", "_pool", "_request", "_cache")
 
     def __init__(
         self,
         request: Request,
         *,
-        till: Till,
+        cache: BucketCache,
         pool: Pool,
         meter: LimiterMeter,
         acquisition: Callable[[Request], Acquisition],
     ) -> None:
         self._request = request
-        self._till = till
+        self._cache = cache
         self._pool = pool
         self._meter = meter
         self._acquisition = acquisition
@@ -51,5 +51,5 @@ class Standing:
     def limits(self) -> Mapping[str, LimitStatus]:
         """How the limits stand, as far as this instance knows; what it has fetched is gone."""
         takes = self._request.takes
-        buckets = [self._till.recall(draw) for draw in takes]
-        return scarcest(takes, buckets, self._till.clock.now_ms())
+        buckets = [self._cache.recall(draw) for draw in takes]
+        return scarcest(takes, buckets, self._cache.clock.now_ms())

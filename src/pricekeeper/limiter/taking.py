@@ -36,7 +36,7 @@ from pricekeeper.limiter.bucket import (
     probe,
 )
 from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, lease_item, lease_of
-from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.writes import create, normal, retry
 from pricekeeper.storage import ITEM_ABSENT, Key, Put, Update, Write
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -76,28 +76,28 @@ class Wish:
 class Round:
     """Wishes that go with each other, on their way to an outcome."""
 
-    def __init__(self, till: Till, wishes: Sequence[Wish]) -> None:
+    def __init__(self, cache: BucketCache, wishes: Sequence[Wish]) -> None:
         first = wishes[0]
-        self._till = till
+        self._cache = cache
         self._pending = list(wishes)
         self._draws = first.draws
         self._plain = len(first.draws) == 1 and first.record is None
-        self._buckets = [till.recall(draw) for draw in first.draws]
+        self._buckets = [cache.recall(draw) for draw in first.draws]
         self._told = False
         """Whether the store told us of the buckets in this round; else they are from memory."""
-        self._now_ms = till.clock.now_ms()
-        self._monotonic_ms = till.clock.monotonic_ms()
+        self._now_ms = cache.clock.now_ms()
+        self._monotonic_ms = cache.clock.monotonic_ms()
 
     async def run(self) -> None:
         """Give every wish its outcome, or raise for all that have none yet."""
         fruitless = 0
         while self._pending:
-            await self._till.pause(fruitless)
+            await self._cache.pause(fruitless)
             before = len(self._pending)
             await self._advance()
             fruitless = 0 if len(self._pending) < before else fruitless + 1
             if fruitless == ATTEMPTS_MAX:
-                raise self._till.contended(self._draws[0])
+                raise self._cache.contended(self._draws[0])
 
     async def _advance(self) -> None:
         """One write or one read, or the denials."""
@@ -170,13 +170,13 @@ class Round:
         """Whether that was done; either way the store has told us of the bucket."""
         try:
             if isinstance(operation, Put):
-                await self._till.store.put(operation)
+                await self._cache.store.put(operation)
                 self._learn(place, bucket_of(operation.item))
             else:
-                self._learn(place, bucket_of(await self._till.store.update(operation)))
+                self._learn(place, bucket_of(await self._cache.store.update(operation)))
         except ConditionFailedError as refusal:
             self._learn(place, bucket_of(refusal.item))
-            self._till.meter.lost_races += self._told
+            self._cache.meter.lost_races += self._told
             return False
         else:
             return True
@@ -189,12 +189,12 @@ class Round:
             Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in going if one.record
         ]
         try:
-            await self._till.store.transact([*operations, *puts])
+            await self._cache.store.transact([*operations, *puts])
         except TransactionCancelledError as cancelled:
             failed = [one.code is ReasonCode.CONDITION_FAILED for one in cancelled.reasons]
             if not any(failed):
                 raise
-            self._till.meter.lost_races += 1
+            self._cache.meter.lost_races += 1
             items = [one.item for one in cancelled.reasons]
             for place in range(len(operations)):
                 if failed[place]:
@@ -214,7 +214,7 @@ class Round:
         """Read everything at once: the buckets, and the leases if they were granted before."""
         keys = [bucket_key(draw.entity, draw.resource) for draw in self._draws]
         keys += [wish.record.key for wish in self._pending if wish.record]
-        items = await self._till.store.batch_get([(RATE_BUCKETS, key) for key in keys])
+        items = await self._cache.store.batch_get([(RATE_BUCKETS, key) for key in keys])
         for place in range(len(self._draws)):
             self._learn(place, bucket_of(items[place]))
         self._told = True
@@ -247,7 +247,7 @@ class Round:
         return some
 
     def _deny(self) -> None:
-        waited_ms = self._till.clock.now_ms() - self._now_ms
+        waited_ms = self._cache.clock.now_ms() - self._now_ms
         for wish in self._pending:
             steps = [
                 plan(self._buckets[place], draw, self._reading_ms(place))
@@ -264,7 +264,7 @@ class Round:
 
     def _learn(self, place: int, bucket: Bucket | None) -> None:
         self._buckets[place] = bucket
-        self._till.remember(self._draws[place], bucket)
+        self._cache.remember(self._draws[place], bucket)
 
     def _total(self, place: int, wishes: Sequence[Wish]) -> Draw:
         """What these wishes take from one bucket, together."""
@@ -279,14 +279,14 @@ class Round:
 
     def _reading_ms(self, place: int) -> int:
         """The round's one reading of the clocks, as it counts for that bucket."""
-        return self._till.reading_ms(
+        return self._cache.reading_ms(
             self._draws[place], self._buckets[place], self._now_ms, self._monotonic_ms
         )
 
     def _decided_ms(self) -> int:
         """The moment a grant counts for: our reading, or that of who refilled after it."""
         latest_ms = max(one.refilled_at_ms if one else 0 for one in self._buckets)
-        return max(self._now_ms, min(latest_ms, self._till.clock.now_ms()))
+        return max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
 
 
 def _operation(draw: Draw, step: _Step) -> Put | Update:

@@ -18,7 +18,7 @@ from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.limiter.bucket import Denial, Draw, Retry, plan
 from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.limiter.taking import Outcome, Round, Taken, Wish
-from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.bucket_cache import BucketCache
 
 ROUND_MAX: Final = 64
 """Requests in one round: their records have to fit into one transaction."""
@@ -51,8 +51,8 @@ class _Line:
 class Turnstile:
     """The lines in front of the buckets; as long as there are callers who wait."""
 
-    def __init__(self, till: Till) -> None:
-        self._till = till
+    def __init__(self, cache: BucketCache) -> None:
+        self._cache = cache
         self._lines: dict[_Chain, _Line] = {}
 
     async def take(self, draws: Sequence[Draw]) -> Taken | Denial:
@@ -87,14 +87,14 @@ class Turnstile:
         if len(wish.draws) > 1 or wish.record is not None:
             return False  # transactions on one item refuse each other
         draw = wish.draws[0]
-        bucket = self._till.recall(draw)
-        return isinstance(plan(bucket, draw, self._till.read_clock_ms(draw, bucket)), Retry)
+        bucket = self._cache.recall(draw)
+        return isinstance(plan(bucket, draw, self._cache.read_clock_ms(draw, bucket)), Retry)
 
     async def _lead(self, chain: _Chain, wish: Wish, followers: Sequence[_Place]) -> None:
         """Go through together, tell the others what came of it, and let the next ones go."""
         failure: Exception | None = None
         try:
-            await Round(self._till, [wish, *(one.wish for one in followers)]).run()
+            await Round(self._cache, [wish, *(one.wish for one in followers)]).run()
         except Exception as error:  # noqa: BLE001 - raised by everybody whom it concerns
             failure = error
         finally:
