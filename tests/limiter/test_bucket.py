@@ -396,7 +396,7 @@ def test_a_wait_is_shortened_by_what_has_passed_and_never_below_nothing() -> Non
     """Never stays never."""
     told = Denial(tuple(Violation("e", "r", "n", 1, 0, wait) for wait in (100, 30, None)))
 
-    assert [one.retry_after_ms for one in told.told_after(40).violations] == [60, 0, None]
+    assert [one.retry_after_ms for one in told.after_waiting(40).violations] == [60, 0, None]
 
 
 def test_two_who_add_the_same_limit_do_not_both_fill_it() -> None:

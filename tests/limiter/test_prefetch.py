@@ -353,7 +353,7 @@ async def test_instances_that_prefetch_share_and_get_the_whole_rate() -> None:
         until_ms = world.now_ms + 5_000
         await world.run(*(caller.live({"n": 1}, until_ms) for caller in callers))
         await scene.close()
-    got = [sum(caller.got for caller in callers[place : place + 2]) for place in (0, 2, 4, 6)]
+    got = [sum(caller.got for caller in callers[index : index + 2]) for index in (0, 2, 4, 6)]
 
     assert sum(got) >= 0.99 * 100 * 5
     assert min(got) >= 0.6 * sum(got) / 4
@@ -439,7 +439,7 @@ async def test_many_buckets_are_given_back_at_the_same_time() -> None:
             world, store, [DAILY], Weather(delay_ms_max=25), instances=1, prefetch=20
         )
         limiter = scene.instances[0].limiter
-        entities = [f"e{place}" for place in range(100)]
+        entities = [f"e{index}" for index in range(100)]
 
         async def use(entity: str) -> None:
             for _ in range(2):
@@ -638,11 +638,11 @@ async def test_what_is_held_goes_back_every_time_that_an_instance_is_idle(
     """And it remembers nothing of those it has not served for a while."""
     limiter = Limiter(held, clock=InstanceClock(world), limits=[DAILY], prefetch=20)
     await limiter.acquire("e", "r", {"n": 1})
-    for place in (1, 2, 3):
+    for index in (1, 2, 3):
         await limiter.acquire("e", "r", {"n": 1})
         assert len(limiter._pool._shelves) == 1
         await world.pass_ms(HOLD_MS + 1)
-        assert (await limiter.peek("e", "r"))["n"].consumed == 1 + place
+        assert (await limiter.peek("e", "r"))["n"].consumed == 1 + index
         assert limiter._pool._shelves == {}
     await limiter.close()
 

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 from pricekeeper.errors import ConflictError, InvalidValueError, OutcomeUnknownError, StoreError
 from pricekeeper.limiter.bucket import Draw
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.giving import Refused, give
 from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX
-from pricekeeper.limiter.bucket_cache import BucketCache
 
 ADJUSTMENTS_MAX: Final = 100
 """Adjustments with an id of the caller's that one lease may have."""
@@ -43,7 +43,9 @@ class Account(Protocol):
 class LooseAccount:
     """The account of a lease without a name."""
 
-    def __init__(self, cache: BucketCache, draws: Sequence[Draw], tokens: Mapping[str, int]) -> None:
+    def __init__(
+        self, cache: BucketCache, draws: Sequence[Draw], tokens: Mapping[str, int]
+    ) -> None:
         self._cache = cache
         self._draws = tuple(draws)
         self._held = dict(tokens)

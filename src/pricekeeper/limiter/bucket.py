@@ -122,8 +122,8 @@ class Denial(msgspec.Struct, frozen=True):
         """When all of it may be there, if nobody else takes any; ``None`` is never."""
         return longest_wait_ms(self.violations)
 
-    def told_after(self, waited_ms: int) -> Denial:
-        """The same for a caller for whom so much time has passed while it was decided."""
+    def after_waiting(self, waited_ms: int) -> Denial:
+        """The same denial for a caller that has waited so long for the decision."""
         return Denial(
             tuple(
                 one

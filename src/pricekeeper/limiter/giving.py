@@ -27,8 +27,8 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.limiter.bucket import Bucket, Create, Draw, bearable, full_since, settle
-from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
+from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.writes import adjust, create, normal
 from pricekeeper.storage import Put, Update
 

@@ -24,13 +24,13 @@ from typing import Final
 
 from pricekeeper.errors import StoreError
 from pricekeeper.limiter.accounts import LooseAccount, draws_of
+from pricekeeper.limiter.batch import Taken
+from pricekeeper.limiter.batcher import Batcher
 from pricekeeper.limiter.bucket import Denial, Draw, status
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.giving import give
-from pricekeeper.limiter.requests import Kind, Request
-from pricekeeper.limiter.taking import Taken
-from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.turnstile import Turnstile
+from pricekeeper.limiter.requests import CheckedRequest, Kind
 
 HOLD_MS: Final = 1_000
 """How long a token stays in memory before it is spent or goes back."""
@@ -49,7 +49,7 @@ class Block:
 
     __slots__ = ("expires_at_ms", "left", "low", "open", "request")
 
-    def __init__(self, request: Request, *, times: int, expires_at_ms: int) -> None:
+    def __init__(self, request: CheckedRequest, *, times: int, expires_at_ms: int) -> None:
         self.request = request
         """What it was made for, so many times; the next one is fetched for the same."""
         self.left = {name: count * times for name, count in request.tokens.items()}
@@ -107,10 +107,10 @@ class Pool:
     """Every block that this instance has in memory."""
 
     def __init__(
-        self, cache: BucketCache, turnstile: Turnstile, completion: Completion, *, hold_ms: int
+        self, cache: BucketCache, batcher: Batcher, completion: Completion, *, hold_ms: int
     ) -> None:
         self._cache = cache
-        self._turnstile = turnstile
+        self._batcher = batcher
         self._completion = completion
         self._hold_ms = hold_ms
         self._shelves: dict[Kind, _Shelf] = {}
@@ -128,7 +128,7 @@ class Pool:
             self._completion.keep(self._fetch_ahead(shelf, block.request))
         return block
 
-    async def fetch(self, request: Request) -> tuple[LooseAccount, Taken | None] | Denial:
+    async def fetch(self, request: CheckedRequest) -> tuple[LooseAccount, Taken | None] | Denial:
         """Take a block for many requests like this one, and serve this one from it.
 
         Of several that come at once, one fetches and the others wait for it; those that it
@@ -182,7 +182,7 @@ class Pool:
             fetched.set()
             self._tidy(kind)
 
-    async def _fetch_ahead(self, shelf: _Shelf, request: Request) -> None:
+    async def _fetch_ahead(self, shelf: _Shelf, request: CheckedRequest) -> None:
         """Fetch the next block before this one is spent, so that nobody has to wait for it."""
         kind = request.kind
         if shelf.fetched is not None or self._shelves.get(kind) is not shelf or self._closed:
@@ -191,27 +191,27 @@ class Pool:
             await self._fetch(shelf, request, served=0)
 
     async def _fetch(
-        self, shelf: _Shelf, request: Request, *, served: int
+        self, shelf: _Shelf, request: CheckedRequest, *, served: int
     ) -> tuple[Block, Taken] | None:
         """A block on the shelf, without what serves the request at hand; ``None`` if denied."""
         times = self._affordable(request)
         if times == 1:
             return None
         taken_at_ms = self._cache.clock.monotonic_ms()
-        taken = await self._turnstile.take(_times(request.takes, times))
+        taken = await self._batcher.take(_times(request.takes, times))
         if isinstance(taken, Denial):
             return None
         block = Block(request, times=times - served, expires_at_ms=taken_at_ms + self._hold_ms)
         self._shelve(shelf, block)
         return block, taken
 
-    async def _take(self, request: Request) -> tuple[LooseAccount, Taken] | Denial:
-        taken = await self._turnstile.take(request.takes)
+    async def _take(self, request: CheckedRequest) -> tuple[LooseAccount, Taken] | Denial:
+        taken = await self._batcher.take(request.takes)
         if isinstance(taken, Denial):
             return taken
         return LooseAccount(self._cache, request.draws, request.tokens), taken
 
-    def _affordable(self, request: Request) -> int:
+    def _affordable(self, request: CheckedRequest) -> int:
         """How many requests to take for: as far as we know, at most half of what is there."""
         now_ms = self._cache.clock.now_ms()
         times = request.prefetch

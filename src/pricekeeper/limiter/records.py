@@ -27,9 +27,9 @@ from pricekeeper.limiter.accounts import (
     released_already,
     too_many_adjustments,
 )
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.giving import Beside, Refused, give
 from pricekeeper.limiter.items import ADJUSTMENTS, HELD, RELEASED, LeaseRecord, lease_key, lease_of
-from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.storage import ITEM_EXISTS, Action, Add, Condition, Set, Update, attr
 from pricekeeper.storage.tables import RATE_BUCKETS
 

@@ -39,7 +39,7 @@ class Defaults(msgspec.Struct, frozen=True):
         return by_name(source(entity, resource) if callable(source) else source)
 
 
-class Request(msgspec.Struct, frozen=True):
+class CheckedRequest(msgspec.Struct, frozen=True):
     """An acquire, checked."""
 
     entity: str
@@ -68,7 +68,7 @@ def check_request(
     lease_id: uuid.UUID | str | None = None,
     on_unavailable: OnUnavailable | None = None,
     prefetch: int | None = None,
-) -> Request:
+) -> CheckedRequest:
     """The request; raises `InvalidValueError` for what makes no sense, naming it."""
     chain = (entity, *parents)
     tokens = dict(consume)
@@ -89,7 +89,7 @@ def check_request(
         ahead = check_count("prefetch", prefetch, PREFETCH_MAX)
         if lease_id is not None and prefetch > 1:
             raise InvalidValueError("prefetch", "a lease with an id is not taken from a block")
-    return Request(
+    return CheckedRequest(
         entity=entity,
         resource=resource,
         parents=tuple(parents),

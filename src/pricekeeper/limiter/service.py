@@ -26,7 +26,10 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter import upkeep
 from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
+from pricekeeper.limiter.batch import Taken
+from pricekeeper.limiter.batcher import Batcher
 from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_place
 from pricekeeper.limiter.leases import Acquisition, Lease
@@ -36,18 +39,15 @@ from pricekeeper.limiter.prefetch import HOLD_MS, BlockAccount, Pool
 from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find
 from pricekeeper.limiter.requests import (
     HOLD_MS_MAX,
+    CheckedRequest,
     Defaults,
     Limits,
     OnUnavailable,
-    Request,
     check_count,
     check_request,
     parse_id,
 )
 from pricekeeper.limiter.standing import Standing
-from pricekeeper.limiter.taking import Taken
-from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.turnstile import Turnstile
 from pricekeeper.limiter.upkeep import Repaired
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -82,10 +82,10 @@ class Limiter:
         self._clock = clock
         self._defaults = Defaults(limits, on_unavailable, prefetch)
         self._cache = BucketCache(store, clock=clock, meter=self.meter, jitter=jitter)
-        self._turnstile = Turnstile(self._cache)
+        self._batcher = Batcher(self._cache)
         self._completion = Completion()
         check_count("hold_ms", hold_ms, HOLD_MS_MAX)
-        self._pool = Pool(self._cache, self._turnstile, self._completion, hold_ms=hold_ms)
+        self._pool = Pool(self._cache, self._batcher, self._completion, hold_ms=hold_ms)
 
     def acquire(
         self,
@@ -184,16 +184,16 @@ class Limiter:
         limits: Limits | None = None,
     ) -> list[dict[str, LimitStatus]]:
         """How several buckets stand, each an entity and a resource: one read for all."""
-        places = [
+        pairs = [
             (check_place("entity", entity), check_place("resource", resource))
             for entity, resource in buckets
         ]
-        keys = [(RATE_BUCKETS, bucket_key(*place)) for place in places]
+        keys = [(RATE_BUCKETS, bucket_key(*pair)) for pair in pairs]
         items = await self._cache.store.batch_get(keys)
         now_ms = self._clock.now_ms()
         return [
-            status(bucket_of(item), self._defaults.limits_of(*place, limits), now_ms)
-            for item, place in zip(items, places, strict=True)
+            status(bucket_of(item), self._defaults.limits_of(*pair, limits), now_ms)
+            for item, pair in zip(items, pairs, strict=True)
         ]
 
     async def adjust(
@@ -253,7 +253,7 @@ class Limiter:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _acquisition(self, request: Request) -> Acquisition:
+    def _acquisition(self, request: CheckedRequest) -> Acquisition:
         return Acquisition(
             at_once=lambda: self._at_once(request),
             attempt=lambda: self._attempt(request),
@@ -268,8 +268,8 @@ class Limiter:
             self._cache, await find(self._cache, check_place("entity", entity), named)
         )
 
-    async def _attempt(self, request: Request) -> Lease | Denial:
-        """Decide one acquire; the one place that knows what an unavailable store means."""
+    async def _attempt(self, request: CheckedRequest) -> Lease | Denial:
+        """Decide one acquire. Only this function knows what an unavailable store means."""
         try:
             outcome = await self._decide(request)
         except (ContendedError, StoreClosedError):
@@ -285,7 +285,7 @@ class Limiter:
             self.meter.granted += 1
         return outcome
 
-    def _at_once(self, request: Request) -> Lease | None:
+    def _at_once(self, request: CheckedRequest) -> Lease | None:
         """A lease out of memory, if tokens for it were fetched ahead."""
         if request.prefetch == 1:
             return None
@@ -296,7 +296,7 @@ class Limiter:
         self.meter.prefetched += 1
         return self._lease(request, BlockAccount(self._cache, block, request.tokens), None)
 
-    async def _decide(self, request: Request) -> Lease | Denial:
+    async def _decide(self, request: CheckedRequest) -> Lease | Denial:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
         if request.prefetch > 1:
@@ -305,12 +305,12 @@ class Limiter:
                 return fetched
             self.meter.prefetched += fetched[1] is None
             return self._lease(request, *fetched)
-        taken = await self._turnstile.take(request.takes)
+        taken = await self._batcher.take(request.takes)
         if isinstance(taken, Denial):
             return taken
         return self._lease(request, LooseAccount(self._cache, request.draws, request.tokens), taken)
 
-    async def _take_named(self, request: Request, lease_id: str) -> Lease | Denial:
+    async def _take_named(self, request: CheckedRequest, lease_id: str) -> Lease | Denial:
         now_ms = self._clock.now_ms()
         record = LeaseRecord(
             entity=request.entity,
@@ -326,7 +326,7 @@ class Limiter:
             expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
             held=request.tokens,
         )
-        outcome = await self._turnstile.take_named(request.takes, record)
+        outcome = await self._batcher.take_named(request.takes, record)
         if isinstance(outcome, Denial):
             return outcome
         if isinstance(outcome, Taken):
@@ -338,7 +338,7 @@ class Limiter:
             raise ConflictError("lease_id", "was granted for another request")
         return self._lease(request, RecordedAccount(self._cache, outcome), None)
 
-    def _lease(self, request: Request, account: Account, taken: Taken | None) -> Lease:
+    def _lease(self, request: CheckedRequest, account: Account, taken: Taken | None) -> Lease:
         now_ms = self._clock.now_ms()
         unlimited = isinstance(account, NoAccount)
 

@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import Pool
-from pricekeeper.limiter.requests import Request
-from pricekeeper.limiter.bucket_cache import BucketCache
+from pricekeeper.limiter.requests import CheckedRequest
 
 
 class Standing:
     """Made by `Limiter.standing`."""
 
-    __slots__ = ("_acquisition", "_meter", "_pool", "_request", "_cache")
+    __slots__ = ("_acquisition", "_cache", "_meter", "_pool", "_request")
 
     def __init__(
         self,
-        request: Request,
+        request: CheckedRequest,
         *,
         cache: BucketCache,
         pool: Pool,
         meter: LimiterMeter,
-        acquisition: Callable[[Request], Acquisition],
+        acquisition: Callable[[CheckedRequest], Acquisition],
     ) -> None:
         self._request = request
         self._cache = cache

@@ -12,8 +12,8 @@ import msgspec
 
 from pricekeeper.errors import ConditionFailedError, UnreadableItemError
 from pricekeeper.limiter.bucket import Bucket, Draw, brought_back, is_ahead
-from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
+from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.writes import normal
 from pricekeeper.storage import ITEM_EXISTS, Delete, Item, Query
 from pricekeeper.storage.tables import RATE_BUCKETS

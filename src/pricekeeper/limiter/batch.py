@@ -1,0 +1,299 @@
+"""A batch of requests that take tokens from one bucket, or from one chain of buckets.
+
+A batch is decided by one reading of the clock. It writes before it reads: the first write is
+planned from the cached bucket, or is a guess. A refused write returns the bucket, and the next
+write, or the denial, is planned from that. One write serves as many requests of the batch as
+there are tokens for, in the order of their arrival.
+
+One bucket takes a plain write. A chain, or a lease to be recorded, takes a transaction: all of
+it or nothing. A refused transaction costs double and need not return every bucket. So a chain
+that was never seen is read first, and nothing is denied without a read.
+
+A batch loses a race only if another writer succeeds. After `ATTEMPTS_MAX` losses its requests fail
+with `ContendedError`, which is neither a grant nor a denial. When a reply is lost, they fail with
+`OutcomeUnknownError`: tokens may be gone that nobody got, which refill; none is taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from pricekeeper.errors import ConditionFailedError, ReasonCode, TransactionCancelledError
+from pricekeeper.limiter.bucket import (
+    Bucket,
+    Create,
+    Denial,
+    Draw,
+    Normal,
+    Retry,
+    expected,
+    guess,
+    overdue,
+    plan,
+    probe,
+)
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
+from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, lease_item, lease_of
+from pricekeeper.limiter.writes import create, normal, retry
+from pricekeeper.storage import ITEM_ABSENT, Key, Put, Update, Write
+from pricekeeper.storage.tables import RATE_BUCKETS
+
+_Step: TypeAlias = Create | Retry | Normal
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Tokens that were taken, as of that moment, and the buckets afterwards."""
+
+    as_of_ms: int
+    buckets: tuple[Bucket | None, ...]
+
+
+AcquireOutcome: TypeAlias = Taken | Denial | LeaseRecord
+"""A record means that the lease was granted before, and nothing was taken now."""
+
+
+class AcquireRequest:
+    """One acquire in a batch: what it takes from each bucket, its lease's record, its outcome."""
+
+    __slots__ = ("draws", "outcome", "record")
+
+    def __init__(self, draws: Sequence[Draw], record: LeaseRecord | None = None) -> None:
+        self.draws = tuple(draws)
+        self.record = record
+        self.outcome: AcquireOutcome | None = None
+
+    def can_share_write_with(self, other: AcquireRequest) -> bool:
+        """Whether one write may serve both: the same buckets, limits and kind of write."""
+        return (self.record is None) == (other.record is None) and all(
+            mine.limits == theirs.limits
+            for mine, theirs in zip(self.draws, other.draws, strict=True)
+        )
+
+
+class Batch:
+    """Requests that can share a write, until each has its outcome."""
+
+    def __init__(self, cache: BucketCache, requests: Sequence[AcquireRequest]) -> None:
+        first = requests[0]
+        self._cache = cache
+        self._pending = list(requests)
+        self._draws = first.draws
+        self._plain = len(first.draws) == 1 and first.record is None
+        self._buckets = [cache.recall(draw) for draw in first.draws]
+        self._is_fresh = False
+        """Whether the buckets were read from the store in this batch; else they are cached."""
+        self._now_ms = cache.clock.now_ms()
+        self._monotonic_ms = cache.clock.monotonic_ms()
+
+    async def run(self) -> None:
+        """Give every request its outcome, or raise for all that have none yet."""
+        fruitless = 0
+        while self._pending:
+            await self._cache.pause(fruitless)
+            before = len(self._pending)
+            await self._advance()
+            fruitless = 0 if len(self._pending) < before else fruitless + 1
+            if fruitless == ATTEMPTS_MAX:
+                raise self._cache.contended(self._draws[0])
+
+    async def _advance(self) -> None:
+        """Do the next step: one write, one read, or the denials."""
+        unseen = None in self._buckets and not self._is_fresh
+        if unseen and not self._plain:
+            await self._read()
+        elif unseen:
+            await self._write(self._pending, [guess(self._total(0, self._pending), self._now_ms)])
+        else:
+            going, steps = self._affordable()
+            if going:
+                await self._write(going, steps)
+            elif not self._is_fresh:  # the cached bucket may be out of date: the store decides
+                await self._ask_store()
+            elif not await self._settle_terms():
+                self._deny()
+
+    def _affordable(self) -> tuple[list[AcquireRequest], list[_Step]]:
+        """The requests that there are tokens for, in order of arrival, and the writes for them."""
+        requests = self._without_duplicates()
+        steps = self._plan_all(requests)
+        if steps is not None:
+            return requests, steps
+        going: list[AcquireRequest] = []
+        steps = []
+        for request in requests:
+            planned = self._plan_all([*going, request])
+            if planned is not None:
+                going.append(request)
+                steps = planned
+        return going, steps
+
+    def _without_duplicates(self) -> list[AcquireRequest]:
+        """The pending requests, but only the first of several for the same lease."""
+        firsts: dict[Key, AcquireRequest] = {}
+        return [
+            request
+            for request in self._pending
+            if request.record is None or firsts.setdefault(request.record.key, request) is request
+        ]
+
+    def _plan_all(self, requests: Sequence[AcquireRequest]) -> list[_Step] | None:
+        """The writes that take all of it from every bucket; ``None`` if one bucket denies it."""
+        steps = []
+        for index, bucket in enumerate(self._buckets):
+            step = plan(bucket, self._total(index, requests), self._reading_ms(index))
+            if isinstance(step, Denial):
+                return None
+            steps.append(step)
+        return steps
+
+    async def _write(self, going: Sequence[AcquireRequest], steps: Sequence[_Step]) -> None:
+        draws = [self._total(index, going) for index in range(len(self._draws))]
+        operations = [_operation(draw, step) for draw, step in zip(draws, steps, strict=True)]
+        if self._plain:
+            if not await self._write_one(0, operations[0]):
+                return
+        else:
+            if not await self._transact(operations, going):
+                return
+            for index, step in enumerate(steps):
+                self._note_bucket(index, expected(step, self._buckets[index], draws[index]))
+        taken = Taken(self._decided_ms(), tuple(self._buckets))
+        for request in going:
+            request.outcome = taken
+        self._answer_duplicates(going)
+        self._drop_answered()
+
+    async def _write_one(self, index: int, operation: Put | Update) -> bool:
+        """Send one write; whether it was applied. Either way the store returns the bucket."""
+        try:
+            if isinstance(operation, Put):
+                await self._cache.store.put(operation)
+                self._note_bucket(index, bucket_of(operation.item))
+            else:
+                self._note_bucket(index, bucket_of(await self._cache.store.update(operation)))
+        except ConditionFailedError as refusal:
+            self._note_bucket(index, bucket_of(refusal.item))
+            self._cache.meter.lost_races += self._is_fresh
+            return False
+        else:
+            return True
+        finally:
+            self._is_fresh = self._is_fresh or self._plain
+
+    async def _transact(self, operations: Sequence[Write], going: Sequence[AcquireRequest]) -> bool:
+        """Send all of it; whether it was applied. If not, the buckets that refused are noted."""
+        puts = [
+            Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in going if one.record
+        ]
+        try:
+            await self._cache.store.transact([*operations, *puts])
+        except TransactionCancelledError as cancelled:
+            failed = [one.code is ReasonCode.CONDITION_FAILED for one in cancelled.reasons]
+            if not any(failed):
+                raise
+            self._cache.meter.lost_races += 1
+            items = [one.item for one in cancelled.reasons]
+            for index in range(len(operations)):
+                if failed[index]:
+                    self._note_bucket(index, bucket_of(items[index]))
+            self._answer_granted(going, items[len(operations) :])
+            return False
+        return True
+
+    async def _ask_store(self) -> None:
+        bucket, reading_ms = self._buckets[0], self._reading_ms(0)
+        if self._plain and bucket is not None and not overdue(bucket, reading_ms):
+            await self._write(self._pending[:1], [probe(bucket, reading_ms)])
+        else:
+            await self._read()
+
+    async def _read(self) -> None:
+        """Read the buckets, and the leases that were granted before, in one call."""
+        keys = [bucket_key(draw.entity, draw.resource) for draw in self._draws]
+        keys += [request.record.key for request in self._pending if request.record]
+        items = await self._cache.store.batch_get([(RATE_BUCKETS, key) for key in keys])
+        for index in range(len(self._draws)):
+            self._note_bucket(index, bucket_of(items[index]))
+        self._is_fresh = True
+        self._answer_granted(self._pending, items[len(self._draws) :])
+
+    def _answer_granted(
+        self, requests: Sequence[AcquireRequest], items: Sequence[Mapping[str, Any] | None]
+    ) -> None:
+        """Give the requests whose lease exists its present record as their outcome."""
+        named = [request for request in requests if request.record]
+        for request, item in zip(named, items, strict=True):
+            if request.record and item is not None:
+                request.outcome = lease_of(request.record.entity, request.record.lease_id, item)
+        self._drop_answered()
+
+    def _answer_duplicates(self, going: Sequence[AcquireRequest]) -> None:
+        """Give the other requests for a lease that was just granted its record as outcome."""
+        granted = {request.record.key: request.record for request in going if request.record}
+        for request in self._pending:
+            if request.outcome is None and request.record:
+                request.outcome = granted.get(request.record.key)
+
+    async def _settle_terms(self) -> bool:
+        """Write the new terms to buckets whose limits have changed; whether there was one."""
+        request = self._pending[0]
+        some = False
+        for index, draw in enumerate(request.draws):
+            step = plan(self._buckets[index], draw, self._reading_ms(index))
+            if isinstance(step, Denial) and step.settle is not None:
+                await self._write_one(index, normal(draw, step.settle))
+                some = True
+        return some
+
+    def _deny(self) -> None:
+        waited_ms = self._cache.clock.now_ms() - self._now_ms
+        for request in self._pending:
+            steps = [
+                plan(self._buckets[index], draw, self._reading_ms(index))
+                for index, draw in enumerate(request.draws)
+            ]
+            denials = [step for step in steps if isinstance(step, Denial)]
+            violations = tuple(one for denial in denials for one in denial.violations)
+            if violations:  # else it is a duplicate of a request that is denied just now
+                request.outcome = Denial(violations).after_waiting(waited_ms)
+        self._drop_answered()
+
+    def _drop_answered(self) -> None:
+        self._pending = [request for request in self._pending if request.outcome is None]
+
+    def _note_bucket(self, index: int, bucket: Bucket | None) -> None:
+        self._buckets[index] = bucket
+        self._cache.remember(self._draws[index], bucket)
+
+    def _total(self, index: int, requests: Sequence[AcquireRequest]) -> Draw:
+        """What these requests take from one bucket, together."""
+        draw = requests[0].draws[index]
+        if len(requests) == 1:
+            return draw
+        tokens: dict[str, int] = {}
+        for request in requests:
+            for name, count in request.draws[index].tokens.items():
+                tokens[name] = tokens.get(name, 0) + count
+        return Draw(draw.entity, draw.resource, draw.limits, tokens)
+
+    def _reading_ms(self, index: int) -> int:
+        """The batch's one reading of the clocks, as it counts for that bucket."""
+        return self._cache.reading_ms(
+            self._draws[index], self._buckets[index], self._now_ms, self._monotonic_ms
+        )
+
+    def _decided_ms(self) -> int:
+        """The moment a grant counts for: our reading, or a refill by another after it."""
+        latest_ms = max(one.refilled_at_ms if one else 0 for one in self._buckets)
+        return max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
+
+
+def _operation(draw: Draw, step: _Step) -> Put | Update:
+    if isinstance(step, Create):
+        return create(draw, step)
+    if isinstance(step, Normal):
+        return normal(draw, step)
+    return retry(draw, step)
