@@ -16,14 +16,14 @@ from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.batch import Taken
 from pricekeeper.limiter.batcher import BATCH_MAX
-from pricekeeper.limiter.bucket import Draw
+from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Add, Item, Key, Update, Write, open_store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 DAILY = Limit.per_day("n", 100)
-ONE = [Draw("e", "r", {"n": DAILY}, {"n": 1})]
+ONE = [Debit("e", "r", {"n": DAILY}, {"n": 1})]
 
 
 class Watched(Hooked):
@@ -368,19 +368,19 @@ async def test_a_process_remembers_the_buckets_that_it_had_to_do_with_last(
 ) -> None:
     """So many of them, and none that it knows to be absent."""
     limiter._cache._seen = BoundedCache(2)
-    draws = {entity: Draw(entity, "r", {"n": DAILY}, {"n": 1}) for entity in ("a", "b", "c")}
+    debits = {entity: Debit(entity, "r", {"n": DAILY}, {"n": 1}) for entity in ("a", "b", "c")}
 
     def known() -> str:
         memory = limiter._cache._seen
-        return "".join(entity for entity in draws if Key(entity, "r") in memory)
+        return "".join(entity for entity in debits if Key(entity, "r") in memory)
 
     for entity in ("a", "b"):
         await limiter.acquire(entity, "r", {"n": 1})
-    assert limiter._cache.recall(draws["a"]) is not None
+    assert limiter._cache.recall(debits["a"]) is not None
     await limiter.acquire("c", "r", {"n": 1})
     assert known() == "ac"
     await limiter.acquire("a", "r", {"n": 1})
     await limiter.acquire("b", "r", {"n": 1})
     assert known() == "ab"
-    limiter._cache.remember(draws["a"], None)
+    limiter._cache.remember(debits["a"], None)
     assert known() == "b"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from pricekeeper.errors import ConflictError, InvalidValueError, OutcomeUnknownError, StoreError
-from pricekeeper.limiter.bucket import Draw
+from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.giving import Refused, give
 from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX
@@ -44,10 +44,10 @@ class LooseAccount:
     """The account of a lease without a name."""
 
     def __init__(
-        self, cache: BucketCache, draws: Sequence[Draw], tokens: Mapping[str, int]
+        self, cache: BucketCache, debits: Sequence[Debit], tokens: Mapping[str, int]
     ) -> None:
         self._cache = cache
-        self._draws = tuple(draws)
+        self._debits = tuple(debits)
         self._held = dict(tokens)
         self._outcomes: dict[str, tuple[dict[str, int], bool]] = {}
         """By the id that was sent: what was asked for, and whether we know that it was applied."""
@@ -70,7 +70,7 @@ class LooseAccount:
                 raise OutcomeUnknownError("this adjustment may or may not have been applied")
             if self._released:
                 raise released_already()
-            capacities = capacities_of(self._draws)
+            capacities = capacities_of(self._debits)
             check_delta(delta, capacities)
             check_held(delta, self._held, capacities)
             if adjustment_id is not None and len(self._outcomes) >= ADJUSTMENTS_MAX:
@@ -107,7 +107,7 @@ class LooseAccount:
 
         The answer says how much was really taken.
         """
-        taken = await give(self._cache, draws_of(self._draws, delta))
+        taken = await give(self._cache, debits_of(self._debits, delta))
         if isinstance(taken, Refused):
             raise TypeError("a lease without a name has no record that could be refused")
         return taken
@@ -132,24 +132,24 @@ class NoAccount:
         """Give nothing back, for that would make tokens."""
 
 
-def draws_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> list[Draw]:
+def debits_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> list[Debit]:
     """These tokens instead, from each bucket that has such a limit."""
     return [
-        Draw(
-            draw.entity,
-            draw.resource,
-            draw.limits,
-            {name: count for name, count in tokens.items() if count and name in draw.limits},
+        Debit(
+            debit.entity,
+            debit.resource,
+            debit.limits,
+            {name: count for name, count in tokens.items() if count and name in debit.limits},
         )
-        for draw in draws
+        for debit in debits
     ]
 
 
-def capacities_of(draws: Sequence[Draw]) -> dict[str, int]:
+def capacities_of(debits: Sequence[Debit]) -> dict[str, int]:
     """By limit, the capacity of the largest bucket among these."""
     capacities: dict[str, int] = {}
-    for draw in draws:
-        for name, limit in draw.limits.items():
+    for debit in debits:
+        for name, limit in debit.limits.items():
             capacities[name] = max(capacities.get(name, 0), limit.capacity)
     return capacities
 

@@ -25,8 +25,8 @@ from pricekeeper.errors import ConditionFailedError, ReasonCode, TransactionCanc
 from pricekeeper.limiter.bucket import (
     Bucket,
     Create,
+    Debit,
     Denial,
-    Draw,
     Normal,
     Retry,
     expected,
@@ -58,10 +58,10 @@ AcquireOutcome: TypeAlias = Taken | Denial | LeaseRecord
 class AcquireRequest:
     """One acquire in a batch: what it takes from each bucket, its lease's record, its outcome."""
 
-    __slots__ = ("draws", "outcome", "record")
+    __slots__ = ("debits", "outcome", "record")
 
-    def __init__(self, draws: Sequence[Draw], record: LeaseRecord | None = None) -> None:
-        self.draws = tuple(draws)
+    def __init__(self, debits: Sequence[Debit], record: LeaseRecord | None = None) -> None:
+        self.debits = tuple(debits)
         self.record = record
         self.outcome: AcquireOutcome | None = None
 
@@ -69,7 +69,7 @@ class AcquireRequest:
         """Whether one write may serve both: the same buckets, limits and kind of write."""
         return (self.record is None) == (other.record is None) and all(
             mine.limits == theirs.limits
-            for mine, theirs in zip(self.draws, other.draws, strict=True)
+            for mine, theirs in zip(self.debits, other.debits, strict=True)
         )
 
 
@@ -80,9 +80,9 @@ class Batch:
         first = requests[0]
         self._cache = cache
         self._pending = list(requests)
-        self._draws = first.draws
-        self._plain = len(first.draws) == 1 and first.record is None
-        self._buckets = [cache.recall(draw) for draw in first.draws]
+        self._debits = first.debits
+        self._plain = len(first.debits) == 1 and first.record is None
+        self._buckets = [cache.recall(debit) for debit in first.debits]
         self._is_fresh = False
         """Whether the buckets were read from the store in this batch; else they are cached."""
         self._now_ms = cache.clock.now_ms()
@@ -97,7 +97,7 @@ class Batch:
             await self._advance()
             fruitless = 0 if len(self._pending) < before else fruitless + 1
             if fruitless == ATTEMPTS_MAX:
-                raise self._cache.contended(self._draws[0])
+                raise self._cache.contended(self._debits[0])
 
     async def _advance(self) -> None:
         """Do the next step: one write, one read, or the denials."""
@@ -150,8 +150,8 @@ class Batch:
         return steps
 
     async def _write(self, going: Sequence[AcquireRequest], steps: Sequence[_Step]) -> None:
-        draws = [self._total(index, going) for index in range(len(self._draws))]
-        operations = [_operation(draw, step) for draw, step in zip(draws, steps, strict=True)]
+        debits = [self._total(index, going) for index in range(len(self._debits))]
+        operations = [_operation(debit, step) for debit, step in zip(debits, steps, strict=True)]
         if self._plain:
             if not await self._write_one(0, operations[0]):
                 return
@@ -159,7 +159,7 @@ class Batch:
             if not await self._transact(operations, going):
                 return
             for index, step in enumerate(steps):
-                self._note_bucket(index, expected(step, self._buckets[index], draws[index]))
+                self._note_bucket(index, expected(step, self._buckets[index], debits[index]))
         taken = Taken(self._decided_ms(), tuple(self._buckets))
         for request in going:
             request.outcome = taken
@@ -212,13 +212,13 @@ class Batch:
 
     async def _read(self) -> None:
         """Read the buckets, and the leases that were granted before, in one call."""
-        keys = [bucket_key(draw.entity, draw.resource) for draw in self._draws]
+        keys = [bucket_key(debit.entity, debit.resource) for debit in self._debits]
         keys += [request.record.key for request in self._pending if request.record]
         items = await self._cache.store.batch_get([(RATE_BUCKETS, key) for key in keys])
-        for index in range(len(self._draws)):
+        for index in range(len(self._debits)):
             self._note_bucket(index, bucket_of(items[index]))
         self._is_fresh = True
-        self._answer_granted(self._pending, items[len(self._draws) :])
+        self._answer_granted(self._pending, items[len(self._debits) :])
 
     def _answer_granted(
         self, requests: Sequence[AcquireRequest], items: Sequence[Mapping[str, Any] | None]
@@ -241,10 +241,10 @@ class Batch:
         """Write the new terms to buckets whose limits have changed; whether there was one."""
         request = self._pending[0]
         some = False
-        for index, draw in enumerate(request.draws):
-            step = plan(self._buckets[index], draw, self._reading_ms(index))
+        for index, debit in enumerate(request.debits):
+            step = plan(self._buckets[index], debit, self._reading_ms(index))
             if isinstance(step, Denial) and step.settle is not None:
-                await self._write_one(index, normal(draw, step.settle))
+                await self._write_one(index, normal(debit, step.settle))
                 some = True
         return some
 
@@ -252,8 +252,8 @@ class Batch:
         waited_ms = self._cache.clock.now_ms() - self._now_ms
         for request in self._pending:
             steps = [
-                plan(self._buckets[index], draw, self._reading_ms(index))
-                for index, draw in enumerate(request.draws)
+                plan(self._buckets[index], debit, self._reading_ms(index))
+                for index, debit in enumerate(request.debits)
             ]
             denials = [step for step in steps if isinstance(step, Denial)]
             violations = tuple(one for denial in denials for one in denial.violations)
@@ -266,23 +266,23 @@ class Batch:
 
     def _note_bucket(self, index: int, bucket: Bucket | None) -> None:
         self._buckets[index] = bucket
-        self._cache.remember(self._draws[index], bucket)
+        self._cache.remember(self._debits[index], bucket)
 
-    def _total(self, index: int, requests: Sequence[AcquireRequest]) -> Draw:
+    def _total(self, index: int, requests: Sequence[AcquireRequest]) -> Debit:
         """What these requests take from one bucket, together."""
-        draw = requests[0].draws[index]
+        debit = requests[0].debits[index]
         if len(requests) == 1:
-            return draw
+            return debit
         tokens: dict[str, int] = {}
         for request in requests:
-            for name, count in request.draws[index].tokens.items():
+            for name, count in request.debits[index].tokens.items():
                 tokens[name] = tokens.get(name, 0) + count
-        return Draw(draw.entity, draw.resource, draw.limits, tokens)
+        return Debit(debit.entity, debit.resource, debit.limits, tokens)
 
     def _reading_ms(self, index: int) -> int:
         """The batch's one reading of the clocks, as it counts for that bucket."""
         return self._cache.reading_ms(
-            self._draws[index], self._buckets[index], self._now_ms, self._monotonic_ms
+            self._debits[index], self._buckets[index], self._now_ms, self._monotonic_ms
         )
 
     def _decided_ms(self) -> int:
@@ -291,9 +291,9 @@ class Batch:
         return max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
 
 
-def _operation(draw: Draw, step: _Step) -> Put | Update:
+def _operation(debit: Debit, step: _Step) -> Put | Update:
     if isinstance(step, Create):
-        return create(draw, step)
+        return create(debit, step)
     if isinstance(step, Normal):
-        return normal(draw, step)
-    return retry(draw, step)
+        return normal(debit, step)
+    return retry(debit, step)

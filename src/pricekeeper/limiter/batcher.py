@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.limiter.batch import AcquireOutcome, AcquireRequest, Batch, Taken
-from pricekeeper.limiter.bucket import Denial, Draw, Retry, plan
+from pricekeeper.limiter.bucket import Debit, Denial, Retry, plan
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.items import LeaseRecord
 
@@ -59,19 +59,19 @@ class Batcher:
         self._cache = cache
         self._queues: dict[_Chain, _Queue] = {}
 
-    async def take(self, draws: Sequence[Draw]) -> Taken | Denial:
+    async def take(self, debits: Sequence[Debit]) -> Taken | Denial:
         """Take from all of these buckets or none, for a lease without a record."""
-        outcome = await self._submit(AcquireRequest(draws))
+        outcome = await self._submit(AcquireRequest(debits))
         if isinstance(outcome, LeaseRecord):
             raise TypeError("a lease without a name has no record")
         return outcome
 
-    async def take_named(self, draws: Sequence[Draw], record: LeaseRecord) -> AcquireOutcome:
+    async def take_named(self, debits: Sequence[Debit], record: LeaseRecord) -> AcquireOutcome:
         """As `take`, and record the lease; returns its record if it was granted before."""
-        return await self._submit(AcquireRequest(draws, record))
+        return await self._submit(AcquireRequest(debits, record))
 
     async def _submit(self, request: AcquireRequest) -> AcquireOutcome:
-        chain = tuple((draw.entity, draw.resource) for draw in request.draws)
+        chain = tuple((debit.entity, debit.resource) for debit in request.debits)
         queue = self._queues.setdefault(chain, _Queue())
         if queue.in_flight == 0 or (queue.in_flight < IN_FLIGHT_MAX and self._only_takes(request)):
             queue.in_flight += 1
@@ -88,11 +88,11 @@ class Batcher:
 
     def _only_takes(self, request: AcquireRequest) -> bool:
         """Whether its write, as far as we know, races no other write that only takes."""
-        if len(request.draws) > 1 or request.record is not None:
+        if len(request.debits) > 1 or request.record is not None:
             return False  # transactions on one item refuse each other
-        draw = request.draws[0]
-        bucket = self._cache.recall(draw)
-        return isinstance(plan(bucket, draw, self._cache.read_clock_ms(draw, bucket)), Retry)
+        debit = request.debits[0]
+        bucket = self._cache.recall(debit)
+        return isinstance(plan(bucket, debit, self._cache.read_clock_ms(debit, bucket)), Retry)
 
     async def _run_batch(
         self, chain: _Chain, request: AcquireRequest, followers: Sequence[_Waiter]

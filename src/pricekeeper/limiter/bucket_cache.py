@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, full_jitter_ms
 from pricekeeper.errors import ContendedError
-from pricekeeper.limiter.bucket import Bucket, Draw, is_ahead
+from pricekeeper.limiter.bucket import Bucket, Debit, is_ahead
 from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.storage import Key, Store
@@ -62,14 +62,14 @@ class BucketCache:
         self._some_ahead = False
         """Whether any bucket was ever seen ahead; if not, no bucket has to be looked up."""
 
-    def recall(self, draw: Draw) -> Bucket | None:
+    def recall(self, debit: Debit) -> Bucket | None:
         """The bucket as it was last seen here, if it was."""
-        seen = self._seen.get(bucket_key(draw.entity, draw.resource))
+        seen = self._seen.get(bucket_key(debit.entity, debit.resource))
         return None if seen is None else seen.bucket
 
-    def remember(self, draw: Draw, bucket: Bucket | None) -> None:
+    def remember(self, debit: Debit, bucket: Bucket | None) -> None:
         """Keep the bucket; the least recently used one makes room. ``None`` removes it."""
-        key = bucket_key(draw.entity, draw.resource)
+        key = bucket_key(debit.entity, debit.resource)
         if bucket is None:
             self._seen.pop(key)
             return
@@ -80,21 +80,23 @@ class BucketCache:
         self._seen.put(key, _Seen(bucket, offset_ms, ahead))
         self._some_ahead = self._some_ahead or ahead
 
-    def reading_ms(self, draw: Draw, bucket: Bucket | None, now_ms: int, monotonic_ms: int) -> int:
+    def reading_ms(
+        self, debit: Debit, bucket: Bucket | None, now_ms: int, monotonic_ms: int
+    ) -> int:
         """The time that counts for the bucket when our clocks show these times."""
         ahead = bucket is not None and is_ahead(bucket, now_ms)
         if bucket is None or not (ahead or self._some_ahead):
             return now_ms
-        seen = self._seen.peek(bucket_key(draw.entity, draw.resource))
+        seen = self._seen.peek(bucket_key(debit.entity, debit.resource))
         if seen is None or seen.bucket.refilled_at_ms != bucket.refilled_at_ms:
             return bucket.refilled_at_ms if ahead else now_ms
         if not ahead and not seen.ahead:
             return now_ms
         return max(now_ms, bucket.refilled_at_ms, seen.offset_ms + monotonic_ms)
 
-    def read_clock_ms(self, draw: Draw, bucket: Bucket | None) -> int:
+    def read_clock_ms(self, debit: Debit, bucket: Bucket | None) -> int:
         """The time that counts for the bucket now."""
-        return self.reading_ms(draw, bucket, self.clock.now_ms(), self.clock.monotonic_ms())
+        return self.reading_ms(debit, bucket, self.clock.now_ms(), self.clock.monotonic_ms())
 
     async def pause(self, attempt: int) -> None:
         """Wait before an attempt (the first is 0): not at first, then ever longer."""
@@ -107,8 +109,8 @@ class BucketCache:
             )
             await self.clock.sleep_ms(pause_ms)
 
-    def contended(self, draw: Draw) -> ContendedError:
+    def contended(self, debit: Debit) -> ContendedError:
         """What to raise when the attempts are used up."""
         return ContendedError(
-            f"{draw.entity} {draw.resource}: others changed the bucket {ATTEMPTS_MAX} times"
+            f"{debit.entity} {debit.resource}: others changed the bucket {ATTEMPTS_MAX} times"
         )

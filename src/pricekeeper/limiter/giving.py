@@ -26,7 +26,7 @@ from pricekeeper.errors import (
     ReasonCode,
     TransactionCancelledError,
 )
-from pricekeeper.limiter.bucket import Bucket, Create, Draw, bearable, full_since, settle
+from pricekeeper.limiter.bucket import Bucket, Create, Debit, bearable, full_since, settle
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.writes import adjust, create, normal
@@ -45,31 +45,31 @@ class Refused(msgspec.Struct, frozen=True):
 class _Part(msgspec.Struct, frozen=True):
     """What one bucket is to be charged; ``absent`` if it was not there when we looked."""
 
-    draw: Draw
+    debit: Debit
     absent: bool = False
 
     def write(self, taken: Mapping[str, int], now_ms: int) -> Update | Put | None:
         """The write that takes this much of it; ``None`` if that is nothing."""
-        asked = self.draw
+        asked = self.debit
         tokens = {name: min(count, taken[name]) for name, count in asked.tokens.items()}
         tokens = {name: count for name, count in tokens.items() if count}
-        draw = Draw(asked.entity, asked.resource, asked.limits, tokens)
+        debit = Debit(asked.entity, asked.resource, asked.limits, tokens)
         if not tokens:
             return None
-        return create(draw, Create(full_since(draw, now_ms))) if self.absent else adjust(draw)
+        return create(debit, Create(full_since(debit, now_ms))) if self.absent else adjust(debit)
 
 
 async def give(
-    cache: BucketCache, draws: Sequence[Draw], beside: Beside | None = None
+    cache: BucketCache, debits: Sequence[Debit], beside: Beside | None = None
 ) -> dict[str, int] | Refused:
     """Take these tokens as far as the buckets can bear; those below zero are given back.
 
     The answer says how much was taken of each limit, from every bucket that has it. ``beside``
     is written in the same transaction, on a condition of its own.
     """
-    asked = {name: count for draw in draws for name, count in draw.tokens.items()}
+    asked = {name: count for debit in debits for name, count in debit.tokens.items()}
     taken = dict(asked)
-    parts = [_Part(draw) for draw in draws if draw.tokens]
+    parts = [_Part(debit) for debit in debits if debit.tokens]
     for attempt in range(ATTEMPTS_MAX):
         await cache.pause(attempt)
         now_ms = cache.clock.now_ms()
@@ -85,7 +85,7 @@ async def give(
             await _replanned(cache, part, reason, taken)
             for (part, _), reason in zip(changes, reasons, strict=False)
         ]
-    raise cache.contended(draws[0])
+    raise cache.contended(debits[0])
 
 
 async def _send(
@@ -105,7 +105,7 @@ async def _send(
         else:
             after = await cache.store.update(only)
             if beside is None:
-                cache.remember(changes[0][0].draw, bucket_of(after))
+                cache.remember(changes[0][0].debit, bucket_of(after))
     except ConditionFailedError as refusal:
         return [CancellationReason(ReasonCode.CONDITION_FAILED, refusal.item)]
     except TransactionCancelledError as cancelled:
@@ -122,36 +122,36 @@ async def _replanned(
     if reason.code is not ReasonCode.CONDITION_FAILED:
         return part
     bucket = bucket_of(reason.item)
-    cache.remember(part.draw, bucket)
-    now_ms = cache.read_clock_ms(part.draw, bucket)
-    fresh = _in_terms_of(bucket, part.draw)
-    for name, most in bearable(bucket, fresh.draw, now_ms).items():
+    cache.remember(part.debit, bucket)
+    now_ms = cache.read_clock_ms(part.debit, bucket)
+    fresh = _in_terms_of(bucket, part.debit)
+    for name, most in bearable(bucket, fresh.debit, now_ms).items():
         taken[name] = min(taken[name], most)
-    if bucket is not None and _stores_too_little(bucket, fresh.draw, taken):
+    if bucket is not None and _stores_too_little(bucket, fresh.debit, taken):
         with contextlib.suppress(ConditionFailedError):  # then somebody else has changed it
-            after = await cache.store.update(normal(fresh.draw, settle(bucket, now_ms)))
-            cache.remember(fresh.draw, bucket_of(after))
+            after = await cache.store.update(normal(fresh.debit, settle(bucket, now_ms)))
+            cache.remember(fresh.debit, bucket_of(after))
     return fresh
 
 
-def _in_terms_of(bucket: Bucket | None, draw: Draw) -> _Part:
+def _in_terms_of(bucket: Bucket | None, debit: Debit) -> _Part:
     """The same tokens for the bucket as it is, as far as it has to do with them.
 
     An absent bucket is a full one: nothing can be given back to it, but it can be taken from.
     A limit that the bucket no longer has limits nobody.
     """
     if bucket is None:
-        used = {name: tokens for name, tokens in draw.tokens.items() if tokens > 0}
-        return _Part(Draw(draw.entity, draw.resource, draw.limits, used), absent=True)
+        used = {name: tokens for name, tokens in debit.tokens.items() if tokens > 0}
+        return _Part(Debit(debit.entity, debit.resource, debit.limits, used), absent=True)
     limits = {name: holding.limit for name, holding in bucket.holdings.items()}
-    tokens = {name: count for name, count in draw.tokens.items() if name in limits}
-    return _Part(Draw(draw.entity, draw.resource, limits, tokens))
+    tokens = {name: count for name, count in debit.tokens.items() if name in limits}
+    return _Part(Debit(debit.entity, debit.resource, limits, tokens))
 
 
-def _stores_too_little(bucket: Bucket, draw: Draw, taken: Mapping[str, int]) -> bool:
+def _stores_too_little(bucket: Bucket, debit: Debit, taken: Mapping[str, int]) -> bool:
     """Whether the bucket can bear it only together with refill that nobody has settled."""
     return any(
         bucket.holdings[name].units - taken[name] * limit.units_per_token < -limit.debt_units_max
-        for name, limit in ((name, draw.limits[name]) for name in draw.tokens)
+        for name, limit in ((name, debit.limits[name]) for name in debit.tokens)
         if taken[name] > 0
     )

@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.limiter.bucket import Bucket, Draw, Holding
+from pricekeeper.limiter.bucket import Bucket, Debit, Holding
 from pricekeeper.limiter.limits import Limit, limit_of
 from pricekeeper.storage import Item, Key, TypedItem
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -118,14 +118,14 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     def key(self) -> Key:
         return lease_key(self.entity, self.lease_id)
 
-    def draws(self, tokens: Mapping[str, int]) -> tuple[Draw, ...]:
+    def debits(self, tokens: Mapping[str, int]) -> tuple[Debit, ...]:
         """These tokens, for every bucket of the lease that has such a limit."""
-        draws = []
+        debits = []
         for entity, terms in self.terms.items():
             limits = {name: limit_of(name, text) for name, text in terms.items()}
             named = {name: count for name, count in tokens.items() if name in limits}
-            draws.append(Draw(entity, self.resource, limits, named))
-        return tuple(draws)
+            debits.append(Debit(entity, self.resource, limits, named))
+        return tuple(debits)
 
 
 def lease_key(entity: str, lease_id: str) -> Key:

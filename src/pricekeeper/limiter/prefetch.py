@@ -23,10 +23,10 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from pricekeeper.errors import StoreError
-from pricekeeper.limiter.accounts import LooseAccount, draws_of
+from pricekeeper.limiter.accounts import LooseAccount, debits_of
 from pricekeeper.limiter.batch import Taken
 from pricekeeper.limiter.batcher import Batcher
-from pricekeeper.limiter.bucket import Denial, Draw, status
+from pricekeeper.limiter.bucket import Debit, Denial, status
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.giving import give
@@ -84,7 +84,7 @@ class BlockAccount(LooseAccount):
     """The account of a lease that came out of a block, and goes back there while it is open."""
 
     def __init__(self, cache: BucketCache, block: Block, tokens: Mapping[str, int]) -> None:
-        super().__init__(cache, block.request.draws, tokens)
+        super().__init__(cache, block.request.debits, tokens)
         self._block = block
 
     async def _move(self, delta: Mapping[str, int]) -> Mapping[str, int]:
@@ -209,18 +209,18 @@ class Pool:
         taken = await self._batcher.take(request.takes)
         if isinstance(taken, Denial):
             return taken
-        return LooseAccount(self._cache, request.draws, request.tokens), taken
+        return LooseAccount(self._cache, request.debits, request.tokens), taken
 
     def _affordable(self, request: CheckedRequest) -> int:
         """How many requests to take for: as far as we know, at most half of what is there."""
         now_ms = self._cache.clock.now_ms()
         times = request.prefetch
-        for draw in request.takes:
-            bucket = self._cache.recall(draw)
+        for debit in request.takes:
+            bucket = self._cache.recall(debit)
             if bucket is None:
                 return 1
-            stands = status(bucket, draw.limits, now_ms)
-            for name, count in draw.tokens.items():
+            stands = status(bucket, debit.limits, now_ms)
+            for name, count in debit.tokens.items():
                 if count:
                     times = min(times, stands[name].remaining // (2 * count))
         return max(1, times)
@@ -253,12 +253,12 @@ class Pool:
         block.open = False
         back = {name: -count for name, count in block.left.items() if count}
         if back:
-            self._completion.keep(self._given(draws_of(block.request.draws, back)))
+            self._completion.keep(self._given(debits_of(block.request.debits, back)))
 
-    async def _given(self, draws: Sequence[Draw]) -> None:
+    async def _given(self, debits: Sequence[Debit]) -> None:
         async with self._giving:
             try:
-                await give(self._cache, draws)
+                await give(self._cache, debits)
             except StoreError:
                 self._cache.meter.refunds_lost += 1  # they refill
 
@@ -268,13 +268,13 @@ class Pool:
             del self._shelves[kind]
 
 
-def _times(draws: Sequence[Draw], times: int) -> list[Draw]:
+def _times(debits: Sequence[Debit], times: int) -> list[Debit]:
     return [
-        Draw(
-            draw.entity,
-            draw.resource,
-            draw.limits,
-            {name: count * times for name, count in draw.tokens.items()},
+        Debit(
+            debit.entity,
+            debit.resource,
+            debit.limits,
+            {name: count * times for name, count in debit.tokens.items()},
         )
-        for draw in draws
+        for debit in debits
     ]

@@ -23,7 +23,7 @@ from pricekeeper.limiter.accounts import (
     capacities_of,
     check_delta,
     check_held,
-    draws_of,
+    debits_of,
     released_already,
     too_many_adjustments,
 )
@@ -73,7 +73,7 @@ class RecordedAccount:
                 return
             if record.released:
                 raise released_already()
-            capacities = capacities_of(record.draws({}))
+            capacities = capacities_of(record.debits({}))
             check_delta(delta, capacities)
             try:
                 check_held(delta, record.held, capacities)
@@ -91,7 +91,7 @@ class RecordedAccount:
                     record, held=record.held | held, adjustments=record.adjustments | {mark}
                 )
                 return
-        raise self._cache.contended(record.draws({})[0])
+        raise self._cache.contended(record.debits({})[0])
 
     async def _release(self) -> None:
         for _ in range(ATTEMPTS_MAX):
@@ -102,7 +102,7 @@ class RecordedAccount:
             if await self._write(back, lambda _: _released(self._record)) is not None:
                 self._record = msgspec.structs.replace(record, released=True)
                 return
-        raise self._cache.contended(record.draws({})[0])
+        raise self._cache.contended(record.debits({})[0])
 
     async def _write(self, delta: Mapping[str, int], beside: Beside) -> Mapping[str, int] | None:
         """Move the tokens and mark the record: how many were taken of each limit.
@@ -110,7 +110,7 @@ class RecordedAccount:
         ``None`` if the record has changed; then we know it as it is now.
         """
         record = self._record
-        taken = await give(self._cache, draws_of(record.draws({}), delta), beside)
+        taken = await give(self._cache, debits_of(record.debits({}), delta), beside)
         if not isinstance(taken, Refused):
             return {name: taken.get(name, tokens) for name, tokens in delta.items()}
         self._record = _existing(record.entity, record.lease_id, taken.item)

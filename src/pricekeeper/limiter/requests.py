@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.limiter.bucket import Draw
+from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.items import check_place
 from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
 
@@ -46,10 +46,10 @@ class CheckedRequest(msgspec.Struct, frozen=True):
     resource: str
     parents: tuple[str, ...]
     tokens: dict[str, int]
-    draws: tuple[Draw, ...]
+    debits: tuple[Debit, ...]
     """One per bucket that has limits, of whatever of the tokens it limits; maybe none."""
-    takes: tuple[Draw, ...]
-    """The draws that take something, one at least."""
+    takes: tuple[Debit, ...]
+    """The debits that take something, one at least."""
     kind: Kind
     """What blocks in memory can serve it."""
     lease_id: str | None
@@ -74,16 +74,16 @@ def check_request(
     tokens = dict(consume)
     _check_tokens(tokens)
     _check_chain(chain, resource)
-    draws = []
+    debits = []
     for one in chain:
         named = defaults.limits_of(one, resource, limits)
         if named:
             some = {name: count for name, count in tokens.items() if name in named}
-            draws.append(Draw(one, resource, named, some))
+            debits.append(Debit(one, resource, named, some))
     for name in tokens:
-        if not any(name in draw.limits for draw in draws):
+        if not any(name in debit.limits for debit in debits):
             raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")
-    takes = tuple(draw for draw in draws if draw.tokens)
+    takes = tuple(debit for debit in debits if debit.tokens)
     ahead = defaults.prefetch
     if prefetch is not None:
         ahead = check_count("prefetch", prefetch, PREFETCH_MAX)
@@ -94,20 +94,20 @@ def check_request(
         resource=resource,
         parents=tuple(parents),
         tokens=tokens,
-        draws=tuple(draws),
+        debits=tuple(debits),
         takes=takes,
-        kind=kind_of(draws, tokens) if ahead > 1 else (),
+        kind=kind_of(debits, tokens) if ahead > 1 else (),
         lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
         on_unavailable=_check_policy(on_unavailable or defaults.on_unavailable),
         prefetch=ahead if lease_id is None else 1,
     )
 
 
-def kind_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> Kind:
+def kind_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> Kind:
     """What requests that one block can serve have in common: buckets, limits, what they name."""
     places = [
-        (draw.entity, draw.resource, *draw.limits, *[one.terms for one in draw.limits.values()])
-        for draw in draws
+        (debit.entity, debit.resource, *debit.limits, *[one.terms for one in debit.limits.values()])
+        for debit in debits
     ]
     return (*places, *sorted(tokens))
 

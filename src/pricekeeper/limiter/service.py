@@ -308,7 +308,9 @@ class Limiter:
         taken = await self._batcher.take(request.takes)
         if isinstance(taken, Denial):
             return taken
-        return self._lease(request, LooseAccount(self._cache, request.draws, request.tokens), taken)
+        return self._lease(
+            request, LooseAccount(self._cache, request.debits, request.tokens), taken
+        )
 
     async def _take_named(self, request: CheckedRequest, lease_id: str) -> Lease | Denial:
         now_ms = self._clock.now_ms()
@@ -319,8 +321,8 @@ class Limiter:
             parents=request.parents,
             consume=request.tokens,
             terms={
-                draw.entity: {name: limit.terms for name, limit in draw.limits.items()}
-                for draw in request.draws
+                debit.entity: {name: limit.terms for name, limit in debit.limits.items()}
+                for debit in request.debits
             },
             granted_at_ms=now_ms,
             expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
@@ -346,7 +348,7 @@ class Limiter:
             if unlimited:
                 return {}
             buckets: Sequence[Bucket | None] = (
-                taken.buckets if taken else [self._cache.recall(draw) for draw in request.takes]
+                taken.buckets if taken else [self._cache.recall(debit) for debit in request.takes]
             )
             return scarcest(request.takes, buckets, now_ms)
 

@@ -51,5 +51,5 @@ class Standing:
     def limits(self) -> Mapping[str, LimitStatus]:
         """How the limits stand, as far as this instance knows; what it has fetched is gone."""
         takes = self._request.takes
-        buckets = [self._cache.recall(draw) for draw in takes]
+        buckets = [self._cache.recall(debit) for debit in takes]
         return scarcest(takes, buckets, self._cache.clock.now_ms())

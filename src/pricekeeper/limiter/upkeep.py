@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from pricekeeper.errors import ConditionFailedError, UnreadableItemError
-from pricekeeper.limiter.bucket import Bucket, Draw, brought_back, is_ahead
+from pricekeeper.limiter.bucket import Bucket, Debit, brought_back, is_ahead
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.writes import normal
@@ -40,7 +40,7 @@ async def reset(cache: BucketCache, entity: str, resource: str | None) -> list[s
             pass  # there is none, and an absent bucket is a full one
         else:
             reset.append(one)
-        cache.remember(Draw(entity, one, {}, {}), None)
+        cache.remember(Debit(entity, one, {}, {}), None)
     return reset
 
 
@@ -52,24 +52,24 @@ async def repair(cache: BucketCache, entity: str, *, dry_run: bool) -> list[Repa
         if is_ahead(bucket, cache.clock.now_ms()):
             found.append(Repaired(entity, resource, ahead_ms))
             if not dry_run:
-                await _bring_back(cache, Draw(entity, resource, {}, {}), bucket)
+                await _bring_back(cache, Debit(entity, resource, {}, {}), bucket)
     return found
 
 
-async def _bring_back(cache: BucketCache, draw: Draw, bucket: Bucket | None) -> None:
+async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -> None:
     for attempt in range(ATTEMPTS_MAX):
         await cache.pause(attempt)
         now_ms = cache.clock.now_ms()
         if bucket is None or not is_ahead(bucket, now_ms):
             return  # somebody else has brought it back, or removed it
         try:
-            after = await cache.store.update(normal(draw, brought_back(bucket, now_ms)))
+            after = await cache.store.update(normal(debit, brought_back(bucket, now_ms)))
         except ConditionFailedError as refusal:
             bucket = bucket_of(refusal.item)
         else:
-            cache.remember(draw, bucket_of(after))
+            cache.remember(debit, bucket_of(after))
             return
-    raise cache.contended(draw)
+    raise cache.contended(debit)
 
 
 async def _buckets(cache: BucketCache, entity: str) -> AsyncIterator[tuple[str, Bucket]]:
