@@ -384,7 +384,7 @@ async def test_the_same_step_twice_at_the_same_moment_happens_once(
 
 async def test_what_is_given_back_is_known_here_at_once(daily: Limiter) -> None:
     """Without asking the store, whose answer to the write has told it."""
-    request = daily.standing("e", "r", {"n": 40}, limits=[DAILY])
+    request = daily.prepare("e", "r", {"n": 40}, limits=[DAILY])
     lease = await request.take()
     assert isinstance(lease, Lease)
     assert request.limits()["n"].remaining == 60

@@ -174,7 +174,7 @@ async def test_the_next_block_is_there_before_this_one_is_spent(
     """It is fetched while the last quarter lasts, once, and no request waits for it."""
     limits = [Limit.per_day("n", 1_000)]
     limiter = make()
-    request = limiter.standing(entity, "r", {"n": 1}, limits=limits, prefetch=20)
+    request = limiter.prepare(entity, "r", {"n": 1}, limits=limits, prefetch=20)
     for _ in range(2):
         await request.take()  # makes the bucket, then takes a block
     meter.clear()
@@ -580,7 +580,7 @@ async def test_nothing_is_fetched_ahead_for_a_limiter_that_is_being_closed(
 ) -> None:
     """It would only have to go back."""
     limiter = Limiter(held, clock=InstanceClock(world), limits=[DAILY], prefetch=20)
-    request = limiter.standing("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
+    request = limiter.prepare("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
     for _ in range(2):
         await request.take()
     held.calls.clear()
@@ -705,7 +705,7 @@ async def test_nothing_is_fetched_ahead_of_a_block_that_is_gone_by_then(
 
     clock = Lagging(world)
     limiter = Limiter(held, clock=clock)
-    request = limiter.standing("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
+    request = limiter.prepare("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
     for _ in range(2):
         await request.take()
     await turns()

@@ -6,7 +6,7 @@ from pricekeeper.limiter.limits import Limit, LimitsSource
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.requests import OnUnavailable
 from pricekeeper.limiter.service import Limiter
-from pricekeeper.limiter.standing import Standing
+from pricekeeper.limiter.prepared_request import PreparedRequest
 from pricekeeper.limiter.upkeep import Repaired
 
 __all__ = [
@@ -20,5 +20,5 @@ __all__ = [
     "LimitsSource",
     "OnUnavailable",
     "Repaired",
-    "Standing",
+    "PreparedRequest",
 ]

@@ -47,7 +47,7 @@ from pricekeeper.limiter.requests import (
     check_request,
     parse_id,
 )
-from pricekeeper.limiter.standing import Standing
+from pricekeeper.limiter.prepared_request import PreparedRequest
 from pricekeeper.limiter.upkeep import Repaired
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -119,7 +119,7 @@ class Limiter:
         )
         return self._acquisition(request)
 
-    def standing(
+    def prepare(
         self,
         entity: str,
         resource: str,
@@ -128,8 +128,8 @@ class Limiter:
         limits: Sequence[Limit],
         on_unavailable: OnUnavailable | None = None,
         prefetch: int | None = None,
-    ) -> Standing:
-        """A request that will be made again and again: checked now, then as quick as can be."""
+    ) -> PreparedRequest:
+        """Check a request now that will be made many times, so that each time is quick."""
         request = check_request(
             self._defaults,
             entity,
@@ -139,7 +139,7 @@ class Limiter:
             on_unavailable=on_unavailable,
             prefetch=prefetch,
         )
-        return Standing(
+        return PreparedRequest(
             request,
             cache=self._cache,
             pool=self._pool,
