@@ -220,7 +220,7 @@ async def test_a_batch_that_makes_progress_has_all_of_its_attempts_again(
 
     async def before(name: str) -> None:
         if name == "batch_get":
-            await other._completion.of(lease.release())
+            await other._completion.complete(lease.release())
         await meddle(name)
 
     store.before = before

@@ -495,14 +495,14 @@ async def test_the_oldest_block_is_spent_first_and_only_the_newest_has_a_next_on
     limiter = make([THOUSANDS], prefetch=20)
     for tokens in (1, 1, 20):  # the last one is more than is left of a block
         await limiter.acquire(entity, "r", {"n": tokens})
-    [shelf] = limiter._pool._shelves.values()
-    assert [block.left["n"] for block in shelf.blocks] == [19, 380]
+    [queue] = limiter._pool._queues.values()
+    assert [block.left["n"] for block in queue.blocks] == [19, 380]
     meter.clear()
     for _ in range(16):
         await limiter.acquire(entity, "r", {"n": 1})
     await limiter._completion.drain()
 
-    assert [block.left["n"] for block in shelf.blocks] == [3, 380]
+    assert [block.left["n"] for block in queue.blocks] == [3, 380]
     assert meter.calls == {}
     assert (limiter.meter.granted, limiter.meter.prefetched) == (3 + 16, 16)
     await limiter.close()
@@ -516,8 +516,8 @@ async def test_at_most_two_blocks_are_held_for_one_kind_of_request(
     limiter = make([THOUSANDS], prefetch=4)
     for tokens in (1, 1, 4, 13, 40):
         await limiter.acquire(entity, "r", {"n": tokens})
-        [shelf] = limiter._pool._shelves.values() or [None]
-        assert shelf is None or len(shelf.blocks) <= BLOCKS_MAX
+        [queue] = limiter._pool._queues.values() or [None]
+        assert queue is None or len(queue.blocks) <= BLOCKS_MAX
     await limiter._completion.drain()
 
     assert (await limiter.peek(entity, "r"))["n"].consumed == 1 + 1 + 4 + 13 + 40 + 3 * (13 + 40)
@@ -571,7 +571,7 @@ async def test_a_block_that_arrives_after_the_close_goes_back_at_once(
     await closing
 
     assert (await asking).granted
-    assert limiter._pool._shelves == {}
+    assert limiter._pool._queues == {}
     assert (await limiter.peek("e", "r"))["n"].consumed == 2
 
 
@@ -640,10 +640,10 @@ async def test_what_is_held_goes_back_every_time_that_an_instance_is_idle(
     await limiter.acquire("e", "r", {"n": 1})
     for index in (1, 2, 3):
         await limiter.acquire("e", "r", {"n": 1})
-        assert len(limiter._pool._shelves) == 1
+        assert len(limiter._pool._queues) == 1
         await world.pass_ms(HOLD_MS + 1)
         assert (await limiter.peek("e", "r"))["n"].consumed == 1 + index
-        assert limiter._pool._shelves == {}
+        assert limiter._pool._queues == {}
     await limiter.close()
 
 
@@ -651,7 +651,7 @@ async def test_there_is_a_bound_to_what_blocks_are_held_for(
     held: Held, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are served without, as if they had not asked for blocks."""
-    monkeypatch.setattr(prefetch, "SHELVES_MAX", 2)
+    monkeypatch.setattr(prefetch, "KINDS_MAX", 2)
     limiter = Limiter(held, clock=InstanceClock(world), limits=[DAILY], prefetch=20)
     for entity in ("a", "b", "c"):
         for _ in range(3):

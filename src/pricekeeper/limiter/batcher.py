@@ -83,7 +83,7 @@ class Batcher:
             if followers is not None:
                 await self._run_batch(chain, request, followers)
         if request.outcome is None:
-            raise OutcomeUnknownError("whoever went first did not come back")
+            raise OutcomeUnknownError("the request that ran the batch ended without a result")
         return request.outcome
 
     def _only_takes(self, request: AcquireRequest) -> bool:
@@ -101,7 +101,7 @@ class Batcher:
         failure: Exception | None = None
         try:
             await Batch(self._cache, [request, *(one.request for one in followers)]).run()
-        except Exception as error:  # noqa: BLE001 - raised by everybody whom it concerns
+        except Exception as error:  # noqa: BLE001 - raised to every request of the batch
             failure = error
         finally:
             for one in followers:

@@ -37,7 +37,7 @@ from pricekeeper.limiter.limits import Limit
 IDLE_SECS: Final = 36 * 3600
 """How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
-"""For how long a bucket is taken from without its refill being settled, and its expiry put off."""
+"""For how long tokens are taken without settling the bucket's refill and putting its expiry off."""
 CLOCKS_APART_MS_MAX: Final = 60_000
 """How far the clocks of two instances may differ. A bucket that was refilled further in the future
 than that was refilled by a clock that had leapt."""
@@ -88,7 +88,7 @@ class Retry(msgspec.Struct, frozen=True):
     as_of_ms: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class HoldingChange(msgspec.Struct, frozen=True):
     """What a `Normal` makes of one limit; ``stored_min`` is the least it must find there."""
 
     before: Holding | None
@@ -101,7 +101,7 @@ class Normal(msgspec.Struct, frozen=True):
 
     before: Bucket
     after: Bucket
-    changes: dict[str, Change]
+    changes: dict[str, HoldingChange]
 
 
 class Denial(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ Plan: TypeAlias = Create | Retry | Normal | Denial
 
 
 class LimitStatus(msgspec.Struct, frozen=True):
-    """How one limit stands at a moment."""
+    """The state of one limit at a moment."""
 
     limit: Limit
     remaining: int
@@ -186,7 +186,7 @@ def brought_back(bucket: Bucket, now_ms: int) -> Normal:
         for name, held in bucket.holdings.items()
     }
     after = Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
-    changes = {name: Change(bucket.holdings[name], held) for name, held in holdings.items()}
+    changes = {name: HoldingChange(bucket.holdings[name], held) for name, held in holdings.items()}
     return Normal(bucket, after, changes)
 
 
@@ -203,7 +203,7 @@ def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]
 
 
 def guess(debit: Debit, now_ms: int) -> Retry:
-    """What to try on a bucket never seen before: suppose that it is about half used."""
+    """The first write to a bucket never seen before; it supposes that about half is used."""
     halves = [
         (limit.capacity_units - tokens * limit.units_per_token) // (2 * limit.units_per_ms)
         for limit, tokens in ((debit.limits[name], tokens) for name, tokens in debit.tokens.items())
@@ -215,7 +215,7 @@ def guess(debit: Debit, now_ms: int) -> Retry:
 def probe(bucket: Bucket, as_of_ms: int) -> Retry:
     """A `Retry` that supposes the bucket to be refilled when we saw it was, or after our moment.
 
-    In the second case no refill counts, so whoever refills it once more is not in the way.
+    In the second case no refill counts, so a later refill by another does not make it fail.
     """
     known_ms = min(bucket.refilled_at_ms, as_of_ms)
     return Retry(known_ms, known_ms, as_of_ms)
@@ -236,7 +236,7 @@ def stored_range(limit: Limit, tokens: int, retry: Retry) -> tuple[int, int]:
 def expected(
     plan_made: Create | Retry | Normal, bucket: Bucket | None, debit: Debit
 ) -> Bucket | None:
-    """The bucket after that write, as far as it can be known without being told."""
+    """The bucket after that write, as far as it is known without a reply from the store."""
     if not isinstance(plan_made, Retry):
         return plan_made.after
     if bucket is None:
@@ -256,8 +256,8 @@ def expected(
 def status(
     bucket: Bucket | None, limits: Mapping[str, Limit], now_ms: int
 ) -> dict[str, LimitStatus]:
-    """How each limit stands, as an acquire at that moment would find it."""
-    told: dict[str, LimitStatus] = {}
+    """The state of each limit, as an acquire at that moment would find it."""
+    statuses: dict[str, LimitStatus] = {}
     for name, limit in limits.items():
         holding = bucket.holdings.get(name) if bucket else None
         units, consumed, since_ms = limit.capacity_units, 0, now_ms
@@ -267,20 +267,20 @@ def status(
             consumed = holding.consumed
             since_ms = now_ms if is_ahead(bucket, now_ms) else max(now_ms, bucket.refilled_at_ms)
         full_at_ms = since_ms + limit.filling_ms(limit.capacity_units - units)
-        told[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
-    return told
+        statuses[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
+    return statuses
 
 
 def scarcest(
     debits: Sequence[Debit], buckets: Sequence[Bucket | None], now_ms: int
 ) -> dict[str, LimitStatus]:
-    """How each limit stands; if several buckets have one of that name, where least is left."""
-    told: dict[str, LimitStatus] = {}
+    """The state of each limit; if several buckets have it, of the one where least is left."""
+    statuses: dict[str, LimitStatus] = {}
     for debit, bucket in zip(debits, buckets, strict=True):
         for name, one in status(bucket, debit.limits, now_ms).items():
-            if name not in told or one.remaining < told[name].remaining:
-                told[name] = one
-    return told
+            if name not in statuses or one.remaining < statuses[name].remaining:
+                statuses[name] = one
+    return statuses
 
 
 def effective(bucket: Bucket, holding: Holding, now_ms: int) -> int:
@@ -362,19 +362,21 @@ def _owes_too_much(bucket: Bucket, now_ms: int) -> bool:
 def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
     settled_ms = max(now_ms, bucket.refilled_at_ms)
     elapsed_ms = settled_ms - bucket.refilled_at_ms
-    changes: dict[str, Change] = {}
+    changes: dict[str, HoldingChange] = {}
     for name, held in bucket.holdings.items():
         here = effective(bucket, held, now_ms)
         limit, tokens = debit.limits.get(name), debit.tokens.get(name)
         if limit is None and here == held.limit.capacity_units:
-            changes[name] = Change(held, None)  # nobody limits it any more, and full is absent
+            changes[name] = HoldingChange(
+                held, None
+            )  # nobody limits it any more, and full is absent
             continue
         under = limit or held.limit
         balance = max(rescaled(here, held.limit, under), -under.debt_units_max)
         was_cut = balance != held.units + elapsed_ms * held.limit.units_per_ms
         units = balance - (tokens or 0) * under.units_per_token
         least = None if tokens is None else held.units - units
-        changes[name] = Change(
+        changes[name] = HoldingChange(
             held,
             Holding(under, units, held.consumed + (tokens or 0)),
             stored_min=held.units if was_cut else least,
@@ -382,7 +384,7 @@ def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
     for name in debit.limits.keys() - bucket.holdings.keys():
         limit, tokens = debit.limits[name], debit.tokens.get(name, 0)
         fresh = Holding(limit, limit.capacity_units - tokens * limit.units_per_token, tokens)
-        changes[name] = Change(None, fresh)
+        changes[name] = HoldingChange(None, fresh)
     holdings = {name: change.after for name, change in changes.items() if change.after}
     after = Bucket(settled_ms, _expiry_epoch(settled_ms, holdings), holdings)
     return Normal(bucket, after, changes)
@@ -390,7 +392,7 @@ def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
 
 def _violations(normal: Normal, debit: Debit, now_ms: int) -> tuple[Violation, ...]:
     lead_ms = normal.after.refilled_at_ms - now_ms  # refill goes on once our clock is there, too
-    told: list[Violation] = []
+    violations: list[Violation] = []
     for name, tokens in debit.tokens.items():
         held = normal.after.holdings[name]
         if held.units >= 0:
@@ -398,8 +400,8 @@ def _violations(normal: Normal, debit: Debit, now_ms: int) -> tuple[Violation, .
         limit = held.limit
         wait_ms = lead_ms + limit.filling_ms(-held.units) if tokens <= limit.capacity else None
         available = held.units // limit.units_per_token + tokens
-        told.append(Violation(debit.entity, debit.resource, name, tokens, available, wait_ms))
-    return tuple(told)
+        violations.append(Violation(debit.entity, debit.resource, name, tokens, available, wait_ms))
+    return tuple(violations)
 
 
 def _expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:

@@ -46,7 +46,7 @@ class PreparedRequest:
 
     async def take(self) -> Lease | Denial:
         """Take the tokens from memory or from the buckets; a denial is returned, not raised."""
-        return await self._acquisition(self._request).decided()
+        return await self._acquisition(self._request).decide()
 
     def limits(self) -> Mapping[str, LimitStatus]:
         """The state of the limits in this instance's cache; prefetched tokens count as taken."""

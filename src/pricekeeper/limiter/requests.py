@@ -1,4 +1,4 @@
-"""What can be asked of a limiter, checked once and trusted from then on."""
+"""The requests to a limiter: checked once here, and trusted from then on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.limiter.bucket import Debit
-from pricekeeper.limiter.items import check_place
+from pricekeeper.limiter.items import check_key_part
 from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
 
 OnUnavailable: TypeAlias = Literal["deny", "allow"]
@@ -23,7 +23,7 @@ HOLD_MS_MAX: Final = 60_000
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """What counts where a request does not say."""
+    """What applies where a request does not say otherwise."""
 
     limits: Limits
     on_unavailable: OnUnavailable
@@ -40,18 +40,18 @@ class Defaults(msgspec.Struct, frozen=True):
 
 
 class CheckedRequest(msgspec.Struct, frozen=True):
-    """An acquire, checked."""
+    """The arguments of an acquire, once they are checked."""
 
     entity: str
     resource: str
     parents: tuple[str, ...]
     tokens: dict[str, int]
     debits: tuple[Debit, ...]
-    """One per bucket that has limits, of whatever of the tokens it limits; maybe none."""
+    """One per bucket that has limits, with those of the tokens that it limits, maybe none."""
     takes: tuple[Debit, ...]
     """The debits that take something, one at least."""
     kind: Kind
-    """What blocks in memory can serve it."""
+    """Which prefetched blocks can serve it."""
     lease_id: str | None
     on_unavailable: OnUnavailable
     prefetch: int
@@ -69,7 +69,7 @@ def check_request(
     on_unavailable: OnUnavailable | None = None,
     prefetch: int | None = None,
 ) -> CheckedRequest:
-    """The request; raises `InvalidValueError` for what makes no sense, naming it."""
+    """Check a request; raises `InvalidValueError`, which names the wrong field."""
     chain = (entity, *parents)
     tokens = dict(consume)
     _check_tokens(tokens)
@@ -104,12 +104,12 @@ def check_request(
 
 
 def kind_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> Kind:
-    """What requests that one block can serve have in common: buckets, limits, what they name."""
-    places = [
+    """What all requests that one block can serve share: buckets, limits, names of tokens."""
+    buckets = [
         (debit.entity, debit.resource, *debit.limits, *[one.terms for one in debit.limits.values()])
         for debit in debits
     ]
-    return (*places, *sorted(tokens))
+    return (*buckets, *sorted(tokens))
 
 
 def parse_id(text: uuid.UUID | str, field: str) -> str:
@@ -140,9 +140,9 @@ def _check_tokens(tokens: Mapping[str, int]) -> None:
 
 
 def _check_chain(chain: Sequence[str], resource: str) -> None:
-    check_place("resource", resource)
-    for place, one in enumerate(chain):
-        check_place(f"parents[{place - 1}]" if place else "entity", one)
+    check_key_part("resource", resource)
+    for index, one in enumerate(chain):
+        check_key_part(f"parents[{index - 1}]" if index else "entity", one)
     if len(chain) > 1 + PARENTS_MAX or len(set(chain)) < len(chain):
         raise InvalidValueError("parents", f"must be at most {PARENTS_MAX}, all different")
 

@@ -1,4 +1,4 @@
-"""What operators do to the buckets of one entity: list them, reset them, repair them.
+"""The upkeep of one entity's buckets by operators: list them, reset them, repair them.
 
 All buckets of an entity are one partition, so none of this needs a scan of the table.
 """
@@ -29,7 +29,7 @@ class Repaired(msgspec.Struct, frozen=True):
 
 
 async def reset(cache: BucketCache, entity: str, resource: str | None) -> list[str]:
-    """Remove the buckets of the entity, or one: the resources that had a bucket."""
+    """Remove the buckets of the entity, or one; returns the resources that had a bucket."""
     resources = [resource] if resource else [item[SORT_KEY] async for item in _items(cache, entity)]
     reset = []
     for one in resources:
@@ -45,7 +45,7 @@ async def reset(cache: BucketCache, entity: str, resource: str | None) -> list[s
 
 
 async def repair(cache: BucketCache, entity: str, *, dry_run: bool) -> list[Repaired]:
-    """Bring buckets that were refilled in the future back to now: those that were, or would be."""
+    """Bring buckets that were refilled in the future back to now; returns those buckets."""
     found = []
     async for resource, bucket in _buckets(cache, entity):
         ahead_ms = bucket.refilled_at_ms - cache.clock.now_ms()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pricekeeper.limiter.bucket import Change, Create, Debit, Normal, Retry, stored_range
+from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Normal, Retry, stored_range
 from pricekeeper.limiter.items import (
     CONSUMED,
     REFILLED,
@@ -117,7 +117,7 @@ def adjust(debit: Debit) -> Update:
     return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
 
 
-def _changed(name: str, change: Change) -> Iterator[Action]:
+def _changed(name: str, change: HoldingChange) -> Iterator[Action]:
     before, after = change.before, change.after
     if after is None:
         yield from (Remove(TERMS + name), Remove(STORED + name), Remove(CONSUMED + name))
@@ -130,7 +130,7 @@ def _changed(name: str, change: Change) -> Iterator[Action]:
         yield Add(CONSUMED + name, after.consumed - before.consumed)
 
 
-def _unchanged(name: str, change: Change) -> Iterator[Condition]:
+def _unchanged(name: str, change: HoldingChange) -> Iterator[Condition]:
     before, after = change.before, change.after
     if before is None:
         yield attr(TERMS + name).absent()

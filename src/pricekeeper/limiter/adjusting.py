@@ -1,15 +1,15 @@
-"""Changing what was taken: using more than was estimated, or giving back.
+"""Adjusts buckets to what was really used: takes more than was estimated, or gives back.
 
-The fourth path, `adjust`: what it is about was used already, so it is not denied. It takes as much
-as is asked for, or as much as every bucket can bear without owing more than a bucket may. The
-caller learns how much that was and holds no more, so that a release never gives back what was not
-taken.
+This is the fourth write path, `adjust`. The tokens are already used, so it is not denied. It takes
+as much as is asked for, or as much as every bucket can bear without owing more than a bucket may.
+The caller learns how much that was and holds no more, so that a release never gives back what was
+not taken.
 
-The write is refused if a bucket counts in another unit by now, has expired, or stores too little.
-The refusal brings the bucket along, and the write is sent again in terms of what is there.
+The store refuses the write if a bucket has other terms by now, has expired, or stores too little.
+The refusal returns the bucket, and the write is planned from that and sent again.
 
-None of this is idempotent, and nothing here sends again what may have been applied. Who may
-do it how often is what `accounts` and `records` are about.
+None of this is idempotent, and nothing here sends again what may have been applied. `accounts`
+and `records` decide how often it may be done.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.writes import adjust, create, normal
 from pricekeeper.storage import Put, Update
 
-Beside: TypeAlias = Callable[[Mapping[str, int]], Update]
-"""A write to go into the same transaction, given what is being taken."""
+RecordUpdate: TypeAlias = Callable[[Mapping[str, int]], Update]
+"""The write to a lease's record for the same transaction, given what is being taken."""
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The write beside was refused and nothing was applied; ``item`` is what was there."""
+class RecordConflict(msgspec.Struct, frozen=True):
+    """The write to the record was refused and nothing was applied; ``item`` is the record."""
 
     item: Mapping[str, Any] | None
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What one bucket is to be charged; ``absent`` if it was not there when we looked."""
+    """The debit of one bucket; ``absent`` if the bucket was not there when it was read."""
 
     debit: Debit
     absent: bool = False
 
     def write(self, taken: Mapping[str, int], now_ms: int) -> Update | Put | None:
-        """The write that takes this much of it; ``None`` if that is nothing."""
+        """The write that takes at most ``taken`` of it; ``None`` if that is nothing."""
         asked = self.debit
         tokens = {name: min(count, taken[name]) for name, count in asked.tokens.items()}
         tokens = {name: count for name, count in tokens.items() if count}
@@ -59,13 +59,13 @@ class _Part(msgspec.Struct, frozen=True):
         return create(debit, Create(full_since(debit, now_ms))) if self.absent else adjust(debit)
 
 
-async def give(
-    cache: BucketCache, debits: Sequence[Debit], beside: Beside | None = None
-) -> dict[str, int] | Refused:
+async def adjust_buckets(
+    cache: BucketCache, debits: Sequence[Debit], record_update: RecordUpdate | None = None
+) -> dict[str, int] | RecordConflict:
     """Take these tokens as far as the buckets can bear; those below zero are given back.
 
-    The answer says how much was taken of each limit, from every bucket that has it. ``beside``
-    is written in the same transaction, on a condition of its own.
+    Returns how much was taken of each limit, from every bucket that has it. ``record_update`` is
+    written in the same transaction, on a condition of its own.
     """
     asked = {name: count for debit in debits for name, count in debit.tokens.items()}
     taken = dict(asked)
@@ -74,27 +74,27 @@ async def give(
         await cache.pause(attempt)
         now_ms = cache.clock.now_ms()
         changes = [(one, write) for one in parts if (write := one.write(taken, now_ms))]
-        reasons = await _send(cache, changes, beside and beside(taken))
+        reasons = await _send(cache, changes, record_update and record_update(taken))
         if reasons is None:
             cache.meter.debts_cut += taken != asked
             return taken
-        if beside is not None and reasons[-1].code is ReasonCode.CONDITION_FAILED:
-            return Refused(reasons[-1].item)
+        if record_update is not None and reasons[-1].code is ReasonCode.CONDITION_FAILED:
+            return RecordConflict(reasons[-1].item)
         cache.meter.lost_races += 1
         parts = [
-            await _replanned(cache, part, reason, taken)
+            await _replan(cache, part, reason, taken)
             for (part, _), reason in zip(changes, reasons, strict=False)
         ]
     raise cache.contended(debits[0])
 
 
 async def _send(
-    cache: BucketCache, changes: Sequence[tuple[_Part, Update | Put]], beside: Update | None
+    cache: BucketCache, changes: Sequence[tuple[_Part, Update | Put]], record_update: Update | None
 ) -> Sequence[CancellationReason] | None:
-    """Write all of it; why not, in order and ``beside`` last, if a condition was in the way."""
+    """Write all of it. If a condition failed: the reasons, ``record_update``'s last."""
     writes = [write for _, write in changes]
-    if beside is not None:
-        writes.append(beside)
+    if record_update is not None:
+        writes.append(record_update)
     if not writes:
         return None
     try:
@@ -104,7 +104,7 @@ async def _send(
             await cache.store.put(only)
         else:
             after = await cache.store.update(only)
-            if beside is None:
+            if record_update is None:
                 cache.remember(changes[0][0].debit, bucket_of(after))
     except ConditionFailedError as refusal:
         return [CancellationReason(ReasonCode.CONDITION_FAILED, refusal.item)]
@@ -115,10 +115,10 @@ async def _send(
     return None
 
 
-async def _replanned(
+async def _replan(
     cache: BucketCache, part: _Part, reason: CancellationReason, taken: dict[str, int]
 ) -> _Part:
-    """The part in terms of what is there; ``taken`` is lowered to what that bucket can bear."""
+    """Plan the part from the bucket as it is; lowers ``taken`` to what that bucket can bear."""
     if reason.code is not ReasonCode.CONDITION_FAILED:
         return part
     bucket = bucket_of(reason.item)
@@ -135,7 +135,7 @@ async def _replanned(
 
 
 def _in_terms_of(bucket: Bucket | None, debit: Debit) -> _Part:
-    """The same tokens for the bucket as it is, as far as it has to do with them.
+    """The same tokens on the terms of the bucket as it is.
 
     An absent bucket is a full one: nothing can be given back to it, but it can be taken from.
     A limit that the bucket no longer has limits nobody.
