@@ -11,7 +11,7 @@ from pricekeeper.errors import (
     QuotaExceededError,
     StoreUnavailableError,
 )
-from pricekeeper.selection import Reason, Selection
+from pricekeeper.selection import Reason, Selector
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
@@ -46,7 +46,7 @@ class MeetingStore(FaultyStore):
         self._met.clear()
 
 
-async def all_select(instances: Sequence[Selection], mine: Policy) -> set[ModelLabel | None]:
+async def all_select(instances: Sequence[Selector], mine: Policy) -> set[ModelLabel | None]:
     decisions = await asyncio.gather(*(instance.assess(mine) for instance in instances))
     return {decision.label for decision in decisions}
 

@@ -21,7 +21,7 @@ from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.pricing import PriceBook, load_catalogue
-from pricekeeper.selection import Selection
+from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
 from pricekeeper.settings import Settings
 from pricekeeper.storage import Store, open_store
@@ -52,7 +52,7 @@ class Services:
     prices: PriceBook
     metering: Metering
     aggregator: Aggregator
-    selection: Selection
+    selection: Selector
     limiter: Limiter
     containment: Containment
 
@@ -107,7 +107,7 @@ async def open_services(
             prices=prices,
             metering=metering,
             aggregator=Aggregator(store, clock),
-            selection=Selection(store, clock, metering, prices),
+            selection=Selector(store, clock, metering, prices),
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),
         )
