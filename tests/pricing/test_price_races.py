@@ -39,9 +39,9 @@ class Overtaken(FaultyStore):
         self._meanwhile = [meanwhile]
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        found = await super().batch_get(places, consistent=consistent)
+        found = await super().batch_get(keys, consistent=consistent)
         while self._meanwhile:
             await self._meanwhile.pop()()
         return found

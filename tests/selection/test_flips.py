@@ -32,9 +32,9 @@ class MeetingStore(FaultyStore):
         self._met = asyncio.Event()
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        found = await super().batch_get(places, consistent=consistent)
+        found = await super().batch_get(keys, consistent=consistent)
         self._arrived += 1
         if self._arrived == self._readers:
             self._met.set()

@@ -293,11 +293,11 @@ class _Unreadable(FaultyStore):
         super().__init__(store, Interleaving(0), Faults())
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         if self.down:
             raise StoreUnavailableError("injected")
-        return await super().batch_get(places, consistent=consistent)
+        return await super().batch_get(keys, consistent=consistent)
 
 
 async def test_a_store_that_can_not_be_read_is_never_a_yes(

@@ -128,12 +128,12 @@ class SqliteStore:
         await self._writer.submit(Batch.transact, tuple(operations))
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         """The items at these keys, in that order, all as of one moment."""
         del consistent
         self._meter.calls["batch_get"] += 1
-        return await self._read(read_items, [(table, table.checked(key)) for table, key in places])
+        return await self._read(read_items, [(table, table.checked(key)) for table, key in keys])
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         """Items of one partition in order."""
