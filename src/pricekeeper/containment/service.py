@@ -46,7 +46,7 @@ class Containment:
 
     async def end_session(self, client: Client, session_id: str, by: Attribution) -> None:
         """End one session and its tokens; `NotFoundError` if the client has no such session."""
-        await self._tenants.record(client)
+        await self._tenants.read_record(client)
         details = {"session_id": session_id}
         with log_containment("sessions.end", client.client_id, by, details):
             await self._identity.end_session(client.client_id, session_id)

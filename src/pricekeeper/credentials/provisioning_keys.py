@@ -102,7 +102,7 @@ class ProvisioningKeys:
             return None
         client = Client(org_id)
         try:
-            stored = (await self._tenants.record(client)).item.get(HASH)
+            stored = (await self._tenants.read_record(client)).item.get(HASH)
         except NotFoundError:
             stored = None
         owner = _owner(org_id)

@@ -155,7 +155,7 @@ class Credentials:
         self, client: Client, secret: str, *, turn_needed: bool
     ) -> Authenticated:
         try:
-            record = await self._tenants.record(client)
+            record = await self._tenants.read_record(client)
         except NotFoundError:
             record = None
         held = items.held({} if record is None else record.item, self._now_epoch())
@@ -193,7 +193,7 @@ class Credentials:
             )
         require_trusted_time(self._clock)
         for _ in range(ATTEMPTS_MAX):
-            item = (await self._tenants.record(client)).item
+            item = (await self._tenants.read_record(client)).item
             key, retrieval, now_epoch = self._new_retrieval()
             replaced = items.held(item, now_epoch).current
             claimable = Claimable(client, grace_period_hours, replaced)

@@ -167,13 +167,13 @@ def freeze_of(item: Item) -> Freeze | None:
     stored = item.get(FREEZE)
     if stored is None:
         return None
-    told = stored if isinstance(stored, Mapping) else {}
+    known = stored if isinstance(stored, Mapping) else {}
     scope: FreezeScope = "ORG" if item["SK"] == ORG_SORT_KEY else "APP"
     return Freeze(
         scope,
-        reason=str(told.get("reason", "")),
-        frozen_at_epoch=_epoch(told.get("frozen_at_epoch")) or 0,
-        by_org=told.get("by_org") is True,
+        reason=str(known.get("reason", "")),
+        frozen_at_epoch=_epoch(known.get("frozen_at_epoch")) or 0,
+        by_org=known.get("by_org") is True,
     )
 
 

@@ -179,7 +179,7 @@ class Validator:
         """
         client = verified.principal.client
         try:
-            policy = await self._tenants.registered_policy(client.org_id, client.app_id)
+            policy = await self._tenants.find_registered_policy(client.org_id, client.app_id)
             if policy.token_generation != verified.token_generation:
                 policy = await self._tenants.get(client)
         except NotFoundError:
