@@ -4,7 +4,7 @@ import pytest
 
 from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
-from pricekeeper.credentials import Claimed, Peppers, Secret
+from pricekeeper.credentials import ClaimedSecret, Peppers, Secret
 from pricekeeper.errors import InvalidClientError, InvalidValueError, NotFoundError
 from pricekeeper.storage import Key, Put, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
@@ -49,7 +49,7 @@ class TestClaiming:
         """And the answer says for whom it is."""
         retrieval = await one.register(client)
         claimed = await one.credentials.claim(retrieval.token.reveal())
-        assert claimed == Claimed(client.client_id, claimed.client_secret, None)
+        assert claimed == ClaimedSecret(client.client_id, claimed.client_secret, None)
         assert await one.opens(client, claimed.client_secret)
         assert claimed.client_secret != await one.rotated(client, 0)
 

@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """What a retrieval token stands for."""
+    """What can be claimed with a retrieval token."""
 
     client: Client
     grace_period_hours: int
@@ -118,7 +118,7 @@ def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
 
 
 def claimable_of(item: Item | None) -> Claimable | None:
-    """What the token stands for; ``None`` if it is unknown, expired or used."""
+    """What can be claimed with the token; ``None`` if it is unknown, expired or used."""
     if item is None:
         return None
     typed = TypedItem(SECRET_RETRIEVAL_TOKENS, item)
@@ -158,7 +158,7 @@ def claim_operations(
     else:
         actions += (Set(PREVIOUS_HASH, claimable.replaces), Set(GRACE_ENDS_AT, ends_at_epoch))
     replace = Update(CONFIG, config_key(claimable.client), actions, condition)
-    return (use, replace, *org_stands(claimable.client))
+    return (use, replace, *org_checks(claimable.client))
 
 
 def grace_ends_at(claimable: Claimable, now_epoch: int) -> int | None:
@@ -168,8 +168,8 @@ def grace_ends_at(claimable: Claimable, now_epoch: int) -> int | None:
     return now_epoch + claimable.grace_period_hours * 3600
 
 
-def org_stands(client: Client) -> tuple[Check, ...]:
-    """For an app: nothing happens unless its organisation exists."""
+def org_checks(client: Client) -> tuple[Check, ...]:
+    """For an app, the condition that its organisation exists."""
     if client.app_id is None:
         return ()
     return (Check(CONFIG, config_key(client.org), ITEM_EXISTS),)
