@@ -44,7 +44,7 @@ class Instance:
         self.tenants = Tenants(store, clock, LABELS)
         self.credentials = Credentials(store, clock, self.tenants, Peppers(OLD_PEPPER))
         self.provisioning = Provisioning(self.tenants, self.credentials)
-        self.keys = Keys.given(keys, clock)
+        self.keys = Keys.from_text(keys, clock)
         self.sessions = Sessions(
             store, clock=clock, keys=self.keys, lifetimes=lifetimes or Lifetimes()
         )

@@ -370,7 +370,7 @@ def test_keys_can_be_given_by_settings(path: Path) -> None:
     """The contents of the file, wherever they come from."""
     clock = ManualClock()
     from_file = Keys.in_file(path, clock)
-    given = Keys.given(path.read_text(), clock)
+    given = Keys.from_text(path.read_text(), clock)
     assert given.signing_key().kid == from_file.signing_key().kid
     assert given.revision == 0
     assert given.find_refresh_key("unknown") is None

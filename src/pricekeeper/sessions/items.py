@@ -37,17 +37,17 @@ SLOT_PREFIX: Final = "SLOT#"
 
 
 def partition(subject: str) -> str:
-    """Where everything of the subject is."""
+    """The partition of the subject."""
     return f"SUBJECT#{subject}"
 
 
 def slot_key(subject: str, slot: int) -> Key:
-    """The slot's place."""
+    """The key of a slot."""
     return Key(partition(subject), f"{SLOT_PREFIX}{slot:03}")
 
 
 def block_key(refresh_hash: str) -> Key:
-    """The place of a blocklist entry."""
+    """The key of a blocklist entry."""
     return Key(f"BLOCK#refresh#{refresh_hash}", "BLOCK")
 
 
