@@ -74,7 +74,7 @@ def overridden(model: Model, stated: PriceTable) -> tuple[Change, ...]:
 
 
 def combined_prices(model: Model, source: str, stated: PriceTable) -> PriceTable:
-    """The prices in force where a source has stated these: the one place that decides it."""
+    """The prices in force where a source has stated these. Only this function decides it."""
     if not knows_regions(source) and (regional_reason(model) or overridden(model, stated)):
         return model.table()
     listed = _LIST_OF_A_REGION.fullmatch(source)

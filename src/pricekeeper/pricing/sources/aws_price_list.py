@@ -132,8 +132,8 @@ class AwsPriceList:
                             return await _read_response(response, url)
                         target = urljoin(target, response.headers["location"])
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            told = str(error) or "timeout"
-            raise PriceSourceError(url, f"can't be downloaded: {told}") from error
+            reason = str(error) or "timeout"
+            raise PriceSourceError(url, f"can't be downloaded: {reason}") from error
         raise PriceSourceError(url, f"redirects more than {REDIRECTS_MAX} times")
 
 
