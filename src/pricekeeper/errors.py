@@ -226,7 +226,7 @@ class Violation:
         return self.retry_after_ms is None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The sentence about it."""
         after = "never" if self.retry_after_ms is None else f"in {self.retry_after_ms} ms"
         return (
@@ -247,7 +247,7 @@ class RateLimitExceededError(PriceKeeperError):
     code = "RATE_LIMIT_EXCEEDED"
 
     def __init__(self, violations: Sequence[Violation]) -> None:
-        super().__init__("; ".join(violation.told for violation in violations))
+        super().__init__("; ".join(violation.text for violation in violations))
         self.violations = tuple(violations)
 
     @property
@@ -304,8 +304,8 @@ class DeploymentFileError(PricingError):
     code = "INVALID_DEPLOYMENT_FILE"
 
     def __init__(self, file: str, errors: Sequence[FieldError]) -> None:
-        told = "; ".join(f"{error.field}: {error.message}" for error in errors)
-        super().__init__(f"{file}: {told}")
+        text = "; ".join(f"{error.field}: {error.message}" for error in errors)
+        super().__init__(f"{file}: {text}")
         self.file = file
         self.errors = tuple(errors)
 
@@ -407,8 +407,8 @@ class TransactionCancelledError(StoreError):
     code = "TRANSACTION_CANCELLED"
 
     def __init__(self, reasons: Sequence[CancellationReason]) -> None:
-        told = ", ".join(reason.code for reason in reasons)
-        super().__init__(f"the transaction was cancelled: [{told}]")
+        text = ", ".join(reason.code for reason in reasons)
+        super().__init__(f"the transaction was cancelled: [{text}]")
         self.reasons = tuple(reasons)
 
 

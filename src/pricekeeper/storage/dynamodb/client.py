@@ -122,7 +122,7 @@ class DynamoDbClient:
         self.limits = limits
         self._clock = clock
         self._trusted = clock if isinstance(clock, TrustedClock) else None
-        self._date_heard = ""
+        self._date_noted = ""
         self._meter = meter
         self._prefix = prefix
         self._randomness = randomness
@@ -213,7 +213,7 @@ class DynamoDbClient:
             return Fault(Treatment.UNREACHABLE, type(error).__name__, str(error))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Fault(Treatment.LOST, type(error).__name__, str(error))
-        self._hear_date(response.headers.get("Date"))
+        self._note_date(response.headers.get("Date"))
         outcome = _read(response.status, response.headers.get(_CHECKSUM), content)
         if not isinstance(outcome, Fault):
             self._count_capacity(action, outcome)
@@ -224,14 +224,14 @@ class DynamoDbClient:
             self._credentials.discard(credentials)
         return outcome
 
-    def _hear_date(self, date: str | None) -> None:
+    def _note_date(self, date: str | None) -> None:
         """Give our clock the store's time, once for all replies with the same date."""
-        if self._trusted is None or date is None or date == self._date_heard:
+        if self._trusted is None or date is None or date == self._date_noted:
             return
-        self._date_heard = date
+        self._date_noted = date
         with contextlib.suppress(ValueError):  # a proxy's own idea of a date says nothing
             date_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
-            self._trusted.hear_store_date(date_ms + _HALF_A_SECOND_MS)
+            self._trusted.note_store_date(date_ms + _HALF_A_SECOND_MS)
 
     def _pause_ms(self, failures: int) -> int:
         return full_jitter_ms(

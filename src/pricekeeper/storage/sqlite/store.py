@@ -92,8 +92,8 @@ class SqliteStore:
         except apsw.Error as error:
             raise translated(error) from error
         if moments is not None and isinstance(clock, TrustedClock):
-            clock.hear_deleted(moments.deleted_until_ms)
-            clock.hear_newest_moment(moments.newest_ms)
+            clock.note_deleted(moments.deleted_until_ms)
+            clock.note_newest_moment(moments.newest_ms)
         writer = Writer(connection, clock=clock, meter=meter, watch=watch)
         return cls(writer, reader, clock=clock, meter=meter, moments=moments, watch=watch)
 
@@ -162,7 +162,7 @@ class SqliteStore:
         noted = Moments(now_ms, leap_ms, swept_until_ms=until_ms)
         moments = await self._writer.submit(Batch.note_moments, noted)
         if trusted is not None:
-            trusted.hear_deleted(moments.deleted_until_ms)
+            trusted.note_deleted(moments.deleted_until_ms)
         if leap_ms or doubt_of(self._clock) is not None:
             return 0
         self._swept_until_ms, self._swept_at_ms = until_ms, began_ms
