@@ -200,7 +200,6 @@ class SessionLimitRaceError(PriceKeeperError):
     """
 
     code = "SESSION_RACE"
-    retryable: ClassVar[bool] = True
 
     def __init__(self, cancellation_reasons: Sequence[CancellationReason]) -> None:
         super().__init__("other logins of this client came at the same moment; try again")
@@ -218,7 +217,7 @@ class Violation:
     available: int
     retry_after_ms: int | None
     scope: str | None = None
-    """Whose bucket it is, in the words of whoever asked: ``APP`` or ``ORG`` in the service."""
+    """Whose bucket it is, as the caller names it: ``APP`` or ``ORG`` in the service."""
 
     @property
     def never(self) -> bool:
@@ -227,7 +226,7 @@ class Violation:
 
     @property
     def text(self) -> str:
-        """The sentence about it."""
+        """The violation as a sentence."""
         after = "never" if self.retry_after_ms is None else f"in {self.retry_after_ms} ms"
         return (
             f"{self.entity} {self.resource}: {self.requested} {self.limit} asked for, "
@@ -451,7 +450,7 @@ class UnreadableItemError(StoreError):
     """A stored item lacks an attribute, or holds one of another type than it must have.
 
     The message names the item and the attribute, and never quotes a value: it may be a secret.
-    Whoever reads many items leaves out this one and goes on with the others.
+    A reader of many items leaves out this one and goes on with the others.
     """
 
     code = "ITEM_UNREADABLE"

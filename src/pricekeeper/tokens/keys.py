@@ -1,4 +1,4 @@
-"""The keyring in force: given as text and fixed, or in a file that may be rotated meanwhile.
+"""The keyring in force: fixed, or in a file that may be rotated meanwhile.
 
 The file is checked when a second has passed, and whenever a token comes with an unknown key,
 because another process may just have rotated the keys and signed with the new one.
@@ -15,7 +15,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import KeyringError
 from pricekeeper.sessions import RefreshKey
 from pricekeeper.tokens.keyfile import KeyFile
-from pricekeeper.tokens.keyring import Jwks, Keyring, SigningKey, parse_keyring
+from pricekeeper.tokens.keyring import Jwks, Keyring, SigningKey
 
 LOOK_INTERVAL_MS: Final = 1_000
 
@@ -38,11 +38,6 @@ class Keys:
         """The keys in that file, which is made if it is missing."""
         file = KeyFile(path)
         return cls(file.load_or_create(clock.now_ms() // 1000), clock, file)
-
-    @classmethod
-    def from_text(cls, text: str, clock: Clock) -> Self:
-        """Keys handed over as text: the contents of such a file."""
-        return cls(parse_keyring(text), clock)
 
     @property
     def revision(self) -> int:
