@@ -76,7 +76,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is told to; sleepers wake in the order of their times.
+    """A clock that a test moves; sleepers wake in the order of their times.
 
     It ships with the package so that users can test their own budgets without waiting.
     """
@@ -103,7 +103,7 @@ class ManualClock:
         await woken
 
     def advance_ms(self, duration_ms: int) -> None:
-        """Let time pass, and wake whoever was waiting for it."""
+        """Let time pass, and wake the sleepers whose time has come."""
         if duration_ms < 0:
             raise ValueError("time passes forward; use jump_ms to set the wall clock back")
         self._now_ms += duration_ms

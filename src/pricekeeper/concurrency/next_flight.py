@@ -21,7 +21,7 @@ class NextFlight(Generic[K, T]):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """The name of the tasks, for whoever lists them."""
+        """The name of the tasks, as it shows in a list of tasks."""
         self._in_flight: dict[K, asyncio.Task[T]] = {}
         self._next: dict[K, asyncio.Task[T]] = {}
 

@@ -70,7 +70,7 @@ class Containment:
     async def reset_limits(self, client: Client, by: Attribution) -> list[str]:
         """Set the client's own token buckets to full: the labels that had one.
 
-        An organisation's are those that all of its apps draw from together. The buckets of each
+        An organisation's are those that all of its apps share. The buckets of each
         app are the app's: they are reset by naming the app, registered or not.
         """
         policy = await self._tenants.read_policy(client)

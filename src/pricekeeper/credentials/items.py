@@ -5,7 +5,7 @@ until the grace ends, ``client_secret_previous_hash``. The Config item also name
 retrieval token that may still be claimed, so a newer one, a revocation and a deletion each
 make all others worthless without having to find them.
 
-A retrieval token's key is its SHA-256: whoever reads the table can't claim anything.
+A retrieval token's key is its SHA-256: a reader of the table can't claim anything.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """A retrieval token: whoever holds it can claim a secret, once."""
+    """A retrieval token: its holder can claim a secret, once."""
 
     token: Secret
     expires_at_epoch: int
@@ -104,7 +104,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedSecret:
-    """A client's new secret. This is the only time anybody sees it."""
+    """A client's new secret. It is shown only this once."""
 
     client_id: str
     client_secret: Secret
@@ -318,7 +318,7 @@ class Credentials:
 
 
 def _impossible(secret: str) -> bool:
-    """Whether no client has such a secret, whoever it is."""
+    """Whether no client can have such a secret."""
     too_long = len(secret.encode("utf-8", "surrogatepass")) > SECRET_BYTES_MAX
     return not secret or too_long or is_mistyped(CLIENT_SECRET, secret)
 

@@ -1,4 +1,4 @@
-"""What a limiter has done, counted as cheaply as the stores count."""
+"""Counts what a limiter has done."""
 
 from __future__ import annotations
 

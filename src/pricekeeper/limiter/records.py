@@ -56,12 +56,12 @@ class RecordedAccount:
         return {} if self._record.released else dict(self._record.held)
 
     async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
-        """Take more, or give some back; applied once for the same id, whoever sends it."""
+        """Take more, or give some back; applied once for the same id, from any instance."""
         async with self._one_at_a_time:
             await self._change(delta, adjustment_id or str(uuid.uuid4()))
 
     async def release(self) -> None:
-        """Give everything back; applied once, whoever sends it."""
+        """Give everything back; applied once, from any instance."""
         async with self._one_at_a_time:
             await self._release()
 

@@ -227,11 +227,10 @@ class Limiter:
     async def reset(self, entity: str, resource: str | None = None) -> list[str]:
         """Set the buckets of an entity to full, or one of them: the resources that had one.
 
-        Each bucket is removed in one write, since an absent bucket is a full one. Whoever takes
-        from it at that moment takes before the reset or after it. Leases and blocks from before
-        stay valid and give back as ever, but a bucket never holds more than its capacity. So a
-        reset admits at most one capacity more, beside what is given back. Resetting again does
-        nothing.
+        Each bucket is removed in one write, since an absent bucket is a full one. A request at
+        that moment takes before the reset or after it. Leases and blocks from before stay valid
+        and can give back as ever, but a bucket never holds more than its capacity. So a reset
+        admits at most one capacity more, beside what is given back. Resetting again does nothing.
         """
         check_key_part("entity", entity)
         if resource is not None:

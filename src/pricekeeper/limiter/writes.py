@@ -10,9 +10,9 @@ path         what it adds                             on condition that
                                                       stays within its bound
 ============ ======================================== =====================================
 
-Balances move by ``ADD`` alone wherever the unit stays the same, so that no write undoes
-another's. If a reply is lost: `create` and `normal` guard themselves, so the store may send
-them again; `retry` and `adjust` are never sent again by anybody.
+Balances change by ``ADD`` alone wherever the unit stays the same, so that no write undoes
+another. If a reply is lost, the store may send `create` and `normal` again, because they guard
+themselves; `retry` and `adjust` are never sent again.
 """
 
 from __future__ import annotations

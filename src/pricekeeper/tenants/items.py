@@ -8,7 +8,7 @@ The item also holds the client's credentials, which are not ours: settings are w
 attribute by attribute and never replace the item. Attributes that this service added to the
 schema, and those with a default in it, need not be there: an imported item is one like any
 other. An item that lacks more than that, or holds something else than it must, can't be read:
-`UnreadableItemError` is raised to whoever asks about that client.
+`UnreadableItemError` is raised to callers that ask about that client.
 """
 
 from __future__ import annotations

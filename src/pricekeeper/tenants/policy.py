@@ -79,7 +79,7 @@ class Policy:
     session_limit: int
     rate_limits: RateLimits
     org_rate_limits: RateLimits
-    """The organisation's own, for whoever debits its bucket beside the app's."""
+    """The organisation's own limits; its bucket is debited together with the app's."""
     inherited_fields: tuple[str, ...]
     """What an app has from its organisation; empty for the organisation itself."""
     created_at_epoch: int

@@ -1,4 +1,4 @@
-"""What identity has done, counted as cheaply as the stores count."""
+"""Counts what identity has done."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Validator:
             verified.invalid_because = "revoked"
         elif token_generation is None:
             verified.invalid_because = "its session has ended"
-        elif checked_ms >= verified.checked_ms:  # else somebody checked later and has heard already
+        elif checked_ms >= verified.checked_ms:  # else a later check has its result already
             verified.token_generation = token_generation
             verified.checked, verified.checked_ms = checked, checked_ms
 
