@@ -170,7 +170,7 @@ def check_delta(delta: Mapping[str, int], capacities: Mapping[str, int]) -> None
 def check_held(
     delta: Mapping[str, int], held: Mapping[str, int], capacities: Mapping[str, int]
 ) -> None:
-    """Raise if a lease that holds so much can't be adjusted by this."""
+    """Raise if a lease that holds these tokens can't be adjusted by this."""
     for name, tokens in delta.items():
         after, most = held.get(name, 0) + tokens, HELD_CAPACITIES_MAX * capacities[name]
         if after < 0:

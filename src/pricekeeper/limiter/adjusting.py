@@ -128,7 +128,7 @@ async def _replan(
     for name, most in bearable(bucket, fresh.debit, now_ms).items():
         taken[name] = min(taken[name], most)
     if bucket is not None and _stores_too_little(bucket, fresh.debit, taken):
-        with contextlib.suppress(ConditionFailedError):  # then somebody else has changed it
+        with contextlib.suppress(ConditionFailedError):  # then another writer has changed it
             after = await cache.store.update(normal(fresh.debit, settle(bucket, now_ms)))
             cache.remember(fresh.debit, bucket_of(after))
     return fresh

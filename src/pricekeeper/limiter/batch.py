@@ -73,7 +73,7 @@ class AcquireRequest:
         )
 
 
-class Batch:
+class AcquireBatch:
     """Requests that can share a write, until each has its outcome."""
 
     def __init__(self, cache: BucketCache, requests: Sequence[AcquireRequest]) -> None:

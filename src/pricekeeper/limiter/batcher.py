@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import OutcomeUnknownError
-from pricekeeper.limiter.batch import AcquireOutcome, AcquireRequest, Batch, Taken
+from pricekeeper.limiter.batch import AcquireBatch, AcquireOutcome, AcquireRequest, Taken
 from pricekeeper.limiter.bucket import Debit, Denial, Retry, plan
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.items import LeaseRecord
@@ -100,7 +100,7 @@ class Batcher:
         """Run one batch, wake the followers with its result, and start the next batch."""
         failure: Exception | None = None
         try:
-            await Batch(self._cache, [request, *(one.request for one in followers)]).run()
+            await AcquireBatch(self._cache, [request, *(one.request for one in followers)]).run()
         except Exception as error:  # noqa: BLE001 - raised to every request of the batch
             failure = error
         finally:

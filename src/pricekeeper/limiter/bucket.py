@@ -119,7 +119,7 @@ class Denial(msgspec.Struct, frozen=True):
 
     @property
     def retry_after_ms(self) -> int | None:
-        """When all of it may be there, if nobody else takes any; ``None`` is never."""
+        """When all of it will be there if no other request takes any; ``None`` is never."""
         return longest_wait_ms(self.violations)
 
     def after_waiting(self, waited_ms: int) -> Denial:
@@ -144,7 +144,7 @@ class LimitStatus(msgspec.Struct, frozen=True):
     remaining: int
     """Whole tokens that could be taken; below zero in debt."""
     full_at_ms: int
-    """When it is full again, if nobody takes any: the reader's own now if it is full."""
+    """When it is full again if no request takes any; the time of reading if it is full."""
     consumed: int
 
 
@@ -367,9 +367,8 @@ def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
         here = effective(bucket, held, now_ms)
         limit, tokens = debit.limits.get(name), debit.tokens.get(name)
         if limit is None and here == held.limit.capacity_units:
-            changes[name] = HoldingChange(
-                held, None
-            )  # nobody limits it any more, and full is absent
+            # Nobody limits it any more, and an absent limit is a full one.
+            changes[name] = HoldingChange(held, None)
             continue
         under = limit or held.limit
         balance = max(rescaled(here, held.limit, under), -under.debt_units_max)
@@ -391,7 +390,7 @@ def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
 
 
 def _violations(normal: Normal, debit: Debit, now_ms: int) -> tuple[Violation, ...]:
-    lead_ms = normal.after.refilled_at_ms - now_ms  # refill goes on once our clock is there, too
+    lead_ms = normal.after.refilled_at_ms - now_ms  # no refill before our clock shows that time
     violations: list[Violation] = []
     for name, tokens in debit.tokens.items():
         held = normal.after.holdings[name]

@@ -107,7 +107,7 @@ class Limit:
         return DEBT_CAPACITIES_MAX * self.capacity_units
 
     def filling_ms(self, units: int) -> int:
-        """How long it takes until so many units have been refilled, in whole milliseconds."""
+        """How long these units take to refill, in whole milliseconds."""
         return -(-units // self.units_per_ms)
 
 

@@ -18,7 +18,7 @@ class LimiterMeter:
     unlimited: int = 0
     """Of the granted: because the store did not answer, and that was to be allowed."""
     lost_races: int = 0
-    """Writes that had to be planned anew because somebody else came first."""
+    """Writes that had to be planned anew because another writer came first."""
     rolled_back: int = 0
     """Leases given back because their caller failed or was cancelled."""
     refunds_lost: int = 0

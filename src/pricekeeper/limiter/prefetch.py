@@ -51,7 +51,7 @@ class Block:
 
     def __init__(self, request: CheckedRequest, *, times: int, expires_at_ms: int) -> None:
         self.request = request
-        """What it was made for, so many times; the next one is fetched for the same."""
+        """The request that it was fetched for; the next block is fetched for the same."""
         self.left = {name: count * times for name, count in request.tokens.items()}
         self.low = {name: count // LOW_PART for name, count in self.left.items()}
         """When to fetch the next one; empty once that was tried."""

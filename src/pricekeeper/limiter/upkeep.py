@@ -21,7 +21,7 @@ from pricekeeper.storage.values import SORT_KEY
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """A bucket that was refilled in the future, by so much, as seen from this clock."""
+    """A bucket that was refilled in the future, ``ahead_ms`` after this clock's time."""
 
     entity: str
     resource: str
@@ -61,7 +61,7 @@ async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -
         await cache.pause(attempt)
         now_ms = cache.clock.now_ms()
         if bucket is None or not is_ahead(bucket, now_ms):
-            return  # somebody else has brought it back, or removed it
+            return  # another writer has brought it back, or removed it
         try:
             after = await cache.store.update(normal(debit, brought_back(bucket, now_ms)))
         except ConditionFailedError as refusal:

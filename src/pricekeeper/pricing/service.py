@@ -49,7 +49,7 @@ class PriceBook:
         self._reads: SingleFlight[tuple[str, date], Prices] = SingleFlight("pricekeeper-prices")
         self._times_forgotten = 0
 
-    async def prices_for(self, model: Model, day: date) -> Prices:
+    async def find_prices(self, model: Model, day: date) -> Prices:
         """The prices in force on that day, at most a minute old."""
         key = (model.bedrock_model_id, day)
         entry = self._entries.get(key)

@@ -197,7 +197,7 @@ class Selector:
         model = prices = None
         if choice.label is not None:
             model = self._prices.catalogue.model(choice.label)
-            prices = await self._prices.prices_for(model, date_of(moment.day))
+            prices = await self._prices.find_prices(model, date_of(moment.day))
         decision = Decision(
             policy=policy,
             choice=choice,

@@ -53,7 +53,7 @@ _TARGET: Final = "DynamoDB_20120810."
 _CHECKSUM: Final = "x-amz-crc32"
 _OK: Final = 200
 _HALF_A_SECOND_MS: Final = 500
-"""A Date header has whole seconds: on average it is so much behind."""
+"""How much a Date header, in whole seconds, is behind on average."""
 _READS: Final = frozenset({"GetItem", "BatchGetItem", "Query"})
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -67,8 +67,8 @@ class Limits:
 
     connections_max: int = 64
     connect_timeout_ms: int = 1_000
-    """Until there is a connection, be it free again or new. Must be less than the total: then
-    whatever takes longer than that was sent."""
+    """How long to wait for a free or new connection. Must be less than the total: then a request
+    that takes longer was sent."""
     total_timeout_ms: int = 3_000
     """Until the reply has been read, connecting included."""
     attempts_max: int = 8

@@ -50,7 +50,7 @@ class CredentialSource:
 
     def discard(self, refused: AwsKeys) -> None:
         """Forget keys that AWS refuses, so that they are searched anew for the next request."""
-        if self._frozen is refused:  # and not if somebody has renewed it in the meantime
+        if self._frozen is refused:  # and not if another caller has renewed it since
             self._frozen = self._found = None
 
     async def renew(self) -> AwsKeys:

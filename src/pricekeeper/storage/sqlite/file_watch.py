@@ -76,7 +76,7 @@ class FileWatch:
         self.failure: StoreMisconfiguredError | None = None
         """Why nothing may be read or written any more."""
         self.overwritten = False
-        """Whether the file has bytes of somebody else, which the log must not be mixed with."""
+        """Whether another program has written to the file, so that the log does not fit it."""
         self._opened = _identity_of(self._path)
         self._log = _identity_of(self._log_path)
         self._index = _identity_of(self._index_path)

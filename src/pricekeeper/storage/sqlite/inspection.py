@@ -18,7 +18,7 @@ _STEPS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """What was found. ``complete`` says whether there was time to look at all of the file."""
+    """The damage that was found. ``complete`` says whether there was time to check all."""
 
     damage: str | None
     complete: bool = True

@@ -177,7 +177,7 @@ class SqliteStore:
         return swept
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of the file."""
+        """Finish the accepted operations, then close the file."""
         self._sweeper.cancel()
         await asyncio.gather(self._sweeper, return_exceptions=True)
         await self._writer.close()
@@ -203,7 +203,7 @@ class SqliteStore:
             raise translated(error) from error
 
     def _look_at_file(self) -> None:
-        """Raise if the file is not to be used any more; look at it now and then."""
+        """Look at the file now and then; raise if it must not be used any more."""
         if self._watch is None:
             return
         now_ms = self._clock.monotonic_ms()
