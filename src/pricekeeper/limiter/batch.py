@@ -107,9 +107,9 @@ class AcquireBatch:
         elif unseen:
             await self._write(self._pending, [guess(self._total(0, self._pending), self._now_ms)])
         else:
-            going, steps = self._affordable()
-            if going:
-                await self._write(going, steps)
+            served, steps = self._affordable()
+            if served:
+                await self._write(served, steps)
             elif not self._is_fresh:  # the cached bucket may be out of date: the store decides
                 await self._ask_store()
             elif not await self._settle_terms():
@@ -121,14 +121,14 @@ class AcquireBatch:
         steps = self._plan_all(requests)
         if steps is not None:
             return requests, steps
-        going: list[AcquireRequest] = []
+        served: list[AcquireRequest] = []
         steps = []
         for request in requests:
-            planned = self._plan_all([*going, request])
+            planned = self._plan_all([*served, request])
             if planned is not None:
-                going.append(request)
+                served.append(request)
                 steps = planned
-        return going, steps
+        return served, steps
 
     def _without_duplicates(self) -> list[AcquireRequest]:
         """The pending requests, but only the first of several for the same lease."""
@@ -149,21 +149,21 @@ class AcquireBatch:
             steps.append(step)
         return steps
 
-    async def _write(self, going: Sequence[AcquireRequest], steps: Sequence[_Step]) -> None:
-        debits = [self._total(index, going) for index in range(len(self._debits))]
+    async def _write(self, served: Sequence[AcquireRequest], steps: Sequence[_Step]) -> None:
+        debits = [self._total(index, served) for index in range(len(self._debits))]
         operations = [_operation(debit, step) for debit, step in zip(debits, steps, strict=True)]
         if self._plain:
             if not await self._write_one(0, operations[0]):
                 return
         else:
-            if not await self._transact(operations, going):
+            if not await self._transact(operations, served):
                 return
             for index, step in enumerate(steps):
                 self._note_bucket(index, expected(step, self._buckets[index], debits[index]))
         taken = Taken(self._decided_ms(), tuple(self._buckets))
-        for request in going:
+        for request in served:
             request.outcome = taken
-        self._answer_duplicates(going)
+        self._answer_duplicates(served)
         self._drop_answered()
 
     async def _write_one(self, index: int, operation: Put | Update) -> bool:
@@ -183,10 +183,12 @@ class AcquireBatch:
         finally:
             self._is_fresh = self._is_fresh or self._plain
 
-    async def _transact(self, operations: Sequence[Write], going: Sequence[AcquireRequest]) -> bool:
+    async def _transact(
+        self, operations: Sequence[Write], served: Sequence[AcquireRequest]
+    ) -> bool:
         """Send all of it; whether it was applied. If not, the buckets that refused are noted."""
         puts = [
-            Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in going if one.record
+            Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in served if one.record
         ]
         try:
             await self._cache.store.transact([*operations, *puts])
@@ -199,7 +201,7 @@ class AcquireBatch:
             for index in range(len(operations)):
                 if failed[index]:
                     self._note_bucket(index, bucket_of(items[index]))
-            self._answer_granted(going, items[len(operations) :])
+            self._answer_granted(served, items[len(operations) :])
             return False
         return True
 
@@ -230,9 +232,9 @@ class AcquireBatch:
                 request.outcome = lease_of(request.record.entity, request.record.lease_id, item)
         self._drop_answered()
 
-    def _answer_duplicates(self, going: Sequence[AcquireRequest]) -> None:
+    def _answer_duplicates(self, served: Sequence[AcquireRequest]) -> None:
         """Give the other requests for a lease that was just granted its record as outcome."""
-        granted = {request.record.key: request.record for request in going if request.record}
+        granted = {request.record.key: request.record for request in served if request.record}
         for request in self._pending:
             if request.outcome is None and request.record:
                 request.outcome = granted.get(request.record.key)
