@@ -129,7 +129,7 @@ class RequestIdReusedError(PriceKeeperError):
 
 
 class NotFoundError(PriceKeeperError):
-    """There is nothing there for this caller. Absent, deleted and another's answer alike."""
+    """It does not exist for this caller: it is absent, deleted or another client's."""
 
     code = "NOT_FOUND"
 

@@ -32,9 +32,9 @@ class Wording(NamedTuple):
     """The error messages for mistakes that msgspec has no good words for."""
 
     unknown: str
-    """Of a field that the type does not have; ``{fields}`` stands for those that it has."""
+    """For a field that the type does not have; ``{fields}`` are those that it has."""
     no_object: str = ""
-    """Of what should be an object and is none; if empty, msgspec says it."""
+    """For a value that should be an object and is not; if empty, msgspec's message is used."""
 
 
 OF_A_REQUEST: Final = Wording("is not a field of this request")

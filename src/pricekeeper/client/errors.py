@@ -98,7 +98,7 @@ class ClientFrozenError(ForbiddenError):
 
 
 class MissingError(ServiceError):
-    """There is no such thing for this caller."""
+    """What was asked for does not exist for this caller."""
 
 
 class RateLimitedError(ServiceError):

@@ -230,7 +230,7 @@ class ApiKey:
 
 
 def pause_ms(error: ServiceError, attempts: int) -> int:
-    """As long as the service says, or longer each time; and a bit more, each client another."""
+    """The pause that the service asks for, or one that doubles; plus jitter."""
     wait_ms = PAUSE_FIRST_MS << attempts
     if error.retry_after_secs is not None:
         wait_ms = error.retry_after_secs * 1000

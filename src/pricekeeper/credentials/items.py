@@ -1,4 +1,4 @@
-"""Where credentials are kept: attributes of a client's Config item, and retrieval tokens.
+"""The items of credentials: attributes of a client's Config item, and retrieval tokens.
 
 At most two secrets can live because there is room for two hashes: ``client_secret_hash`` and,
 until the grace ends, ``client_secret_previous_hash``. The Config item also names the one
@@ -48,9 +48,9 @@ REVOKED: Final[tuple[Action, ...]] = tuple(
     Remove(name)
     for name in (SECRET_HASH, SECRET_CREATED_AT, PREVIOUS_HASH, GRACE_ENDS_AT, CLAIMABLE)
 )
-"""No secret lives any more, and none can be claimed."""
+"""The actions that remove all secrets, and the claim of a new one."""
 GRACE_ENDED: Final[tuple[Action, ...]] = (Remove(PREVIOUS_HASH), Remove(GRACE_ENDS_AT))
-"""The replaced secret lives no more; the present one does."""
+"""The actions that remove the replaced secret; the present one stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _readable_or_none(read: Callable[[], Any]) -> Any:
 
 
 def retrieval_key(token: Secret) -> str:
-    """Where a retrieval token is kept."""
+    """The key of a retrieval token."""
     return hashlib.sha256(token.reveal().encode("utf-8", "replace")).hexdigest()
 
 

@@ -98,7 +98,7 @@ class Claim:
 
     @property
     def client_id(self) -> str:
-        """Whose secret it is."""
+        """The client that the secret is for."""
         return self.claimable.client.client_id
 
 

@@ -123,7 +123,7 @@ class Denial(msgspec.Struct, frozen=True):
         return longest_wait_ms(self.violations)
 
     def after_waiting(self, waited_ms: int) -> Denial:
-        """The same denial for a caller that has waited so long for the decision."""
+        """The same denial for a caller that has waited ``waited_ms`` for the decision."""
         return Denial(
             tuple(
                 one

@@ -19,7 +19,7 @@ _Undo: TypeAlias = Callable[[_T], Coroutine[Any, Any, None]]
 
 
 class Completion:
-    """As many tasks as there are callers; each ends within the store's own bounds."""
+    """The tasks of all callers; each ends within the store's own bounds."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -26,7 +26,7 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 AMOUNT_MAX: Final = 10**12
-"""Of tokens: in a bucket, in a refill, in one request."""
+"""The most tokens in a bucket, in a refill, in one request."""
 PERIOD_MS_MAX: Final = 366 * DAY_MS
 FILLING_MS_MAX: Final = 10 * 366 * DAY_MS
 """A bucket that takes longer than ten years from empty to full is a mistake."""

@@ -245,7 +245,7 @@ async def _read_held(store: Store, models: Sequence[Model], days: Sequence[date]
 
 
 def _is_older_than(stated: StatedPrices) -> Condition:
-    """Nothing there, something unreadable, or a statement that was asked for earlier."""
+    """The condition that there is no item, an unreadable one, or one that was asked for earlier."""
     fetched_at = attr("fetched_at_epoch")
     at_the_same_time = fetched_at.eq(stated.fetched_at_epoch)
     return ~fetched_at.ge(stated.fetched_at_epoch) | (

@@ -1,4 +1,4 @@
-"""Whose region a price belongs to, and what a source that does not know regions may say.
+"""The region that a price belongs to, and what a source without regions may change.
 
 Bedrock bills the rate of the region that is called, and the same model costs more in some regions.
 A list that has one price for a model has the price of one region, usually of the United States. So

@@ -1,4 +1,4 @@
-"""Where sessions are stored, in the table ``Sessions``, and how.
+"""The keys and items of sessions, in the table ``Sessions``.
 
 - ``SUBJECT#{client}`` / ``SLOT#{nnn}``: a session in its slot
 - ``BLOCK#refresh#{sha256}`` / ``BLOCK``: the refresh token of an evicted session
@@ -57,7 +57,7 @@ def slots_query(subject: str) -> Query:
 
 
 def slots_from(items: Iterable[Item], token_generation: str) -> Slots:
-    """What such a query found. A slot that can't be read is reported, and nobody's to take."""
+    """The slots that such a query found. One that can't be read is reported, and not taken."""
     held, unreadable = [], set()
     for item in items:
         try:

@@ -1,4 +1,4 @@
-"""Where things are: the store, the prices, and where to listen, parsed from a setting's text."""
+"""Parses locations from a setting's text: of the store, of prices, and to listen at."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PriceLocation: TypeAlias = GenaiPackage | AwsPriceLocation
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where to listen."""
+    """An address to listen at."""
 
     host: str
     port: int

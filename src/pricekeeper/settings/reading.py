@@ -96,7 +96,7 @@ class Settings:
     """Empty if it is said that there are none, ``None`` if nothing is said."""
     refresh_needs_secret: bool = False
     metrics_address: ListenAddress | None = None
-    """Where metrics and health have a listener of their own, if anywhere."""
+    """The address of a separate listener for metrics and health, if there is one."""
     metrics_token: str | None = None
     connections_max: int = CONNECTIONS_DEFAULT
     request_deadline_ms: int = 5_000

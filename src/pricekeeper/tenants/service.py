@@ -179,7 +179,7 @@ class Tenants:
         return policy
 
     async def get(self, client: Client) -> Policy:
-        """Read the client's policy as it is at this moment."""
+        """Read the policy of a registered client as it is at this moment."""
         return self.policy_of(await self.read_record(client))
 
     async def find_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
@@ -196,7 +196,7 @@ class Tenants:
         return await self._reads.run(key, lambda: self.read_policy(client))
 
     async def read_policy(self, client: Client) -> Policy:
-        """The same at this moment: one read, never from the cache."""
+        """Read the client's policy as it is at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
         policy = _policy_of(client, org, app)
@@ -207,7 +207,7 @@ class Tenants:
         return policy
 
     async def find_registered_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
-        """The same, for a client that was registered and has credentials of its own."""
+        """As `find_policy`, for a client that was registered and has its own credentials."""
         client = Client(org_id, app_id)
         cached = self._cache.get(client)
         if cached is not None and cached.is_registered:

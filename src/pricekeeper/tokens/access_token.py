@@ -59,7 +59,7 @@ FORGERIES: Final = frozenset({Flaw.TOO_LONG, Flaw.UNKNOWN_HEADER, Flaw.BAD_SIGNA
 
 
 class VerifyingKeys(Protocol):
-    """Where the keys come from."""
+    """The source of the keys that verify tokens."""
 
     def verifying_key(self, header_segment: str) -> SigningKey | None:
         """The key whose tokens begin like this."""

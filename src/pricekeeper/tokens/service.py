@@ -191,7 +191,7 @@ class Identity:
             raise
 
     async def validate(self, access_token: str) -> Principal:
-        """Whom the token speaks for; without a store call, if it was seen a moment ago."""
+        """The principal that the token speaks for; without a store call if it is cached."""
         return await self._validator.validate(access_token)
 
     async def revoke(self, client_id: str, token: str) -> None:

@@ -210,7 +210,7 @@ class Validator:
 
 
 def _principal(claims: Claims) -> Principal | None:
-    """Whom the claims name; ``None`` if they contradict themselves."""
+    """The principal that the claims name; ``None`` if they contradict themselves."""
     try:
         client = parse_client_id(claims.sub)
     except InvalidValueError:

@@ -84,7 +84,7 @@ class _Row(NamedTuple):
 
 
 def offer_urls(region: str) -> tuple[str, ...]:
-    """Where AWS publishes the offers of that region."""
+    """The URLs at which AWS publishes the offers of that region."""
     return tuple(_URL.format(offer=offer, region=region) for offer in OFFERS)
 
 
