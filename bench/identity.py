@@ -117,7 +117,7 @@ async def warm_per_second(service: Service, tokens: list[str]) -> float:
 
 
 async def cold_per_second(service: Service, tokens: list[str]) -> float:
-    """Each token for the first time: its signature, its standing; its client is known."""
+    """Each token for the first time: its signature, its validity; its client is known."""
     identity = service.fresh_identity()
     started = time.perf_counter()
     for token in tokens:

@@ -30,7 +30,7 @@ from pricekeeper.metering import Counters, Metering, Total, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import day_expires_at_epoch, total_place, total_put
 from pricekeeper.pricing import PriceBook, load_catalogue
-from pricekeeper.selection import Selection
+from pricekeeper.selection import Selector
 from pricekeeper.selection.cache import STALENESS_NORMAL_MS_MAX
 from pricekeeper.selection.items import override_key
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
@@ -96,7 +96,7 @@ class Bench:
         self.policies = [policy(f"app-{n}", labels) for n in range(TASKS)]
         book = PriceBook(store, SystemClock(), self.catalogue)
         metering = Metering(store, SystemClock(), book)
-        self.selection = Selection(store, self.clock, metering, book)
+        self.selection = Selector(store, self.clock, metering, book)
 
     async def fill(self) -> None:
         """Give every label of every app a total, as on a working day."""

@@ -73,9 +73,9 @@ class Kept:
         return await self._store.delete(operation)
 
     async def batch_get(
-        self, places: Sequence[tuple[StoreTable, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[StoreTable, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        return await self._store.batch_get(places, consistent=consistent)
+        return await self._store.batch_get(keys, consistent=consistent)
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         return await self._store.query(query, consistent=consistent)

@@ -13,7 +13,7 @@ from pricekeeper.settings import (
     MEMORY,
     PREFIX_DEFAULT,
     SETTINGS,
-    AwsOffers,
+    AwsPriceLocation,
     DynamoDbLocation,
     GenaiPackage,
     ListenAddress,
@@ -119,11 +119,11 @@ def test_any_text_is_a_store_or_a_settings_error(scheme: str, rest: str) -> None
     [
         ("", None),
         ("genai-prices", GenaiPackage()),
-        ("aws:eu-central-1", AwsOffers("eu-central-1")),
-        ("aws:us-gov-west-1:prices.json", AwsOffers("us-gov-west-1", ("prices.json",))),
+        ("aws:eu-central-1", AwsPriceLocation("eu-central-1")),
+        ("aws:us-gov-west-1:prices.json", AwsPriceLocation("us-gov-west-1", ("prices.json",))),
         (
             "aws:us-east-1:/prices/a.json,https://prices.example/b.json",
-            AwsOffers("us-east-1", ("/prices/a.json", "https://prices.example/b.json")),
+            AwsPriceLocation("us-east-1", ("/prices/a.json", "https://prices.example/b.json")),
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_any_text_is_a_price_source_or_a_settings_error(scheme: str, rest: str) 
         location = parse_price_location(scheme + rest)
     except SettingsError:
         return
-    assert isinstance(location, GenaiPackage | AwsOffers)
+    assert isinstance(location, GenaiPackage | AwsPriceLocation)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_clock_that_keeps_leaping_is_not_believed(
 
 def test_what_was_deleted_does_not_come_to_life(machine: ManualClock, clock: TrustedClock) -> None:
     """A time at which deleted items would be alive is not believed, however long it lasts."""
-    clock.hear_deleted(START_MS - DAY_MS)
+    clock.note_deleted(START_MS - DAY_MS)
     machine.jump_ms(-2 * DAY_MS)
     clock.now_ms()
     machine.advance_ms(DAY_MS - 1)
@@ -161,7 +161,7 @@ def test_a_clock_that_runs_too_fast_is_noticed(machine: ManualClock, clock: Trus
 def test_a_start_behind_what_was_stored_is_in_doubt(machine: ManualClock) -> None:
     """Time goes on from the stored moment until wall time has passed it, which is believed."""
     clock = TrustedClock(machine)
-    clock.hear_newest_moment(START_MS + DAY_MS)
+    clock.note_newest_moment(START_MS + DAY_MS)
     assert doubt_of(clock) is Doubt.BEHIND
     machine.advance_ms(1_000)
     assert clock.now_ms() == START_MS + DAY_MS + 1_000
@@ -175,7 +175,7 @@ def test_a_start_behind_what_was_stored_is_in_doubt(machine: ManualClock) -> Non
 def test_a_start_ahead_of_what_was_stored_is_a_long_stop(machine: ManualClock) -> None:
     """Nobody can tell the two apart; what is swept is bounded in another way."""
     clock = TrustedClock(machine)
-    clock.hear_newest_moment(START_MS - 300 * DAY_MS)
+    clock.note_newest_moment(START_MS - 300 * DAY_MS)
     assert doubt_of(clock) is None
 
 
@@ -183,11 +183,11 @@ def test_the_store_confirms_a_correction_at_once(
     machine: ManualClock, clock: TrustedClock, changes: Changes
 ) -> None:
     """A virtual machine was paused for a day: the next answer of the store says so."""
-    clock.hear_store_date(START_MS)
+    clock.note_store_date(START_MS)
     machine.jump_ms(DAY_MS)
     assert doubt_of(clock) is Doubt.CONTRADICTED
     assert clock.now_ms() == START_MS
-    clock.hear_store_date(START_MS + DAY_MS)
+    clock.note_store_date(START_MS + DAY_MS)
     assert doubt_of(clock) is None
     assert clock.now_ms() == START_MS + DAY_MS
     assert changes.told == [(Doubt.CONTRADICTED, DAY_MS), (None, DAY_MS)]
@@ -199,7 +199,7 @@ def test_a_leap_that_the_store_contradicts_is_never_believed(
     """However long it lasts."""
     machine.jump_ms(DAY_MS)
     for _ in range(10):
-        clock.hear_store_date(START_MS + machine.monotonic_ms())
+        clock.note_store_date(START_MS + machine.monotonic_ms())
         assert doubt_of(clock) is Doubt.CONTRADICTED
         assert clock.now_ms() == START_MS + machine.monotonic_ms()
         machine.advance_ms(STEADY_MS)
@@ -209,7 +209,7 @@ def test_a_clock_that_was_wrong_at_the_start_goes_by_the_store(machine: ManualCl
     """What was never confirmed gives way to the store's time; when it is corrected it counts."""
     clock = TrustedClock(machine)
     assert clock.now_ms() == START_MS
-    clock.hear_store_date(START_MS - DAY_MS)
+    clock.note_store_date(START_MS - DAY_MS)
     assert doubt_of(clock) is Doubt.CONTRADICTED
     assert clock.now_ms() == START_MS - DAY_MS
     machine.advance_ms(1_000)
@@ -222,19 +222,19 @@ def test_one_strange_answer_of_the_store_does_not_move_the_time(
     machine: ManualClock, clock: TrustedClock
 ) -> None:
     """Once the store has agreed, a contradiction is a doubt and no more."""
-    clock.hear_store_date(START_MS)
-    clock.hear_store_date(START_MS + 365 * DAY_MS)
+    clock.note_store_date(START_MS)
+    clock.note_store_date(START_MS + 365 * DAY_MS)
     assert doubt_of(clock) is Doubt.CONTRADICTED
     machine.advance_ms(1_000)
     assert clock.now_ms() == START_MS + 1_000
-    clock.hear_store_date(START_MS + 1_000)
+    clock.note_store_date(START_MS + 1_000)
     assert doubt_of(clock) is None
 
 
 def test_a_simulated_clock_does_not_hear_the_store(machine: ManualClock) -> None:
     """Its time has nothing to do with that of any machine."""
-    clock = TrustedClock(machine, hears_store=False)
-    clock.hear_store_date(START_MS - DAY_MS)
+    clock = TrustedClock(machine, uses_store_date=False)
+    clock.note_store_date(START_MS - DAY_MS)
     assert doubt_of(clock) is None
 
 

@@ -1,4 +1,4 @@
-"""Time as a dependency: the only place that reads the machine's clocks.
+"""Time as a dependency. Only this module reads the machine's clocks.
 
 Everything that needs to know or to wait for a time is handed a `Clock`. All of it is in
 integer milliseconds: ``now_ms`` is wall time since the epoch, which can jump;
@@ -76,7 +76,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is told to; sleepers wake in the order of their times.
+    """A clock that a test moves; sleepers wake in the order of their times.
 
     It ships with the package so that users can test their own budgets without waiting.
     """
@@ -103,7 +103,7 @@ class ManualClock:
         await woken
 
     def advance_ms(self, duration_ms: int) -> None:
-        """Let time pass, and wake whoever was waiting for it."""
+        """Let time pass, and wake the sleepers whose time has come."""
         if duration_ms < 0:
             raise ValueError("time passes forward; use jump_ms to set the wall clock back")
         self._now_ms += duration_ms
@@ -173,19 +173,19 @@ class TrustedClock:
         self,
         clock: Clock,
         *,
-        hears_store: bool = True,
+        uses_store_date: bool = True,
         on_change: Callable[[Doubt | None, int], None] = lambda _doubt, _leap_ms: None,
     ) -> None:
         """Judge that clock.
 
-        ``on_change`` is told when doubt begins, changes or ends, and how far wall time was from
+        ``on_change`` is called when doubt begins, changes or ends, with how far wall time was from
         the time that was believed. A clock that is not this machine's, as in a simulation, has
-        nothing to do with the store's own clock: then ``hears_store`` is false.
+        nothing to do with the store's own clock: then ``uses_store_date`` is false.
         """
         self._clock = clock
         self._read_wall = clock.now_ms
         self._read_steady = clock.monotonic_ms
-        self._hears_store = hears_store
+        self._uses_store_date = uses_store_date
         self._on_change = on_change
         self._lock = threading.RLock()
         self._window = (1, 0, 0)
@@ -231,9 +231,9 @@ class TrustedClock:
         now_ms = self.now_ms()
         return 0 if self._doubt is None else self._read_wall() - now_ms
 
-    def hear_store_date(self, date_ms: int) -> None:
+    def note_store_date(self, date_ms: int) -> None:
         """Take note of the time that the store's own clock shows at this moment."""
-        if not self._hears_store:
+        if not self._uses_store_date:
             return
         with self._lock:
             wall_ms, steady_ms = self._read_both()
@@ -245,7 +245,7 @@ class TrustedClock:
             self._store_agreed = self._store_agreed or not contradicted
             self._look()
 
-    def hear_newest_moment(self, newest_ms: int) -> None:
+    def note_newest_moment(self, newest_ms: int) -> None:
         """Take note of the newest moment in the store, which is being opened."""
         with self._lock:
             stored_ms = newest_ms - self._read_steady()
@@ -253,7 +253,7 @@ class TrustedClock:
             self._evidence = replace(self._evidence, expected_ms=None, stored_ms=stored_ms)
             self._look()
 
-    def hear_deleted(self, until_ms: int) -> None:
+    def note_deleted(self, until_ms: int) -> None:
         """Take note that items were deleted which expired until then."""
         with self._lock:
             self._deleted_until_ms = max(self._deleted_until_ms, until_ms)

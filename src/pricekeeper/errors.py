@@ -129,7 +129,7 @@ class RequestIdReusedError(PriceKeeperError):
 
 
 class NotFoundError(PriceKeeperError):
-    """There is nothing there for this caller. Absent, deleted and another's answer alike."""
+    """It does not exist for this caller: it is absent, deleted or another client's."""
 
     code = "NOT_FOUND"
 
@@ -200,7 +200,6 @@ class SessionLimitRaceError(PriceKeeperError):
     """
 
     code = "SESSION_RACE"
-    retryable: ClassVar[bool] = True
 
     def __init__(self, cancellation_reasons: Sequence[CancellationReason]) -> None:
         super().__init__("other logins of this client came at the same moment; try again")
@@ -218,7 +217,7 @@ class Violation:
     available: int
     retry_after_ms: int | None
     scope: str | None = None
-    """Whose bucket it is, in the words of whoever asked: ``APP`` or ``ORG`` in the service."""
+    """Whose bucket it is, as the caller names it: ``APP`` or ``ORG`` in the service."""
 
     @property
     def never(self) -> bool:
@@ -226,8 +225,8 @@ class Violation:
         return self.retry_after_ms is None
 
     @property
-    def told(self) -> str:
-        """The sentence about it."""
+    def text(self) -> str:
+        """The violation as a sentence."""
         after = "never" if self.retry_after_ms is None else f"in {self.retry_after_ms} ms"
         return (
             f"{self.entity} {self.resource}: {self.requested} {self.limit} asked for, "
@@ -247,7 +246,7 @@ class RateLimitExceededError(PriceKeeperError):
     code = "RATE_LIMIT_EXCEEDED"
 
     def __init__(self, violations: Sequence[Violation]) -> None:
-        super().__init__("; ".join(violation.told for violation in violations))
+        super().__init__("; ".join(violation.text for violation in violations))
         self.violations = tuple(violations)
 
     @property
@@ -304,8 +303,8 @@ class DeploymentFileError(PricingError):
     code = "INVALID_DEPLOYMENT_FILE"
 
     def __init__(self, file: str, errors: Sequence[FieldError]) -> None:
-        told = "; ".join(f"{error.field}: {error.message}" for error in errors)
-        super().__init__(f"{file}: {told}")
+        text = "; ".join(f"{error.field}: {error.message}" for error in errors)
+        super().__init__(f"{file}: {text}")
         self.file = file
         self.errors = tuple(errors)
 
@@ -407,8 +406,8 @@ class TransactionCancelledError(StoreError):
     code = "TRANSACTION_CANCELLED"
 
     def __init__(self, reasons: Sequence[CancellationReason]) -> None:
-        told = ", ".join(reason.code for reason in reasons)
-        super().__init__(f"the transaction was cancelled: [{told}]")
+        text = ", ".join(reason.code for reason in reasons)
+        super().__init__(f"the transaction was cancelled: [{text}]")
         self.reasons = tuple(reasons)
 
 
@@ -451,7 +450,7 @@ class UnreadableItemError(StoreError):
     """A stored item lacks an attribute, or holds one of another type than it must have.
 
     The message names the item and the attribute, and never quotes a value: it may be a secret.
-    Whoever reads many items leaves out this one and goes on with the others.
+    A reader of many items leaves out this one and goes on with the others.
     """
 
     code = "ITEM_UNREADABLE"

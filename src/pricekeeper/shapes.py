@@ -23,18 +23,18 @@ NAME_SHOWN_MAX: Final = 80
 MESSAGE_SHOWN_MAX: Final = 200
 """A message may quote what the caller sent; this much of it is sent back."""
 MESSAGE: Final = "message"
-"""In the ``extra`` of a type's `msgspec.Meta`: what is told about a value that does not fit."""
+"""In the ``extra`` of a type's `msgspec.Meta`: the error message for a value that does not fit."""
 _AT: Final = " - at `"
-"""What stands between msgspec's message and the path of the value that it is about."""
+"""What msgspec puts between its message and the path of the value."""
 
 
 class Wording(NamedTuple):
-    """How mistakes are told that msgspec has no good words for."""
+    """The error messages for mistakes that msgspec has no good words for."""
 
     unknown: str
-    """Of a field that the type does not have; ``{fields}`` stands for those that it has."""
+    """For a field that the type does not have; ``{fields}`` are those that it has."""
     no_object: str = ""
-    """Of what should be an object and is none; if empty, msgspec says it."""
+    """For a value that should be an object and is not; if empty, msgspec's message is used."""
 
 
 OF_A_REQUEST: Final = Wording("is not a field of this request")
@@ -71,9 +71,9 @@ def worded(error: Exception, path: str = "") -> FieldError:
     message, found, inner = text.rpartition(_AT)
     if not found or not inner.endswith("`"):
         message, inner = text, "`"
-    told = message.replace("`", "")[:MESSAGE_SHOWN_MAX]
+    message = message.replace("`", "")[:MESSAGE_SHOWN_MAX]
     return FieldError(
-        (path + inner[:-1].removeprefix("$")).lstrip("."), told[:1].lower() + told[1:]
+        (path + inner[:-1].removeprefix("$")).lstrip("."), message[:1].lower() + message[1:]
     )
 
 
@@ -109,8 +109,8 @@ def _field_errors(
             yield FieldError(_below(path, name), "is required")
     for name in value:
         if name not in fields:
-            told = wording.unknown.format(fields=", ".join(fields))
-            yield FieldError(_below(path, name), told)
+            message = wording.unknown.format(fields=", ".join(fields))
+            yield FieldError(_below(path, name), message)
 
 
 @functools.cache  # as many as there are types; working it out takes longer than a walk

@@ -4,7 +4,7 @@ import pytest
 
 from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
-from pricekeeper.credentials import Claimed, Peppers, Secret
+from pricekeeper.credentials import ClaimedSecret, Peppers, Secret
 from pricekeeper.errors import InvalidClientError, InvalidValueError, NotFoundError
 from pricekeeper.storage import Key, Put, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
@@ -49,7 +49,7 @@ class TestClaiming:
         """And the answer says for whom it is."""
         retrieval = await one.register(client)
         claimed = await one.credentials.claim(retrieval.token.reveal())
-        assert claimed == Claimed(client.client_id, claimed.client_secret, None)
+        assert claimed == ClaimedSecret(client.client_id, claimed.client_secret, None)
         assert await one.opens(client, claimed.client_secret)
         assert claimed.client_secret != await one.rotated(client, 0)
 
@@ -222,7 +222,7 @@ class TestGenerations:
     """Which tokens a claim leaves: those of the old secret go with it."""
 
     async def generation(self, one: Instance, client: Client) -> str:
-        return (await one.tenants.policy(client.org_id, client.app_id)).token_generation
+        return (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
 
     @pytest.mark.parametrize("hours", [0, 1])
     async def test_a_claim_without_grace_begins_a_new_one(
@@ -243,10 +243,10 @@ class TestGenerations:
         await one.secret_of(client)
         clock.shift_ms = 3_600_000
         await one.credentials.revoke_now(client)
-        ahead = await one.tenants.policy(client.org_id, client.app_id)
+        ahead = await one.tenants.find_policy(client.org_id, client.app_id)
         clock.shift_ms = 0
         secret = await one.rotated(client, 0)
-        after = await one.tenants.policy(client.org_id, client.app_id)
+        after = await one.tenants.find_policy(client.org_id, client.app_id)
         assert after.token_generation != ahead.token_generation
         assert after.tokens_valid_from_epoch_ms == ahead.tokens_valid_from_epoch_ms
         assert await one.opens(client, secret)
@@ -269,13 +269,13 @@ class TestRevoking:
         """Both secrets, a token to be claimed, and everything issued: one read and one write."""
         secrets = [await one.secret_of(client), await one.rotated(client, 168)]
         pending = (await one.credentials.rotate(client, 0)).retrieval.token
-        before = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
+        before = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
         meter.clear()
         await one.credentials.revoke_now(client)
         assert dict(meter.calls) == {"batch_get": 1, "update": 1}
         assert [await one.opens(client, secret) for secret in secrets] == [False, False]
         await claim_fails(one, pending)
-        after = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
+        after = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
         assert after != before
         assert await one.opens(client, await one.rotated(client, 1))
 
@@ -285,12 +285,12 @@ class TestRevoking:
         """The old secret is gone with every token, the new one stays; again is no harm."""
         old, new = await one.secret_of(client), await one.rotated(client, 168)
         pending = (await one.credentials.rotate(client, 168)).retrieval.token.reveal()
-        before = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
+        before = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
         meter.clear()
         await one.credentials.revoke_now(client, previous_only=True)
         assert dict(meter.calls) == {"batch_get": 1, "update": 1}
         assert [await one.opens(client, secret) for secret in (old, new)] == [False, True]
-        after = (await one.tenants.policy(client.org_id, client.app_id)).token_generation
+        after = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
         assert after != before
         await one.credentials.revoke_now(client, previous_only=True)
         newest = (await one.credentials.claim(pending)).client_secret
@@ -312,7 +312,7 @@ class TestAuthenticating:
         """Never from memory: a change or deletion elsewhere counts at once."""
         here, there = instance(store, clock), instance(store, clock)
         secret = await here.secret_of(client)
-        await here.tenants.policy(client.org_id, client.app_id)
+        await here.tenants.find_policy(client.org_id, client.app_id)
         await there.tenants.put_org(client.org_id, org_body(session_limit=9))
         known = await here.credentials.authenticate(client.client_id, secret.reveal())
         assert known.policy.session_limit == 9

@@ -13,7 +13,7 @@ import pytest
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
-from pricekeeper.credentials import Claimed, Peppers, Provisioned, Retrieval, Rotation, Secret
+from pricekeeper.credentials import ClaimedSecret, Peppers, Provisioned, Retrieval, Rotation, Secret
 from pricekeeper.errors import (
     ContendedError,
     InvalidClientError,
@@ -98,7 +98,7 @@ class Actor:
         self._store = store
         self._turns = turns
         self._clock = InterleavedClock(clock, turns, clock.advance_ms)
-        self.claimed: list[tuple[Secret, Claimed]] = []
+        self.claimed: list[tuple[Secret, ClaimedSecret]] = []
 
     def process(self) -> Instance:
         return instance(self._store, self._clock, BOTH)
@@ -225,7 +225,7 @@ async def test_a_revoked_secret_stays_revoked(
         secrets = [await before.secret_of(client), await before.rotated(client, 168)]
         token = (await before.credentials.rotate(client, 168)).retrieval.token
         claimant, user = Actor(shaky, turns, clock), Actor(shaky, turns, clock)
-        claimant.claimed = [(token, Claimed(client.client_id, secrets[0], None))]
+        claimant.claimed = [(token, ClaimedSecret(client.client_id, secrets[0], None))]
 
         async def use(user: Actor = user, client: Client = client) -> None:
             for secret in secrets:  # noqa: B023 - run within this turn of the loop

@@ -8,7 +8,7 @@ import pytest
 from contract.conftest import ShiftedClock
 from credentials.conftest import OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
-from pricekeeper.credentials import Claimed, Peppers, Provisioned, Rotation
+from pricekeeper.credentials import ClaimedSecret, Peppers, Provisioned, Rotation
 from pricekeeper.credentials import items as credential_items
 from pricekeeper.errors import (
     NotFoundError,
@@ -50,7 +50,7 @@ class TestClaim:
         """The hash that was to be written is there, so the secret in hand is the good one."""
         token = (await one.register(client)).token.reveal()
         claimed = await under(REPLY_LOST, one, clock, lambda on: on.credentials.claim(token))
-        assert isinstance(claimed, Claimed)
+        assert isinstance(claimed, ClaimedSecret)
         assert await one.opens(client, claimed.client_secret)
 
     async def test_if_it_is_not_there_nobody_knows(

@@ -6,7 +6,7 @@ import pytest
 
 from contract.conftest import ShiftedClock
 from credentials.conftest import Instance, instance
-from pricekeeper.credentials import Claimed, Secret
+from pricekeeper.credentials import ClaimedSecret, Secret
 from pricekeeper.errors import ContendedError, NotFoundError
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client
@@ -29,7 +29,7 @@ async def test_of_50_racing_claims_one_gets_a_secret_and_it_works(
     outcomes = await asyncio.gather(
         *(racer.credentials.claim(token) for racer in racers), return_exceptions=True
     )
-    (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
+    (winner,) = [outcome for outcome in outcomes if isinstance(outcome, ClaimedSecret)]
     losers = [outcome for outcome in outcomes if outcome is not winner]
     assert all(isinstance(loser, (NotFoundError, ContendedError)) for loser in losers), losers
     assert await one.opens(client, winner.client_secret)

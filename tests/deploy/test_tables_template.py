@@ -14,7 +14,7 @@ from deploy.stacks import REGION, filled_in, read_template
 from fault_proxy import FaultProxy
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import PREFIX_DEFAULT, DynamoDbLocation, parse_store_location
-from pricekeeper.storage import open_store, tables_without_expiry
+from pricekeeper.storage import find_tables_without_expiry, open_store
 from pricekeeper.storage.tables import ALL_TABLES
 
 
@@ -84,7 +84,7 @@ async def test_the_store_finds_nothing_left_to_do(
 
     await store.create_tables()
     await store.close()
-    assert await tables_without_expiry(location, clock=SystemClock()) == []
+    assert await find_tables_without_expiry(location, clock=SystemClock()) == []
 
     assert {seen.action for seen in proxy.seen} == {"DescribeTable", "DescribeTimeToLive"}
     looked_at = {seen.request["TableName"] for seen in proxy.seen}

@@ -15,7 +15,7 @@ from http_fixtures import KEY, Api, Reply, Tenant
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.tenants.cache import POLICY_AGE_MS_MAX
-from pricekeeper.tokens.validation import STANDING_AGE_MS_MAX
+from pricekeeper.tokens.validation import VALIDITY_AGE_MS_MAX
 from thief import ACCESS, EVERYTHING, NOTHING, SECRET, Thief, claim, thief_of
 from tokens.conftest import MovableClock
 
@@ -104,7 +104,7 @@ def end_one(tenant: Tenant, thief: Thief) -> None:
 
 def test_the_bound_is_half_a_minute() -> None:
     """What an instance remembers of a client and of a token is believed no longer than that."""
-    assert max(POLICY_AGE_MS_MAX, STANDING_AGE_MS_MAX) == HALF_A_MINUTE_MS
+    assert max(POLICY_AGE_MS_MAX, VALIDITY_AGE_MS_MAX) == HALF_A_MINUTE_MS
 
 
 @pytest.mark.parametrize(

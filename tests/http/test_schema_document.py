@@ -228,7 +228,7 @@ def _prices_of(model_id: str) -> Any:
             if model.bedrock_model_id == model_id
         )
         book = PriceBook(store, SystemClock(), catalogue)
-        return (await book.prices_for(model, datetime.now(UTC).date())).table.default.input
+        return (await book.find_prices(model, datetime.now(UTC).date())).table.default.input
 
     return read
 

@@ -22,10 +22,10 @@ class Hooked:
         return await self._call("get", lambda: self._store.get(table, key, consistent=consistent))
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         return await self._call(
-            "batch_get", lambda: self._store.batch_get(places, consistent=consistent)
+            "batch_get", lambda: self._store.batch_get(keys, consistent=consistent)
         )
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:

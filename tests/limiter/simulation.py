@@ -151,9 +151,9 @@ class Wire:
         return await self._read(lambda: self._store.get(table, key, consistent=consistent))
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        return await self._read(lambda: self._store.batch_get(places, consistent=consistent))
+        return await self._read(lambda: self._store.batch_get(keys, consistent=consistent))
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         return await self._read(lambda: self._store.query(query, consistent=consistent))

@@ -204,13 +204,13 @@ async def test_an_outdated_view_of_a_bucket_loses_no_refill(
     assert (await one.peek(entity, "r"))["n"].remaining == 100 - 70 + 20 - 1
 
 
-async def test_a_standing_request_is_checked_once_and_made_often(
+async def test_a_prepared_request_is_checked_once_and_made_often(
     make: Callable[..., Limiter], entity: str
 ) -> None:
     """It takes what `try_acquire` would take with the same arguments, from memory if it can."""
     limiter = make()
     own = [Limit.per_day("n", 30)]
-    request = limiter.standing(entity, "r", {"n": 1}, limits=own, prefetch=5)
+    request = limiter.prepare(entity, "r", {"n": 1}, limits=own, prefetch=5)
 
     outcomes = [request.take_at_once() or (await request.take()).granted for _ in range(31)]
     assert outcomes == [True] * 30 + [False]
@@ -218,7 +218,7 @@ async def test_a_standing_request_is_checked_once_and_made_often(
     assert (limiter.meter.granted, limiter.meter.denied) == (30, 1)
     assert request.limits()["n"].remaining == 0
     with pytest.raises(InvalidValueError):
-        limiter.standing(entity, "r", {"n": -1}, limits=own)
+        limiter.prepare(entity, "r", {"n": -1}, limits=own)
     await limiter.close()
 
 

@@ -15,8 +15,8 @@ from pricekeeper.limiter import Limit
 from pricekeeper.limiter.bucket import (
     Bucket,
     Create,
+    Debit,
     Denial,
-    Draw,
     Holding,
     Normal,
     Retry,
@@ -73,20 +73,20 @@ class Reference:
         self.owed = max(self.owed, self.refilled(now_ms))
 
 
-def draw_of(limit: Limit, tokens: int) -> Draw:
-    return Draw("e", "r", {"n": limit}, {"n": tokens})
+def debit_of(limit: Limit, tokens: int) -> Debit:
+    return Debit("e", "r", {"n": limit}, {"n": tokens})
 
 
-def written(item: Item | None, draw: Draw, now_ms: int) -> tuple[Item | None, bool]:
-    """Take the draw as the limiter does, and see that the write's condition holds."""
-    step = plan(bucket_of(item), draw, now_ms)
+def written(item: Item | None, debit: Debit, now_ms: int) -> tuple[Item | None, bool]:
+    """Take the debit as the limiter does, and see that the write's condition holds."""
+    step = plan(bucket_of(item), debit, now_ms)
     if isinstance(step, Denial):
         return item, False
     if isinstance(step, Create):
-        put = create(draw, step)
+        put = create(debit, step)
         assert item is None
         return put.item, True
-    update = normal(draw, step) if isinstance(step, Normal) else retry(draw, step)
+    update = normal(debit, step) if isinstance(step, Normal) else retry(debit, step)
     assert update.condition is not None
     assert item is not None
     assert update.condition.holds(item)
@@ -114,7 +114,7 @@ def test_a_bucket_does_what_one_would_explain(
     for kind, tokens, waited_ms in steps:
         now_ms += waited_ms
         if kind == "take":
-            item, granted = written(item, draw_of(limit, tokens), now_ms)
+            item, granted = written(item, debit_of(limit, tokens), now_ms)
             assert granted == reference.take(tokens, now_ms)
         elif item is not None and tokens:
             delta = tokens if kind == "use more" else -tokens
@@ -129,16 +129,16 @@ def test_a_bucket_does_what_one_would_explain(
 def adjusted(item: Item, reference: Reference, delta: int, now_ms: int) -> Item:
     """Adjust as the limiter does: as much as the bucket bears, its refill settled if need be."""
     limit = reference.limit
-    change, bucket = adjust(draw_of(limit, delta)), bucket_of(item)
+    change, bucket = adjust(debit_of(limit, delta)), bucket_of(item)
     assert change.condition is not None
     assert bucket is not None
     if not change.condition.holds(item):
-        borne = bearable(bucket, draw_of(limit, delta), now_ms)["n"]
+        borne = bearable(bucket, debit_of(limit, delta), now_ms)["n"]
         assert borne == (reference.left(now_ms) + 4 * limit.capacity) // 1
-        item = normal(draw_of(limit, 0), settle(bucket, now_ms)).apply(item)
+        item = normal(debit_of(limit, 0), settle(bucket, now_ms)).apply(item)
         reference.settle(now_ms)
         delta = min(delta, borne)
-        change = adjust(draw_of(limit, delta))
+        change = adjust(debit_of(limit, delta))
         assert change.condition is not None
         assert change.condition.holds(item)
     reference.owed += delta
@@ -153,7 +153,7 @@ def test_a_denial_says_exactly_how_long_to_wait(
     units = debt * limit.units_per_token
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, units)})
     now_ms = NOW + waited_ms
-    outcome = plan(bucket, draw_of(limit, tokens), now_ms)
+    outcome = plan(bucket, debit_of(limit, tokens), now_ms)
     if not isinstance(outcome, Denial):
         return
     wait_ms = outcome.retry_after_ms
@@ -163,19 +163,19 @@ def test_a_denial_says_exactly_how_long_to_wait(
         bucket = outcome.settle.after
         assert bucket.holdings["n"].units == -limit.debt_units_max
     if wait_ms is not None:
-        assert not isinstance(plan(bucket, draw_of(limit, tokens), now_ms + wait_ms), Denial)
-        assert isinstance(plan(bucket, draw_of(limit, tokens), now_ms + wait_ms - 1), Denial)
+        assert not isinstance(plan(bucket, debit_of(limit, tokens), now_ms + wait_ms), Denial)
+        assert isinstance(plan(bucket, debit_of(limit, tokens), now_ms + wait_ms - 1), Denial)
 
 
 def test_a_clock_that_lags_is_told_to_wait_until_it_is_there() -> None:
     """What another instance refilled two seconds ahead of us refills again after that only."""
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
-    outcome = plan(bucket, draw_of(limit, 1), NOW)
+    outcome = plan(bucket, debit_of(limit, 1), NOW)
 
     assert isinstance(outcome, Denial)
     assert outcome.retry_after_ms == 2_100
-    assert not isinstance(plan(bucket, draw_of(limit, 1), NOW + 2_100), Denial)
+    assert not isinstance(plan(bucket, debit_of(limit, 1), NOW + 2_100), Denial)
 
 
 def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
@@ -183,10 +183,10 @@ def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 5 * limit.units_per_token)})
 
-    assert plan(bucket, draw_of(limit, 5), NOW) == Retry(NOW, NOW, NOW)
+    assert plan(bucket, debit_of(limit, 5), NOW) == Retry(NOW, NOW, NOW)
     assert effective(bucket, bucket.holdings["n"], NOW) == 5 * limit.units_per_token
     over_full = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 11 * limit.units_per_token)})
-    step = plan(over_full, draw_of(limit, 1), NOW)
+    step = plan(over_full, debit_of(limit, 1), NOW)
     assert isinstance(step, Normal)
     assert step.after.refilled_at_ms == NOW + 2_000
 
@@ -194,11 +194,11 @@ def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
 def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
     """Else the stored balance could be taken twice: as stored, and as refilled since."""
     limit = Limit.per_second("n", 10)
-    draw = draw_of(limit, 10)
-    full = create(draw_of(limit, 0), Create(full_since(draw_of(limit, 0), NOW))).item
+    debit = debit_of(limit, 10)
+    full = create(debit_of(limit, 0), Create(full_since(debit_of(limit, 0), NOW))).item
     an_hour_later = NOW + 3_600_000
-    stale = retry(draw, Retry(NOW, NOW, an_hour_later))
-    cold = retry(draw, guess(draw, an_hour_later))
+    stale = retry(debit, Retry(NOW, NOW, an_hour_later))
+    cold = retry(debit, guess(debit, an_hour_later))
 
     assert stale.condition is not None
     assert cold.condition is not None
@@ -209,15 +209,15 @@ def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
 def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on() -> None:
     """``rf`` does not show that: a retry leaves it where it is."""
     limit = Limit.per_second("n", 10)
-    item = create(draw_of(limit, 0), Create(full_since(draw_of(limit, 0), NOW))).item
+    item = create(debit_of(limit, 0), Create(full_since(debit_of(limit, 0), NOW))).item
     later = NOW + 5_000
-    step = plan(bucket_of(item), draw_of(limit, 8), later)
+    step = plan(bucket_of(item), debit_of(limit, 8), later)
     assert isinstance(step, Normal)
-    update = normal(draw_of(limit, 8), step)
+    update = normal(debit_of(limit, 8), step)
     assert update.condition is not None
     assert update.condition.holds(item)
 
-    robbed = retry(draw_of(limit, 5), Retry(NOW, NOW, NOW)).apply(item)
+    robbed = retry(debit_of(limit, 5), Retry(NOW, NOW, NOW)).apply(item)
 
     assert not update.condition.holds(robbed)
 
@@ -226,10 +226,10 @@ def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
     """What is added back was computed from what was seen; it would leave a deeper debt."""
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, -limit.debt_units_max - 1)})
-    denial = plan(bucket, draw_of(limit, 1), NOW)
+    denial = plan(bucket, debit_of(limit, 1), NOW)
     assert isinstance(denial, Denial)
     assert denial.settle is not None
-    write = normal(draw_of(limit, 1), denial.settle)
+    write = normal(debit_of(limit, 1), denial.settle)
     item = bucket_item(Key("e", "r"), bucket)
     assert write.condition is not None
     assert write.condition.holds(item)
@@ -240,10 +240,10 @@ def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
 def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
     """The second one's write is refused, or a token that the first took would be there again."""
     limit = Limit.per_second("n", 10)
-    item = create(draw_of(limit, 10), Create(full_since(draw_of(limit, 10), NOW))).item
-    step = plan(bucket_of(item), draw_of(limit, 1), NOW + 5_000)
+    item = create(debit_of(limit, 10), Create(full_since(debit_of(limit, 10), NOW))).item
+    step = plan(bucket_of(item), debit_of(limit, 1), NOW + 5_000)
     assert isinstance(step, Normal)
-    write = normal(draw_of(limit, 1), step)
+    write = normal(debit_of(limit, 1), step)
     assert write.condition is not None
     assert write.condition.holds(item)
 
@@ -253,14 +253,14 @@ def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
 def test_new_terms_are_refused_if_others_took_meanwhile() -> None:
     """The balance is set then and not added to, so that what they took would be there again."""
     old, new = Limit.per_second("n", 10), Limit.per_second("n", 20)
-    item = create(draw_of(old, 0), Create(full_since(draw_of(old, 0), NOW))).item
-    step = plan(bucket_of(item), draw_of(new, 1), NOW + 1)
+    item = create(debit_of(old, 0), Create(full_since(debit_of(old, 0), NOW))).item
+    step = plan(bucket_of(item), debit_of(new, 1), NOW + 1)
     assert isinstance(step, Normal)
-    write = normal(draw_of(new, 1), step)
+    write = normal(debit_of(new, 1), step)
     assert write.condition is not None
     assert write.condition.holds(item)
 
-    assert not write.condition.holds(retry(draw_of(old, 1), Retry(NOW, NOW, NOW)).apply(item))
+    assert not write.condition.holds(retry(debit_of(old, 1), Retry(NOW, NOW, NOW)).apply(item))
     assert not write.condition.holds(write.apply(item))
 
 
@@ -283,14 +283,14 @@ def test_a_bucket_whose_limits_changed_is_brought_up_to_date_even_by_a_denial() 
     """So that the new rate counts from now on, and what the denial promised holds."""
     slow, fast = Limit.per_hour("n", 10), Limit.per_second("n", 10)
     bucket = Bucket(NOW, NOW, {"n": Holding(slow, 0)})
-    outcome = plan(bucket, draw_of(fast, 5), NOW)
+    outcome = plan(bucket, debit_of(fast, 5), NOW)
 
     assert isinstance(outcome, Denial)
     assert outcome.retry_after_ms == 500
     assert outcome.settle is not None
     settled = outcome.settle.after
-    assert not isinstance(plan(settled, draw_of(fast, 5), NOW + 500), Denial)
-    assert isinstance(plan(settled, draw_of(fast, 5), NOW + 499), Denial)
+    assert not isinstance(plan(settled, debit_of(fast, 5), NOW + 500), Denial)
+    assert isinstance(plan(settled, debit_of(fast, 5), NOW + 499), Denial)
 
 
 def test_a_limit_that_is_gone_is_kept_until_it_is_full() -> None:
@@ -298,10 +298,10 @@ def test_a_limit_that_is_gone_is_kept_until_it_is_full() -> None:
     limit, gone = Limit.per_second("n", 10), Limit.per_minute("gone", 6)
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "gone": Holding(gone, 0)})
 
-    soon = plan(bucket, draw_of(limit, 10), NOW + 10_000)
+    soon = plan(bucket, debit_of(limit, 10), NOW + 10_000)
     assert isinstance(soon, Normal)
     assert status(soon.after, {"gone": gone}, NOW + 10_000)["gone"].remaining == 1
-    late = plan(bucket, draw_of(limit, 10), NOW + 60_000)
+    late = plan(bucket, debit_of(limit, 10), NOW + 60_000)
     assert isinstance(late, Normal)
     assert late.after.holdings.keys() == {"n"}
 
@@ -315,9 +315,9 @@ def test_a_bucket_expires_only_once_it_is_full(limit: Limit, uses: list[tuple[in
         now_ms += waited_ms
         if item is not None and item["expires_at_epoch"] * 1_000 <= now_ms:
             item = None
-        item, granted = written(item, draw_of(limit, tokens), now_ms)
+        item, granted = written(item, debit_of(limit, tokens), now_ms)
         if item is not None and granted and tokens:
-            item = adjust(draw_of(limit, tokens)).apply(item)
+            item = adjust(debit_of(limit, tokens)).apply(item)
         bucket = bucket_of(item)
         if bucket is not None:
             full_at_ms = status(bucket, {"n": limit}, now_ms)["n"].full_at_ms
@@ -330,21 +330,21 @@ def test_naming_a_limit_with_nothing_insists_on_no_debt(tokens: int) -> None:
     limit = Limit.per_second("n", 10)
     owing = Bucket(NOW, NOW, {"n": Holding(limit, -1)})
 
-    assert isinstance(plan(owing, draw_of(limit, tokens), NOW), Denial)
-    assert not isinstance(plan(owing, draw_of(limit, 0), NOW + 1), Denial)
+    assert isinstance(plan(owing, debit_of(limit, tokens), NOW), Denial)
+    assert not isinstance(plan(owing, debit_of(limit, 0), NOW + 1), Denial)
 
 
 def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overflowed() -> None:
     """One limit has been full, so all are settled; of the other one there must still be enough."""
     full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
     both = {"full": full, "scarce": scarce}
-    nothing = Draw("e", "r", both, {"scarce": 2})
+    nothing = Debit("e", "r", both, {"scarce": 2})
     item = create(nothing, Create(full_since(nothing, NOW))).item
-    draw = Draw("e", "r", both, {"full": 1, "scarce": 6})
-    step = plan(bucket_of(item), draw, NOW + 5_000)
+    debit = Debit("e", "r", both, {"full": 1, "scarce": 6})
+    step = plan(bucket_of(item), debit, NOW + 5_000)
     assert isinstance(step, Normal)
-    write = normal(draw, step)
-    other = Draw("e", "r", both, {"scarce": 1})
+    write = normal(debit, step)
+    other = Debit("e", "r", both, {"scarce": 1})
     assert write.condition is not None
 
     for taken, holds in ((2, True), (3, False)):
@@ -357,18 +357,18 @@ def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overfl
 def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
     """Nothing has overflowed yet, so that takes need not wait for each other."""
     limit = Limit.per_second("n", 10)
-    bucket = full_since(draw_of(limit, 5), NOW)
+    bucket = full_since(debit_of(limit, 5), NOW)
 
-    assert isinstance(plan(bucket, draw_of(limit, 1), NOW + 500), Retry)
-    assert isinstance(plan(bucket, draw_of(limit, 1), NOW + 501), Normal)
+    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 500), Retry)
+    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 501), Normal)
 
 
 def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
     """By the limit that would be full first: refilled since then, it has not overflowed."""
     fast, slow = Limit.per_second("fast", 10), Limit.per_minute("slow", 10)
-    draw = Draw("e", "r", {"fast": fast, "slow": slow}, {"fast": 2, "slow": 1})
+    debit = Debit("e", "r", {"fast": fast, "slow": slow}, {"fast": 2, "slow": 1})
 
-    assert guess(draw, NOW) == Retry(floor_ms=NOW - 400, ceiling_ms=NOW, as_of_ms=NOW)
+    assert guess(debit, NOW) == Retry(floor_ms=NOW - 400, ceiling_ms=NOW, as_of_ms=NOW)
 
 
 def test_a_lagging_clock_knows_that_refill_goes_on_only_once_it_is_there() -> None:
@@ -384,8 +384,8 @@ def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> No
     limit, owing = Limit.per_second("n", 10), Limit.per_day("owing", 10)
     debt = -owing.debt_units_max
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "owing": Holding(owing, debt)})
-    draw = Draw("e", "r", {"n": limit, "owing": owing}, {"n": 1})
-    step = plan(bucket, draw, NOW + 5_000)
+    debit = Debit("e", "r", {"n": limit, "owing": owing}, {"n": 1})
+    step = plan(bucket, debit, NOW + 5_000)
 
     assert isinstance(step, Normal)
     full_at_ms = status(step.after, {"owing": owing}, NOW + 5_000)["owing"].full_at_ms
@@ -396,17 +396,17 @@ def test_a_wait_is_shortened_by_what_has_passed_and_never_below_nothing() -> Non
     """Never stays never."""
     told = Denial(tuple(Violation("e", "r", "n", 1, 0, wait) for wait in (100, 30, None)))
 
-    assert [one.retry_after_ms for one in told.told_after(40).violations] == [60, 0, None]
+    assert [one.retry_after_ms for one in told.after_waiting(40).violations] == [60, 0, None]
 
 
 def test_two_who_add_the_same_limit_do_not_both_fill_it() -> None:
     """Though it is the same millisecond for both, so that ``rf`` does not move."""
     old, new = Limit.per_second("n", 10), Limit.per_day("new", 10)
-    item = create(draw_of(old, 1), Create(full_since(draw_of(old, 1), NOW))).item
-    draw = Draw("e", "r", {"n": old, "new": new}, {"new": 10})
-    step = plan(bucket_of(item), draw, NOW)
+    item = create(debit_of(old, 1), Create(full_since(debit_of(old, 1), NOW))).item
+    debit = Debit("e", "r", {"n": old, "new": new}, {"new": 10})
+    step = plan(bucket_of(item), debit, NOW)
     assert isinstance(step, Normal)
-    write = normal(draw, step)
+    write = normal(debit, step)
     assert write.condition is not None
     assert write.condition.holds(item)
 

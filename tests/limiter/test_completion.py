@@ -25,7 +25,7 @@ async def test_a_result_is_handed_over_or_undone_and_never_both(turns: int) -> N
         await asyncio.sleep(0)
         undone.append(result)
 
-    caller = asyncio.create_task(completion.of(work(), undo))
+    caller = asyncio.create_task(completion.complete(work(), undo))
     for _ in range(turns + 1):
         await asyncio.sleep(0)
     caller.cancel()
@@ -47,8 +47,8 @@ async def test_errors_go_to_the_caller_and_to_nobody_if_it_is_gone() -> None:
         pytest.fail("there is nothing to undo")
 
     with pytest.raises(StoreUnavailableError):
-        await completion.of(work(), undo)
-    caller = asyncio.create_task(completion.of(work(), undo))
+        await completion.complete(work(), undo)
+    caller = asyncio.create_task(completion.complete(work(), undo))
     await asyncio.sleep(0)
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
@@ -63,10 +63,10 @@ async def test_everything_is_waited_for_also_what_was_begun_meanwhile() -> None:
     async def work(left: int) -> None:
         await asyncio.sleep(0)
         if left:
-            completion.keep(work(left - 1))
+            completion.start(work(left - 1))
         done.append(left)
 
-    completion.keep(work(3))
+    completion.start(work(3))
     await completion.drain()
 
     assert done == [3, 2, 1, 0]
@@ -79,7 +79,7 @@ async def test_when_the_loop_is_shut_down_nobody_is_left_waiting() -> None:
     async def work() -> None:
         await asyncio.Event().wait()
 
-    caller = asyncio.create_task(completion.of(work()))
+    caller = asyncio.create_task(completion.complete(work()))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     for task in completion._tasks:
@@ -104,7 +104,7 @@ async def test_what_cannot_be_undone_is_nobodys_to_deal_with(turns: int) -> None
     async def undo(_: str) -> None:
         raise NotFoundError("lease")
 
-    caller = asyncio.create_task(completion.of(work(), undo))
+    caller = asyncio.create_task(completion.complete(work(), undo))
     for _ in range(turns + 1):
         await asyncio.sleep(0)
     caller.cancel()

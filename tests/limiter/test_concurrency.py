@@ -9,7 +9,7 @@ import pytest
 from contract.conftest import ShiftedClock
 from pricekeeper.errors import ContendedError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
-from pricekeeper.limiter.till import ATTEMPTS_MAX
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
 from pricekeeper.storage import Add, Key, Put, Store, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
 

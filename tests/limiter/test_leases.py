@@ -20,7 +20,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter import Lease, Limit, Limiter
 from pricekeeper.limiter.accounts import ADJUSTMENTS_MAX
-from pricekeeper.limiter.till import ATTEMPTS_MAX
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Key, Set, Update, open_store
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -384,7 +384,7 @@ async def test_the_same_step_twice_at_the_same_moment_happens_once(
 
 async def test_what_is_given_back_is_known_here_at_once(daily: Limiter) -> None:
     """Without asking the store, whose answer to the write has told it."""
-    request = daily.standing("e", "r", {"n": 40}, limits=[DAILY])
+    request = daily.prepare("e", "r", {"n": 40}, limits=[DAILY])
     lease = await request.take()
     assert isinstance(lease, Lease)
     assert request.limits()["n"].remaining == 60

@@ -174,7 +174,7 @@ async def test_the_next_block_is_there_before_this_one_is_spent(
     """It is fetched while the last quarter lasts, once, and no request waits for it."""
     limits = [Limit.per_day("n", 1_000)]
     limiter = make()
-    request = limiter.standing(entity, "r", {"n": 1}, limits=limits, prefetch=20)
+    request = limiter.prepare(entity, "r", {"n": 1}, limits=limits, prefetch=20)
     for _ in range(2):
         await request.take()  # makes the bucket, then takes a block
     meter.clear()
@@ -353,7 +353,7 @@ async def test_instances_that_prefetch_share_and_get_the_whole_rate() -> None:
         until_ms = world.now_ms + 5_000
         await world.run(*(caller.live({"n": 1}, until_ms) for caller in callers))
         await scene.close()
-    got = [sum(caller.got for caller in callers[place : place + 2]) for place in (0, 2, 4, 6)]
+    got = [sum(caller.got for caller in callers[index : index + 2]) for index in (0, 2, 4, 6)]
 
     assert sum(got) >= 0.99 * 100 * 5
     assert min(got) >= 0.6 * sum(got) / 4
@@ -439,7 +439,7 @@ async def test_many_buckets_are_given_back_at_the_same_time() -> None:
             world, store, [DAILY], Weather(delay_ms_max=25), instances=1, prefetch=20
         )
         limiter = scene.instances[0].limiter
-        entities = [f"e{place}" for place in range(100)]
+        entities = [f"e{index}" for index in range(100)]
 
         async def use(entity: str) -> None:
             for _ in range(2):
@@ -495,14 +495,14 @@ async def test_the_oldest_block_is_spent_first_and_only_the_newest_has_a_next_on
     limiter = make([THOUSANDS], prefetch=20)
     for tokens in (1, 1, 20):  # the last one is more than is left of a block
         await limiter.acquire(entity, "r", {"n": tokens})
-    [shelf] = limiter._pool._shelves.values()
-    assert [block.left["n"] for block in shelf.blocks] == [19, 380]
+    [queue] = limiter._pool._queues.values()
+    assert [block.left["n"] for block in queue.blocks] == [19, 380]
     meter.clear()
     for _ in range(16):
         await limiter.acquire(entity, "r", {"n": 1})
     await limiter._completion.drain()
 
-    assert [block.left["n"] for block in shelf.blocks] == [3, 380]
+    assert [block.left["n"] for block in queue.blocks] == [3, 380]
     assert meter.calls == {}
     assert (limiter.meter.granted, limiter.meter.prefetched) == (3 + 16, 16)
     await limiter.close()
@@ -516,8 +516,8 @@ async def test_at_most_two_blocks_are_held_for_one_kind_of_request(
     limiter = make([THOUSANDS], prefetch=4)
     for tokens in (1, 1, 4, 13, 40):
         await limiter.acquire(entity, "r", {"n": tokens})
-        [shelf] = limiter._pool._shelves.values() or [None]
-        assert shelf is None or len(shelf.blocks) <= BLOCKS_MAX
+        [queue] = limiter._pool._queues.values() or [None]
+        assert queue is None or len(queue.blocks) <= BLOCKS_MAX
     await limiter._completion.drain()
 
     assert (await limiter.peek(entity, "r"))["n"].consumed == 1 + 1 + 4 + 13 + 40 + 3 * (13 + 40)
@@ -571,7 +571,7 @@ async def test_a_block_that_arrives_after_the_close_goes_back_at_once(
     await closing
 
     assert (await asking).granted
-    assert limiter._pool._shelves == {}
+    assert limiter._pool._queues == {}
     assert (await limiter.peek("e", "r"))["n"].consumed == 2
 
 
@@ -580,7 +580,7 @@ async def test_nothing_is_fetched_ahead_for_a_limiter_that_is_being_closed(
 ) -> None:
     """It would only have to go back."""
     limiter = Limiter(held, clock=InstanceClock(world), limits=[DAILY], prefetch=20)
-    request = limiter.standing("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
+    request = limiter.prepare("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
     for _ in range(2):
         await request.take()
     held.calls.clear()
@@ -638,12 +638,12 @@ async def test_what_is_held_goes_back_every_time_that_an_instance_is_idle(
     """And it remembers nothing of those it has not served for a while."""
     limiter = Limiter(held, clock=InstanceClock(world), limits=[DAILY], prefetch=20)
     await limiter.acquire("e", "r", {"n": 1})
-    for place in (1, 2, 3):
+    for index in (1, 2, 3):
         await limiter.acquire("e", "r", {"n": 1})
-        assert len(limiter._pool._shelves) == 1
+        assert len(limiter._pool._queues) == 1
         await world.pass_ms(HOLD_MS + 1)
-        assert (await limiter.peek("e", "r"))["n"].consumed == 1 + place
-        assert limiter._pool._shelves == {}
+        assert (await limiter.peek("e", "r"))["n"].consumed == 1 + index
+        assert limiter._pool._queues == {}
     await limiter.close()
 
 
@@ -651,7 +651,7 @@ async def test_there_is_a_bound_to_what_blocks_are_held_for(
     held: Held, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are served without, as if they had not asked for blocks."""
-    monkeypatch.setattr(prefetch, "SHELVES_MAX", 2)
+    monkeypatch.setattr(prefetch, "KINDS_MAX", 2)
     limiter = Limiter(held, clock=InstanceClock(world), limits=[DAILY], prefetch=20)
     for entity in ("a", "b", "c"):
         for _ in range(3):
@@ -705,7 +705,7 @@ async def test_nothing_is_fetched_ahead_of_a_block_that_is_gone_by_then(
 
     clock = Lagging(world)
     limiter = Limiter(held, clock=clock)
-    request = limiter.standing("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
+    request = limiter.prepare("e", "r", {"n": 1}, limits=[DAILY], prefetch=20)
     for _ in range(2):
         await request.take()
     await turns()

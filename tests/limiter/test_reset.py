@@ -99,7 +99,7 @@ async def test_it_takes_one_query_and_one_write_for_each_bucket(
     await limiter.reset(entity)
 
     assert meter.calls == {"query": 1, "delete": 2}
-    request = limiter.standing(entity, "premium", {"n": 1}, limits=[DAILY])
+    request = limiter.prepare(entity, "premium", {"n": 1}, limits=[DAILY])
     assert request.limits()["n"].remaining == 100
 
 

@@ -59,10 +59,10 @@ class ForgedStore(FaultyStore):
         return await super().get(table, key, consistent=consistent)
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         assert consistent
-        found = await super().batch_get(places, consistent=consistent)
+        found = await super().batch_get(keys, consistent=consistent)
         if self.after_read is not None:
             await self.after_read()
         return found

@@ -122,9 +122,9 @@ class Unreadable(ScriptedStore):
     """Reads of many items fail."""
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        del places, consistent
+        del keys, consistent
         raise StoreUnavailableError("scripted: no read")
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:

@@ -65,17 +65,17 @@ class TornStore(SlowWire):
     """A read of many items is several reads, as on DynamoDB: others write in between."""
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         del consistent
-        order = list(range(len(places)))
+        order = list(range(len(keys)))
         self._turns.random.shuffle(order)
         found: dict[int, Item | None] = {}
         for part in (order[::3], order[1::3], order[2::3]):
             await self._turns.turn()
-            items = await self._turns.alone(self._store.batch_get([places[n] for n in part]))
+            items = await self._turns.alone(self._store.batch_get([keys[n] for n in part]))
             found.update(zip(part, items, strict=True))
-        return [found[n] for n in range(len(places))]
+        return [found[n] for n in range(len(keys))]
 
 
 class World:

@@ -46,7 +46,7 @@ async def state(store: Store, model: Model, day: date, table: PriceTable) -> Non
 
 async def test_without_an_item_the_file_counts(book: PriceBook, model: Model, day: date) -> None:
     """And the answer says so."""
-    prices = await book.prices_for(model, day)
+    prices = await book.find_prices(model, day)
 
     assert prices.table == model.table()
     assert prices.source == "config"
@@ -59,12 +59,12 @@ async def test_an_item_of_the_day_counts_before_the_file(
     """What the source did not say is still the file's; the version is of what results."""
     await state(store, model, day, quoted(input=2_900_000))
 
-    prices = await book.prices_for(model, day)
+    prices = await book.find_prices(model, day)
 
     assert prices.source == "pricing-cache:quotes-9"
     assert prices.table.default.input == 2_900_000
     assert prices.table.default.cache_read == CARD.cache_read
-    other_day = await book.prices_for(model, day + timedelta(days=1))
+    other_day = await book.find_prices(model, day + timedelta(days=1))
     assert other_day.source == "config"
     assert other_day.version != prices.version
 
@@ -88,7 +88,7 @@ async def test_everything_that_can_be_priced_survives_the_store(
     table = PriceTable(default=card, priority=card, flex=card, reserved=card, batch=card)
     await state(store, model, day, table)
 
-    prices = await PriceBook(store, time, a_catalogue(model)).prices_for(model, day)
+    prices = await PriceBook(store, time, a_catalogue(model)).find_prices(model, day)
 
     assert prices.table == table
 
@@ -111,7 +111,7 @@ async def test_an_item_that_follows_the_schema_document_alone(
     }
     await store.put(Put(PRICING_CACHE, item))
 
-    prices = await book.prices_for(model, day)
+    prices = await book.find_prices(model, day)
 
     assert (prices.table.default.input, prices.table.default.output) == (2_000_000, 9_000_000)
     assert prices.source == "pricing-cache:unnamed"
@@ -169,7 +169,7 @@ async def test_an_item_that_makes_no_sense_prices_nothing(
     with pytest.raises(
         UnpricedUsageError, match=r"the PricingCache item .* can't be used"
     ) as caught:
-        await book.prices_for(model, day)
+        await book.find_prices(model, day)
 
     assert "refresh the prices, or delete the item" in caught.value.fix
 
@@ -180,10 +180,10 @@ async def test_a_cold_lookup_is_one_read_and_a_warm_one_none(
     """However many ask, also at once."""
     meter.clear()
 
-    await asyncio.gather(*(book.prices_for(model, day) for _ in range(100)))
+    await asyncio.gather(*(book.find_prices(model, day) for _ in range(100)))
     assert dict(meter.calls) == {"get": 1}
     for _ in range(10):
-        await book.prices_for(model, day)
+        await book.find_prices(model, day)
 
     assert dict(meter.calls) == {"get": 1}
 
@@ -192,13 +192,13 @@ async def test_an_answer_is_at_most_a_minute_old(
     store: Store, book: PriceBook, time: ManualClock, model: Model, day: date
 ) -> None:
     """Another instance's refresh is seen within sixty seconds."""
-    await book.prices_for(model, day)
+    await book.find_prices(model, day)
     await state(store, model, day, quoted(input=1))
 
     time.advance_ms(MINUTE_MS - 1)
-    assert (await book.prices_for(model, day)).source == "config"
+    assert (await book.find_prices(model, day)).source == "config"
     time.advance_ms(1)
-    assert (await book.prices_for(model, day)).source == "pricing-cache:quotes-9"
+    assert (await book.find_prices(model, day)).source == "pricing-cache:quotes-9"
 
 
 class SlowStore(FaultyStore):
@@ -236,7 +236,7 @@ async def test_age_is_counted_from_the_question(
 ) -> None:
     """A reply that took half a minute is half a minute old when it comes."""
     book = PriceBook(slow, time, a_catalogue(model))
-    asked = await started(slow, book.prices_for(model, day))
+    asked = await started(slow, book.find_prices(model, day))
     time.advance_ms(MINUTE_MS // 2)
     slow.go_on.set()
     await asked
@@ -244,7 +244,7 @@ async def test_age_is_counted_from_the_question(
 
     time.advance_ms(MINUTE_MS // 2)
 
-    assert (await book.prices_for(model, day)).source != "config"
+    assert (await book.find_prices(model, day)).source != "config"
 
 
 async def test_who_gives_up_does_not_take_the_others_along(
@@ -252,8 +252,8 @@ async def test_who_gives_up_does_not_take_the_others_along(
 ) -> None:
     """The first caller may be cancelled; whoever waits for the same read gets it."""
     book = PriceBook(slow, time, a_catalogue(model))
-    first = await started(slow, book.prices_for(model, day))
-    second = asyncio.ensure_future(book.prices_for(model, day))
+    first = await started(slow, book.find_prices(model, day))
+    second = asyncio.ensure_future(book.find_prices(model, day))
     await asyncio.sleep(0)
 
     first.cancel()
@@ -272,12 +272,12 @@ async def test_a_store_that_can_not_be_read_is_not_replaced_by_the_file(
     slow.go_on.set()
 
     answers = await asyncio.gather(
-        *(book.prices_for(model, day) for _ in range(3)), return_exceptions=True
+        *(book.find_prices(model, day) for _ in range(3)), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [StoreUnavailableError] * 3
     slow.failure = None
 
-    assert (await book.prices_for(model, day)).source == "config"
+    assert (await book.find_prices(model, day)).source == "config"
 
 
 async def test_a_stale_answer_is_not_used_when_the_store_is_away(
@@ -286,12 +286,12 @@ async def test_a_stale_answer_is_not_used_when_the_store_is_away(
     """Sixty seconds are the promise, not a wish."""
     book = PriceBook(slow, time, a_catalogue(model))
     slow.go_on.set()
-    await book.prices_for(model, day)
+    await book.find_prices(model, day)
     slow.failure = StoreUnavailableError("injected")
     time.advance_ms(MINUTE_MS)
 
     with pytest.raises(StoreUnavailableError):
-        await book.prices_for(model, day)
+        await book.find_prices(model, day)
 
 
 async def test_what_was_being_read_during_a_refresh_is_not_kept(
@@ -299,13 +299,13 @@ async def test_what_was_being_read_during_a_refresh_is_not_kept(
 ) -> None:
     """A reply from before the refresh does not hide the new price for a minute."""
     book = PriceBook(slow, time, a_catalogue(model))
-    before = await started(slow, book.prices_for(model, day))
+    before = await started(slow, book.find_prices(model, day))
     await state(slow, model, day, quoted(input=1))
     book.forget()
     slow.go_on.set()
 
     assert (await before).source == "config"
-    assert (await book.prices_for(model, day)).source == "pricing-cache:quotes-9"
+    assert (await book.find_prices(model, day)).source == "pricing-cache:quotes-9"
 
 
 async def test_a_refresh_is_in_force_at_once_where_it_ran(
@@ -315,11 +315,11 @@ async def test_a_refresh_is_in_force_at_once_where_it_ran(
     now = ManualClock(clock.now_ms())
     book = PriceBook(store, now, a_catalogue(model))
     day = utc_day(now)
-    await book.prices_for(model, day)
+    await book.find_prices(model, day)
 
     await book.refresh(Quotes({"premium": quoted(input=2_500_000)}))
 
-    prices = await book.prices_for(model, day)
+    prices = await book.find_prices(model, day)
     assert prices.table.default.input == 2_500_000
     assert prices.source == "pricing-cache:quotes-1"
 
@@ -336,13 +336,13 @@ async def test_the_memory_is_bounded(
 ) -> None:
     """The oldest answer goes when there are too many."""
     for offset in range(5):
-        await book.prices_for(model, day + timedelta(days=offset))
+        await book.find_prices(model, day + timedelta(days=offset))
     meter.clear()
 
     for offset in (4, 3, 2):
-        await book.prices_for(model, day + timedelta(days=offset))
+        await book.find_prices(model, day + timedelta(days=offset))
     assert dict(meter.calls) == {}
-    await book.prices_for(model, day)
+    await book.find_prices(model, day)
 
     assert dict(meter.calls) == {"get": 1}
 
@@ -357,7 +357,7 @@ async def test_a_tier_in_the_file_follows_the_cached_price(
     )
     await state(store, model, day, quoted(input=2_000_000))
 
-    prices = await PriceBook(store, time, a_catalogue(model)).prices_for(model, day)
+    prices = await PriceBook(store, time, a_catalogue(model)).find_prices(model, day)
 
     flex = prices.table.card(Variant.FLEX)
     assert flex is not None

@@ -39,9 +39,9 @@ class Overtaken(FaultyStore):
         self._meanwhile = [meanwhile]
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        found = await super().batch_get(places, consistent=consistent)
+        found = await super().batch_get(keys, consistent=consistent)
         while self._meanwhile:
             await self._meanwhile.pop()()
         return found
@@ -104,13 +104,13 @@ async def test_an_answer_that_was_read_again_is_forgotten_last(
     book = PriceBook(store, now, a_catalogue(model))
     days = [day + timedelta(days=offset) for offset in range(4)]
     for each in days[:3]:
-        await book.prices_for(model, each)
+        await book.find_prices(model, each)
     now.advance_ms(MINUTE_MS)
-    await book.prices_for(model, days[0])
-    await book.prices_for(model, days[3])
+    await book.find_prices(model, days[0])
+    await book.find_prices(model, days[3])
     meter.clear()
 
-    await book.prices_for(model, days[0])
+    await book.find_prices(model, days[0])
 
     assert dict(meter.calls) == {}
 

@@ -45,7 +45,7 @@ async def test_a_stated_european_price_stays(
 
     await book.refresh(GenaiPrices())
 
-    prices = await book.prices_for(model, day)
+    prices = await book.find_prices(model, day)
     assert prices.table.default == EU_NOVA_PRO
     assert prices.source == "config"
 
@@ -100,7 +100,7 @@ async def test_a_gap_is_filled_where_the_rest_agrees(
 
     report = await book.refresh(source)
 
-    prices = await book.prices_for(bare, day)
+    prices = await book.find_prices(bare, day)
     assert prices.table.default.cache_read == 200_000
     assert prices.source == "pricing-cache:genai-prices-9"
     assert [update.label for update in report.updated] == ["premium"] * 3
@@ -141,7 +141,7 @@ async def test_what_was_stored_before_does_not_count_either(
     }
     await store.put(Put(PRICING_CACHE, item))
 
-    prices = await PriceBook(store, time, a_catalogue(model)).prices_for(model, day)
+    prices = await PriceBook(store, time, a_catalogue(model)).find_prices(model, day)
 
     assert (prices.table.default, prices.source) == (EU_NOVA_PRO, "config")
 

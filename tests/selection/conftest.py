@@ -15,7 +15,7 @@ from pricekeeper.metering import Counters, Metering, Total, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import day_expires_at_epoch, total_put
 from pricekeeper.pricing import PICOS_PER_MICRO, PriceBook, parse_catalogue
-from pricekeeper.selection import Selection, SelectionMeter
+from pricekeeper.selection import SelectionMeter, Selector
 from pricekeeper.storage import Item, Key, Store, Update
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, Policy
@@ -62,15 +62,15 @@ class World:
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self.instances: list[Selection] = []
+        self.instances: list[Selector] = []
         self._meterings: list[Metering] = []
 
-    def instance(self, store: Store | None = None, *, entries_max: int = 10_000) -> Selection:
+    def instance(self, store: Store | None = None, *, entries_max: int = 10_000) -> Selector:
         """Start a further instance; it may see the store through something else."""
         seen = store or self.store
         book = PriceBook(seen, self.clock, CATALOGUE)
         metering = Metering(seen, self.clock, book)
-        made = Selection(
+        made = Selector(
             seen, self.clock, metering, book, meter=SelectionMeter(), entries_max=entries_max
         )
         self.instances.append(made)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pricekeeper.selection.fallback import (
     Choice,
     Flip,
+    LabelRole,
     Override,
     QuotaStatus,
     Reason,
-    Standing,
     StickyState,
     choose,
     quota_pct_hundredths,
@@ -40,8 +40,8 @@ def by_hand(label: ModelLabel) -> Override:
     return Override(Client(ORG), label, 0)
 
 
-def standings(choice: Choice) -> list[Standing]:
-    return [use.standing for use in choice.quotas]
+def roles(choice: Choice) -> list[LabelRole]:
+    return [use.role for use in choice.quotas]
 
 
 def held(flip: Flip) -> StickyState:
@@ -99,7 +99,7 @@ def test_the_first_label_is_chosen_while_it_has_quota() -> None:
 
     assert (choice.label, choice.reason, choice.flip) == (PREMIUM, Reason.NORMAL, None)
     assert not choice.sticky_fallback_active
-    assert standings(choice) == [Standing.CHOSEN, Standing.NOT_NEEDED, Standing.NOT_NEEDED]
+    assert roles(choice) == [LabelRole.CHOSEN, LabelRole.NOT_NEEDED, LabelRole.NOT_NEEDED]
 
 
 def test_a_decision_shows_every_quota_it_looked_at() -> None:
@@ -119,7 +119,7 @@ def test_an_exceeded_label_hands_over_to_the_next_and_asks_for_a_record() -> Non
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000})
 
     assert (choice.label, choice.reason) == (STANDARD, Reason.QUOTA_EXCEEDED)
-    assert standings(choice) == [Standing.EXCEEDED, Standing.CHOSEN, Standing.NOT_NEEDED]
+    assert roles(choice) == [LabelRole.EXCEEDED, LabelRole.CHOSEN, LabelRole.NOT_NEEDED]
     assert choice.flip == Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}))
     assert choice.recorded().sticky_fallback_active
     assert choice.recorded().flip is None
@@ -139,7 +139,7 @@ def test_when_all_are_exhausted_there_is_no_label() -> None:
     assert (choice.label, choice.chosen, choice.flip) == (None, None, None)
     assert choice.reason is Reason.QUOTA_EXCEEDED
     assert choice.mode is QuotaStatus.TIGHT
-    assert standings(choice) == [Standing.EXCEEDED] * 3
+    assert roles(choice) == [LabelRole.EXCEEDED] * 3
 
 
 # -- the sticky state ----------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_quota_of_zero_passes_a_label_over_without_giving_it_up() -> None:
     choice = choose(without, CHAIN, {})
 
     assert (choice.label, choice.reason, choice.flip) == (STANDARD, Reason.NORMAL, None)
-    assert standings(choice)[0] is Standing.DISABLED
+    assert roles(choice)[0] is LabelRole.DISABLED
     moved_on = choose(without, CHAIN, {STANDARD: 500})
     assert moved_on.flip == Flip(ECONOMY, 2, STANDARD, frozenset({STANDARD}))
 
@@ -221,7 +221,7 @@ def test_a_label_without_a_model_is_passed_over() -> None:
     choice = choose(policy(), {STANDARD, ECONOMY}, {})
 
     assert (choice.label, choice.reason, choice.flip) == (STANDARD, Reason.NORMAL, None)
-    assert standings(choice)[0] is Standing.UNDEFINED
+    assert roles(choice)[0] is LabelRole.UNDEFINED
 
 
 def test_nothing_but_zero_quotas_is_exhausted() -> None:
@@ -292,7 +292,7 @@ def test_an_override_may_go_back_and_beyond_a_quota() -> None:
     assert choice.override == by_hand(PREMIUM)
     assert choice.mode is QuotaStatus.TIGHT
     assert choice.sticky_fallback_active
-    assert standings(choice) == [Standing.CHOSEN, Standing.NOT_NEEDED, Standing.NOT_NEEDED]
+    assert roles(choice) == [LabelRole.CHOSEN, LabelRole.NOT_NEEDED, LabelRole.NOT_NEEDED]
 
 
 def test_an_override_leaves_the_record_alone() -> None:

@@ -11,7 +11,7 @@ from pricekeeper.errors import (
     QuotaExceededError,
     StoreUnavailableError,
 )
-from pricekeeper.selection import Reason, Selection
+from pricekeeper.selection import Reason, Selector
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
@@ -32,9 +32,9 @@ class MeetingStore(FaultyStore):
         self._met = asyncio.Event()
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        found = await super().batch_get(places, consistent=consistent)
+        found = await super().batch_get(keys, consistent=consistent)
         self._arrived += 1
         if self._arrived == self._readers:
             self._met.set()
@@ -46,7 +46,7 @@ class MeetingStore(FaultyStore):
         self._met.clear()
 
 
-async def all_select(instances: Sequence[Selection], mine: Policy) -> set[ModelLabel | None]:
+async def all_select(instances: Sequence[Selector], mine: Policy) -> set[ModelLabel | None]:
     decisions = await asyncio.gather(*(instance.assess(mine) for instance in instances))
     return {decision.label for decision in decisions}
 

@@ -15,7 +15,7 @@ import pytest
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreError
-from pricekeeper.selection import Selection
+from pricekeeper.selection import Selector
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Add, Item, Put, Set, Store, Update, attr, open_store
 from pricekeeper.storage.tables import STICKY_STATE
@@ -161,7 +161,7 @@ class Simulation:
                 raise outcome
         await wire.deliver()
 
-    async def _decide(self, instance: Selection, witness: Witness, random: Random) -> None:
+    async def _decide(self, instance: Selector, witness: Witness, random: Random) -> None:
         for _ in range(DECISIONS):
             self.clock.advance_ms(5_000)  # nothing remembered counts any more
             given_up = witness.given_up

@@ -7,7 +7,7 @@ import pytest
 
 from pricekeeper.pricing import PriceTable, RateCard
 from pricekeeper.pricing.items import StatedPrices, price_item
-from pricekeeper.selection.fallback import Reason, Standing, StickyState, choose
+from pricekeeper.selection.fallback import LabelRole, Reason, StickyState, choose
 from pricekeeper.storage import Put
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter
@@ -88,7 +88,7 @@ def test_a_quota_taken_away_is_what_is_told_of_a_label_that_was_given_up() -> No
     sticky = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}))
     choice = choose(policy(quotas={**QUOTAS, PREMIUM: 0}), LABELS, {PREMIUM: 1_000}, sticky)
 
-    assert choice.quotas[0].standing is Standing.DISABLED
+    assert choice.quotas[0].role is LabelRole.DISABLED
     assert (choice.label, choice.reason) == (STANDARD, Reason.NORMAL)
     assert choice.sticky_fallback_active
 

@@ -233,7 +233,7 @@ async def test_whoever_listens_hears_of_every_session_that_may_have_ended(client
     """Evicted, beyond a lowered limit, ended, or ended because a token was reused."""
     heard: list[SessionId] = []
     sessions = client.instance()
-    sessions.on_touched(heard.append)
+    sessions.add_listener(heard.append)
     first, second, third = [await client.open(limit=3) for _ in range(3)]
 
     await sessions.open_session(client.login(limit=3))

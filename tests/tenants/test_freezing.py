@@ -63,7 +63,7 @@ class TestWhatHolds:
         (await tenants.get(app)).require_unfrozen()
         freeze = await tenants.freeze(app, DEPLOYMENT)
         with pytest.raises(FrozenError) as told:
-            (await tenants.policy(app.org_id, app.app_id)).require_unfrozen()
+            (await tenants.find_policy(app.org_id, app.app_id)).require_unfrozen()
         error = told.value
         assert (error.scope, error.reason) == ("APP", "leaked")
         assert error.frozen_at_epoch == freeze.frozen_at_epoch
@@ -76,15 +76,15 @@ class TestWhatHolds:
         """Of registered ones and of others, seen here at once though they were remembered."""
         nobody = AppId("never-registered")
         for app_id in (None, APP, nobody):
-            assert (await tenants.policy(app.org_id, app_id)).freeze is None
+            assert (await tenants.find_policy(app.org_id, app_id)).freeze is None
         await tenants.freeze(app.org, DEPLOYMENT)
         for app_id in (None, APP, nobody):
-            freeze = (await tenants.policy(app.org_id, app_id)).freeze
+            freeze = (await tenants.find_policy(app.org_id, app_id)).freeze
             assert freeze is not None
             assert (freeze.scope, freeze.reason) == ("ORG", "leaked")
         await tenants.unfreeze(app.org, DEPLOYMENT)
         for app_id in (None, APP, nobody):
-            assert (await tenants.policy(app.org_id, app_id)).freeze is None
+            assert (await tenants.find_policy(app.org_id, app_id)).freeze is None
 
     async def test_an_apps_own_freeze_is_shown_before_its_organisations(
         self, tenants: Tenants, app: Client
@@ -279,7 +279,7 @@ class TestLostReplies:
         turns = Interleaving(1)
         shaky = FaultyStore(tenants._store, turns, Faults())
         here = Tenants(shaky, clock, LABELS)
-        assert (await here.policy(app.org_id, app.app_id)).freeze is None
+        assert (await here.find_policy(app.org_id, app.app_id)).freeze is None
         real_update = shaky.update
 
         async def go_dark(operation: object) -> object:
@@ -290,7 +290,7 @@ class TestLostReplies:
         (told,) = await turns.run(here.freeze(app, DEPLOYMENT))
         assert isinstance(told, OutcomeUnknownError)
         shaky.faults = Faults()
-        assert (await here.policy(app.org_id, app.app_id)).freeze is not None
+        assert (await here.find_policy(app.org_id, app.app_id)).freeze is not None
 
 
 async def test_racing_changes_all_succeed_and_leave_one_whole_freeze(
@@ -351,7 +351,7 @@ async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
         async def ask(tenants: Tenants = tenants, org_id: OrgId = org_id) -> None:
             for _ in range(12):
                 try:
-                    await tenants.policy(org_id)
+                    await tenants.find_policy(org_id)
                 except StoreUnavailableError:
                     continue
 

@@ -167,7 +167,7 @@ async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
         async def read(tenants: Tenants = tenants, org_id: OrgId = org_id) -> None:
             for _ in range(12):
                 try:
-                    await tenants.policy(org_id)
+                    await tenants.find_policy(org_id)
                 except StoreUnavailableError:
                     continue
 

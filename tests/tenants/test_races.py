@@ -121,8 +121,8 @@ async def test_an_app_is_not_created_under_an_organisation_that_has_just_gone(
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        async def batch_get(self, places: object) -> object:
-            found = await store.batch_get(places)  # type: ignore[arg-type]
+        async def batch_get(self, keys: object) -> object:
+            found = await store.batch_get(keys)  # type: ignore[arg-type]
             if found[0] is not None:
                 await tenants.delete_org(org_id)
             return found

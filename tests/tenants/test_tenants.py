@@ -141,9 +141,9 @@ class TestPolicy:
         await tenants.put_app(org_id, APP, app_body())
         for app_id in (None, APP):
             meter.clear()
-            policy = await tenants.policy(org_id, app_id)
+            policy = await tenants.find_policy(org_id, app_id)
             assert dict(meter.calls) == {"batch_get": 1}
-            assert await tenants.policy(org_id, app_id) is policy
+            assert await tenants.find_policy(org_id, app_id) is policy
             assert dict(meter.calls) == {"batch_get": 1}
 
     async def test_who_comes_together_shares_one_read(
@@ -152,14 +152,14 @@ class TestPolicy:
         """But not a read from before a change, which may have missed it."""
         await tenants.put_org(org_id, org_body())
         meter.clear()
-        await asyncio.gather(*(tenants.policy(org_id) for _ in range(30)))
+        await asyncio.gather(*(tenants.find_policy(org_id) for _ in range(30)))
         assert dict(meter.calls) == {"batch_get": 1}
         tenants.forget(Client(org_id))
-        before = asyncio.create_task(tenants.policy(org_id))
+        before = asyncio.create_task(tenants.find_policy(org_id))
         for _ in range(2):  # the caller's turn, and that of the read
             await asyncio.sleep(0)
         tenants.forget(Client(org_id))
-        await asyncio.gather(before, tenants.policy(org_id))
+        await asyncio.gather(before, tenants.find_policy(org_id))
         assert dict(meter.calls) == {"batch_get": 3}
 
     async def test_a_change_made_here_is_seen_at_once(
@@ -168,19 +168,19 @@ class TestPolicy:
         """An organisation's also by its apps, however warm they are."""
         await tenants.put_org(org_id, org_body())
         await tenants.put_app(org_id, APP, app_body())
-        await tenants.policy(org_id, APP)
+        await tenants.find_policy(org_id, APP)
         for limit in (7, 8):
             await tenants.put_org(org_id, org_body(session_limit=limit))
-            assert (await tenants.policy(org_id)).session_limit == limit
-            assert (await tenants.policy(org_id, APP)).session_limit == limit
+            assert (await tenants.find_policy(org_id)).session_limit == limit
+            assert (await tenants.find_policy(org_id, APP)).session_limit == limit
         await tenants.put_app(org_id, APP, app_body(session_limit=1))
-        assert (await tenants.policy(org_id, APP)).session_limit == 1
+        assert (await tenants.find_policy(org_id, APP)).session_limit == 1
         await tenants.delete_app(org_id, APP)
         with pytest.raises(NotFoundError):
-            await tenants.policy(org_id, APP)
+            await tenants.find_policy(org_id, APP)
         await tenants.delete_org(org_id)
         with pytest.raises(NotFoundError):
-            await tenants.policy(org_id)
+            await tenants.find_policy(org_id)
 
     async def test_a_change_made_elsewhere_is_seen_by_a_fresh_read(
         self, store: Store, clock: ShiftedClock, org_id: OrgId
@@ -188,16 +188,16 @@ class TestPolicy:
         """`get` and `record` never answer from memory, and refresh it."""
         here, there = (Tenants(store, clock, LABELS) for _ in range(2))
         await here.put_org(org_id, org_body())
-        await here.policy(org_id)
+        await here.find_policy(org_id)
         await there.put_org(org_id, org_body(session_limit=7))
-        assert (await here.policy(org_id)).session_limit == 5
+        assert (await here.find_policy(org_id)).session_limit == 5
         assert (await here.get(Client(org_id))).session_limit == 7
-        assert (await here.policy(org_id)).session_limit == 7
+        assert (await here.find_policy(org_id)).session_limit == 7
         await there.delete_org(org_id)
         with pytest.raises(NotFoundError):
-            await here.record(Client(org_id))
+            await here.read_record(Client(org_id))
         with pytest.raises(NotFoundError):
-            await here.policy(org_id)
+            await here.find_policy(org_id)
 
     async def test_absent_and_deleted_answer_alike(self, tenants: Tenants, org_id: OrgId) -> None:
         """An app of nobody, a deleted app, a deleted organisation's app: one answer."""
@@ -207,7 +207,7 @@ class TestPolicy:
 
         async def ask(org: OrgId) -> None:
             with pytest.raises(NotFoundError) as error:
-                await tenants.policy(org, APP)
+                await tenants.find_policy(org, APP)
             told.add(str(error.value).replace(org, "*"))
 
         await ask(new_org_id())
@@ -225,16 +225,16 @@ class TestPolicy:
         imported = {**org_body(), "created_at_epoch": 5, "client_id": f"org-{org_id}"}
         await store.put(Put(CONFIG, {"PK": f"ORG#{org_id}", "SK": "ORG", **imported}))
         await store.put(Put(CONFIG, {"PK": f"ORG#{org_id}", "SK": "APP#api", "app_name": "API"}))
-        assert (await tenants.policy(org_id, APP)).session_limit == 5
-        assert (await tenants.policy(org_id)).created_at_epoch == 5
+        assert (await tenants.find_policy(org_id, APP)).session_limit == 5
+        assert (await tenants.find_policy(org_id)).created_at_epoch == 5
         assert not (await tenants.put_org(org_id, org_body(session_limit=6))).created
         assert not (await tenants.put_app(org_id, APP, app_body(session_limit=7))).created
-        assert (await tenants.policy(org_id, APP)).session_limit == 7
+        assert (await tenants.find_policy(org_id, APP)).session_limit == 7
         await tenants.end_tokens_issued_before_now(org_id)
-        assert (await tenants.policy(org_id)).token_generation != ""
+        assert (await tenants.find_policy(org_id)).token_generation != ""
         await tenants.delete_org(org_id)
         with pytest.raises(NotFoundError):
-            await tenants.policy(org_id, APP)
+            await tenants.find_policy(org_id, APP)
 
 
 class TestListing:
@@ -322,10 +322,10 @@ class TestDeleting:
 
         elsewhere = Tenants(store, clock, LABELS)
         with pytest.raises(NotFoundError):
-            await elsewhere.policy(org_id, APP)
+            await elsewhere.find_policy(org_id, APP)
         await elsewhere.put_org(org_id, org_body())
         with pytest.raises(NotFoundError):
-            await elsewhere.policy(org_id, APP)
+            await elsewhere.find_policy(org_id, APP)
         assert (await elsewhere.list_apps(org_id)).policies == ()
         again = await elsewhere.put_app(org_id, APP, app_body())
         assert again.created
@@ -366,12 +366,12 @@ class TestTokens:
     ) -> None:
         """And is seen here at once."""
         await tenants.put_org(org_id, org_body())
-        before = await tenants.policy(org_id)
+        before = await tenants.find_policy(org_id)
         clock.shift_ms = 5_000
         meter.clear()
         await tenants.end_tokens_issued_before_now(org_id)
         assert dict(meter.calls) == {"batch_get": 1, "update": 1}
-        after = await tenants.policy(org_id)
+        after = await tenants.find_policy(org_id)
         assert after.token_generation != before.token_generation
         gone_by_ms = after.tokens_valid_from_epoch_ms - before.tokens_valid_from_epoch_ms
         assert 5_000 <= gone_by_ms < 60_000
@@ -381,11 +381,11 @@ class TestTokens:
     ) -> None:
         """The generation is new each time; the moment never goes back."""
         await tenants.put_org(org_id, org_body())
-        seen = [await tenants.policy(org_id)]
+        seen = [await tenants.find_policy(org_id)]
         for shift_ms in (0, -3_600_000, -3_600_000, 0):
             clock.shift_ms = shift_ms
             await tenants.end_tokens_issued_before_now(org_id)
-            seen.append(await tenants.policy(org_id))
+            seen.append(await tenants.find_policy(org_id))
         assert len({policy.token_generation for policy in seen}) == 5
         moments = [policy.tokens_valid_from_epoch_ms for policy in seen]
         assert moments == sorted(moments)

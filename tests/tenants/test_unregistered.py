@@ -22,7 +22,7 @@ async def org(tenants: Tenants) -> OrgId:
 
 async def test_it_has_its_organisations_settings(tenants: Tenants, org: OrgId) -> None:
     """All of them, and it spends where its organisation does."""
-    policy, whole = await tenants.policy(org, APP), await tenants.policy(org)
+    policy, whole = await tenants.find_policy(org, APP), await tenants.find_policy(org)
     assert policy.client == Client(org, APP)
     assert not policy.is_registered
     assert policy.inherited_fields == INHERITED
@@ -36,16 +36,16 @@ async def test_under_app_scope_it_does_not_exist(tenants: Tenants) -> None:
     org_id = new_org_id()
     await tenants.put_org(org_id, org_body(quota_scope="APP"))
     with pytest.raises(NotFoundError):
-        await tenants.policy(org_id, APP)
+        await tenants.find_policy(org_id, APP)
 
 
 async def test_it_does_not_count_as_a_client(tenants: Tenants, org: OrgId) -> None:
     """It has no credentials, is not listed, and can't be deleted."""
-    await tenants.policy(org, APP)
+    await tenants.find_policy(org, APP)
     for attempt in (
-        tenants.registered_policy(org, APP),
+        tenants.find_registered_policy(org, APP),
         tenants.get(Client(org, APP)),
-        tenants.record(Client(org, APP)),
+        tenants.read_record(Client(org, APP)),
         tenants.delete_app(org, APP),
     ):
         with pytest.raises(NotFoundError):
@@ -57,17 +57,17 @@ async def test_registering_it_takes_over_at_once_and_deleting_it_gives_back(
     tenants: Tenants, org: OrgId
 ) -> None:
     """What was remembered of it before does not get in the way."""
-    assert not (await tenants.policy(org, APP)).is_registered
+    assert not (await tenants.find_policy(org, APP)).is_registered
     await tenants.put_app(org, APP, app_body(session_limit=3))
-    registered = await tenants.policy(org, APP)
+    registered = await tenants.find_policy(org, APP)
     assert (registered.is_registered, registered.session_limit) == (True, 3)
-    assert await tenants.registered_policy(org, APP) is registered
+    assert await tenants.find_registered_policy(org, APP) is registered
     await tenants.delete_app(org, APP)
-    again = await tenants.policy(org, APP)
+    again = await tenants.find_policy(org, APP)
     assert (again.is_registered, again.session_limit) == (False, 7)
     await tenants.delete_org(org)
     with pytest.raises(NotFoundError):
-        await tenants.policy(org, APP)
+        await tenants.find_policy(org, APP)
 
 
 async def test_it_is_remembered_like_any_other(
@@ -76,7 +76,7 @@ async def test_it_is_remembered_like_any_other(
     """One read, then none; and a change of its organisation is seen at once."""
     meter.clear()
     for _ in range(3):
-        await tenants.policy(org, APP)
+        await tenants.find_policy(org, APP)
     assert sum(meter.calls.values()) == 1
     await tenants.put_org(org, org_body(quota_scope="ORG", session_limit=9))
-    assert (await tenants.policy(org, APP)).session_limit == 9
+    assert (await tenants.find_policy(org, APP)).session_limit == 9

@@ -12,6 +12,7 @@ from pricekeeper.sessions import Lifetimes, Sessions
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Tenants
 from pricekeeper.tokens import Grant, Identity, Keys, dump_keyring, new_keyring
+from pricekeeper.tokens.keyring import parse_keyring
 from tenants.conftest import LABELS, app_body, new_org_id, org_body
 
 __all__ = ["location", "meter", "store", "table_prefix"]
@@ -44,7 +45,7 @@ class Instance:
         self.tenants = Tenants(store, clock, LABELS)
         self.credentials = Credentials(store, clock, self.tenants, Peppers(OLD_PEPPER))
         self.provisioning = Provisioning(self.tenants, self.credentials)
-        self.keys = Keys.given(keys, clock)
+        self.keys = Keys(parse_keyring(keys), clock)
         self.sessions = Sessions(
             store, clock=clock, keys=self.keys, lifetimes=lifetimes or Lifetimes()
         )

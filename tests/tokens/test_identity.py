@@ -172,7 +172,7 @@ async def test_the_access_token_never_outlives_its_session(
 async def test_a_client_that_is_gone_can_not_refresh(
     here: Instance, there: Instance, org: Member
 ) -> None:
-    """Its standing is read before anything is issued, not remembered."""
+    """Its policy is read before anything is issued, not remembered."""
     grant = await org.login(there)
     await here.tenants.delete_org(org.client.org_id)
     with pytest.raises(InvalidTokenError):

@@ -364,13 +364,3 @@ def test_a_huge_file_is_no_keyring(path: Path) -> None:
     path.write_bytes(b" " * (2 << 20))
     with pytest.raises(KeyringError, match="too large"):
         KeyFile(path).load()
-
-
-def test_keys_can_be_given_by_settings(path: Path) -> None:
-    """The contents of the file, wherever they come from."""
-    clock = ManualClock()
-    from_file = Keys.in_file(path, clock)
-    given = Keys.given(path.read_text(), clock)
-    assert given.signing_key().kid == from_file.signing_key().kid
-    assert given.revision == 0
-    assert given.find_refresh_key("unknown") is None

@@ -16,7 +16,7 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client
 from pricekeeper.tokens import Keys
 from pricekeeper.tokens.keyfile import KeyFile
-from pricekeeper.tokens.validation import STANDING_AGE_MS_MAX, TOUCHED_MAX, Validator
+from pricekeeper.tokens.validation import CHANGED_MAX, VALIDITY_AGE_MS_MAX, Validator
 from pricekeeper.values import AppId
 from tenants.conftest import org_body
 from tokens.conftest import AUDIENCE, ISSUER, LIMIT, Instance, Member, MovableClock
@@ -33,7 +33,7 @@ async def works(at: Instance, token: str) -> bool:
 async def test_a_warm_token_costs_no_store_call(
     here: Instance, org: Member, meter: StoreMeter
 ) -> None:
-    """The first look is one reading of the token's standing and one of its client."""
+    """The first look is one read of the token and one of its client."""
     grant = await org.login(here)
     meter.clear()
     principal = await here.identity.validate(grant.access_token)
@@ -47,7 +47,7 @@ async def test_a_warm_token_costs_no_store_call(
 async def test_a_cold_instance_needs_two_readings(
     here: Instance, there: Instance, org: Member, meter: StoreMeter
 ) -> None:
-    """One of the token's standing and one of its client."""
+    """One of the token and one of its client."""
     grant = await org.login(here)
     meter.clear()
     await there.identity.validate(grant.access_token)
@@ -65,14 +65,14 @@ async def test_requests_at_one_moment_share_these_readings(
     assert meter.calls == {"batch_get": 2}
 
 
-async def test_the_standing_is_asked_again_after_half_a_minute(
+async def test_the_validity_is_checked_again_after_half_a_minute(
     here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
 ) -> None:
     """A token without a blemish goes on."""
     grant = await org.login(here)
     await here.identity.validate(grant.access_token)
     meter.clear()
-    clock.pass_ms(STANDING_AGE_MS_MAX)
+    clock.pass_ms(VALIDITY_AGE_MS_MAX)
     assert await works(here, grant.access_token)
     assert meter.calls == {"batch_get": 2}
 
@@ -150,7 +150,7 @@ async def test_what_ends_here_ends_here_at_once_and_everywhere_in_half_a_minute(
         assert await works(instance, grant.access_token)
     await ENDINGS[ending](here, org, grant.access_token, grant.refresh_token)
     assert not await works(here, grant.access_token)
-    clock.pass_ms(STANDING_AGE_MS_MAX)
+    clock.pass_ms(VALIDITY_AGE_MS_MAX)
     assert not await works(there, grant.access_token)
     if ending != "revoke_access":
         with pytest.raises(InvalidTokenError):
@@ -206,7 +206,7 @@ async def test_an_app_falls_with_its_organisation(
     assert not await works(here, grant.access_token)
     await here.register(org.client)
     await here.register(app.client)
-    clock.pass_ms(STANDING_AGE_MS_MAX)
+    clock.pass_ms(VALIDITY_AGE_MS_MAX)
     for instance in (here, there):
         assert not await works(instance, grant.access_token)
         with pytest.raises(InvalidTokenError):
@@ -256,7 +256,7 @@ async def test_a_revocation_is_kept_until_the_token_would_have_expired(
     assert not await works(here, grant.access_token)
 
 
-async def test_a_fallen_token_costs_nothing_more(
+async def test_an_invalid_token_costs_nothing_more(
     here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
 ) -> None:
     """It never rises again, so nobody asks."""
@@ -265,7 +265,7 @@ async def test_a_fallen_token_costs_nothing_more(
     assert not await works(here, grant.access_token)
     meter.clear()
     for _ in range(3):
-        clock.pass_ms(STANDING_AGE_MS_MAX)
+        clock.pass_ms(VALIDITY_AGE_MS_MAX)
         assert not await works(here, grant.access_token)
     assert meter.calls == {}
 
@@ -293,11 +293,11 @@ class _Unreadable(FaultyStore):
         super().__init__(store, Interleaving(0), Faults())
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         if self.down:
             raise StoreUnavailableError("injected")
-        return await super().batch_get(places, consistent=consistent)
+        return await super().batch_get(keys, consistent=consistent)
 
 
 async def test_a_store_that_can_not_be_read_is_never_a_yes(
@@ -313,7 +313,7 @@ async def test_a_store_that_can_not_be_read_is_never_a_yes(
     await identity.validate(grant.access_token)
     wire.down = True
     await identity.validate(grant.access_token)
-    clock.pass_ms(STANDING_AGE_MS_MAX)
+    clock.pass_ms(VALIDITY_AGE_MS_MAX)
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
             await identity.validate(grant.access_token)
@@ -364,15 +364,15 @@ async def test_a_slow_old_answer_does_not_replace_a_newer_one(
     identity = here.make_identity(Slow(here.store, Interleaving(0), Faults()))
     first = asyncio.create_task(identity.validate(grant.access_token))
     await slow.wait()
-    clock.pass_ms(STANDING_AGE_MS_MAX - 1_000)
-    identity._validator.touch("of somebody else")
+    clock.pass_ms(VALIDITY_AGE_MS_MAX - 1_000)
+    identity._validator.mark_changed("of somebody else")
     await identity.validate(grant.access_token)
     answered.set()
     await first
     clock.pass_ms(2_000)
     meter.clear()
     await identity.validate(grant.access_token)
-    assert meter.calls["batch_get"] <= 1  # of its client at most: the standing is 2 s old
+    assert meter.calls["batch_get"] <= 1  # of its client at most: the check is 2 s old
 
 
 def validator(at: Instance, verified_max: int) -> Validator:
@@ -427,10 +427,10 @@ async def test_more_endings_than_can_be_remembered_make_everything_be_asked_agai
     grant = await org.login(here)
     bounded = validator(here, verified_max=10)
     principal = await bounded.validate(grant.access_token)
-    bounded.touch(principal.token_id)
-    for n in range(TOUCHED_MAX):
-        bounded.touch(f"another {n}")
-    assert len(bounded._touched) <= TOUCHED_MAX
+    bounded.mark_changed(principal.token_id)
+    for n in range(CHANGED_MAX):
+        bounded.mark_changed(f"another {n}")
+    assert len(bounded._changed_at) <= CHANGED_MAX
     meter.clear()
     await bounded.validate(grant.access_token)
     assert meter.calls == {"batch_get": 1}

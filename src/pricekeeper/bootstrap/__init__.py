@@ -1,4 +1,4 @@
-"""The composition root: from settings to running services, in one place."""
+"""The composition root: makes running services from settings."""
 
 from pricekeeper.bootstrap.price_sources import price_source
 from pricekeeper.bootstrap.services import STORE_WAIT_MS, Services, open_services

@@ -1,7 +1,7 @@
-"""What a running instance is made of, opened in order and closed in reverse.
+"""The services of a running instance, opened in order and closed in reverse.
 
 No feature constructs a store or a system clock. Closing drains: what was accepted is committed,
-what was prefetched is given back, and only then does the store let go.
+what was prefetched is given back, and only then is the store closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.pricing import PriceBook, load_catalogue
-from pricekeeper.selection import Selection
+from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
 from pricekeeper.settings import Settings
 from pricekeeper.storage import Store, open_store
@@ -52,7 +52,7 @@ class Services:
     prices: PriceBook
     metering: Metering
     aggregator: Aggregator
-    selection: Selection
+    selection: Selector
     limiter: Limiter
     containment: Containment
 
@@ -63,8 +63,8 @@ async def open_services(
 ) -> AsyncIterator[Services]:
     """Open everything on the running event loop, and close it at the end.
 
-    A store that can't be reached yet is waited for so long. The time is that of the clock as far as
-    it can be believed.
+    ``store_wait_ms`` is how long to wait for a store that can't be reached yet. Wall time of the
+    clock is used as far as it can be trusted.
     """
     clock, meter = trusted_clock(clock), StoreMeter()
     catalogue = load_catalogue(settings.config_path)
@@ -107,7 +107,7 @@ async def open_services(
             prices=prices,
             metering=metering,
             aggregator=Aggregator(store, clock),
-            selection=Selection(store, clock, metering, prices),
+            selection=Selector(store, clock, metering, prices),
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),
         )
@@ -121,7 +121,7 @@ def trusted_clock(clock: Clock | None = None) -> TrustedClock:
     if isinstance(clock, TrustedClock):
         return clock
     given = clock is not None
-    return TrustedClock(clock or SystemClock(), hears_store=not given, on_change=_log_doubt)
+    return TrustedClock(clock or SystemClock(), uses_store_date=not given, on_change=_log_doubt)
 
 
 def _log_doubt(doubt: Doubt | None, leap_ms: int) -> None:

@@ -1,8 +1,8 @@
-"""Background work that is looked after: a crash is logged, counted, and followed by another try.
+"""Supervises background jobs: a crash is logged and counted, and the job is started again.
 
-Jobs are endless coroutines. One that raises is started again after a pause that doubles up to a
-minute; one that has run for a while before is taken for healthy and starts over at the short
-pause. What a job does about errors that it expects is its own business.
+Jobs are endless coroutines. A job that raises is started again after a pause that doubles up to a
+minute; after a job has run for a while, the pause is short again. A job deals itself with errors
+that it expects.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ from pricekeeper.storage import (
     Put,
     Store,
     find_damage,
-    noted_leap_ms,
-    tables_without_expiry,
+    find_tables_without_expiry,
+    read_leap_ms,
 )
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.telemetry import STRANGE_ITEMS
@@ -275,7 +275,7 @@ async def _expiry(settings: Settings, clock: Clock) -> Check:
     """Whether expired items are removed; a table that was restored has lost that."""
     fix = "pricekeeper tables create"
     try:
-        lasting = await tables_without_expiry(settings.store, clock=clock)
+        lasting = await find_tables_without_expiry(settings.store, clock=clock)
     except StoreMisconfiguredError as error:
         return Check("expiry", "WARN", f"can't be told: {error}", fix)
     if lasting:
@@ -319,7 +319,7 @@ def _store_time(settings: Settings, clock: TrustedClock) -> Check:
         fix += "; if this one is right: pricekeeper limits repair"
         told = f"this clock is {_distance(clock.leap_ms)} the store's time: {doubt}"
         return Check(name, "FAIL", told, fix)
-    leap_ms = noted_leap_ms(settings.store)
+    leap_ms = read_leap_ms(settings.store)
     if leap_ms:
         told = f"a service doubts its clock, which is {_distance(leap_ms)} the time it goes by"
         return Check(name, "FAIL", told, fix)

@@ -53,7 +53,7 @@ async def show_prices(
         today = date_of(org_day("UTC", services.clock.now_ms()))
         shown = today if day is None else day.date()
         for model in services.prices.catalogue:
-            found = await services.prices.prices_for(model, shown)
+            found = await services.prices.find_prices(model, shown)
             rates = [found.table.default.of(component) for component in COMPONENTS]
             known = zip(COMPONENTS, rates, strict=True)
             answer.append(

@@ -28,7 +28,7 @@ PAGES_MAX: Final = 10_000
 """A list that is longer than a million entries is cut: nobody reads it, and loops have an end."""
 
 PAGE_MAX: Final = 100
-"""As many entries as the service puts on one page."""
+"""The number of entries that the service puts on one page."""
 
 _BASE: Final = ("api", "v1")
 
@@ -49,7 +49,7 @@ class Admin:
 
     @classmethod
     def over(cls, transport: Transport) -> Self:
-        """The same, on whatever carries the requests."""
+        """An admin on another transport."""
         made = cls.__new__(cls)
         made._transport = transport  # noqa: SLF001  # its own constructor
         return made

@@ -205,7 +205,7 @@ class ModelCall:
                 raise
             error.add_note(f"and the price keeper could not be told: {failure}")
         if self.usage_unknown:
-            self._tell_unknown(error)
+            self._report_unknown(error)
 
     async def _end(self, error: BaseException | None) -> None:
         if self._usage is not None:
@@ -227,14 +227,16 @@ class ModelCall:
         about = {"bedrock_model_id": self.model_id, "status": "ERROR", **self._most}
         self.recorded = await self._keeper.record(self.label, **about, request_id=self.request_id)
 
-    def _tell_unknown(self, error: BaseException | None) -> None:
+    def _report_unknown(self, error: BaseException | None) -> None:
         """Tell the caller, with an error of our own if there is none to add a note to."""
         if error is None:
             raise InvalidValueError("call", "has not said what it used; say it with call.used()")
-        told = "nothing is recorded, as no upper bound was given with call.at_most()"
+        recorded_note = "nothing is recorded, as no upper bound was given with call.at_most()"
         if self.recorded is not None:
-            told = f"its upper bound is recorded as {self.request_id}"
-        error.add_note(f"what this call used is not known: its tokens stay taken, and {told}")
+            recorded_note = f"its upper bound is recorded as {self.request_id}"
+        error.add_note(
+            f"what this call used is not known: its tokens stay taken, and {recorded_note}"
+        )
 
     async def _adjust(self, usage: Mapping[str, Any]) -> None:
         """Settle the lease as Bedrock's throttling does.
@@ -244,9 +246,11 @@ class ModelCall:
         """
         if self._lease is None or self._settle not in self._consume:
             return
-        counted = ("input_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens")
+        input_fields = ("input_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens")
         factor_permille = self.selection.burn_down_factor_permille
         burnt = -(-usage["output_tokens"] * factor_permille // _PERMILLE)
-        delta = sum(usage.get(name, 0) for name in counted) + burnt - self._consume[self._settle]
+        delta = (
+            sum(usage.get(name, 0) for name in input_fields) + burnt - self._consume[self._settle]
+        )
         if delta:
             await self._lease.adjust({self._settle: delta})

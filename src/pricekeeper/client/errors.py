@@ -1,4 +1,4 @@
-"""What the service answered instead, as errors that can be told apart.
+"""What the service answered instead, as errors that can be document apart.
 
 ::
 
@@ -13,7 +13,7 @@
         ├── UnreachableError     nothing was sent
         └── ReplyLostError       it was sent, and may have been done
 
-Each carries the ``problem`` as the service told it, with the id under which its log has more.
+Each carries the ``problem`` as the service document it, with the id under which its log has more.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ClientFrozenError(ForbiddenError):
 
 
 class MissingError(ServiceError):
-    """There is no such thing for this caller."""
+    """What was asked for does not exist for this caller."""
 
 
 class RateLimitedError(ServiceError):
@@ -150,8 +150,8 @@ class ReplyLostError(UnavailableError):
     """The request was sent and no answer came: it may or may not have been done."""
 
     def __init__(self, url: str, reason: str) -> None:
-        told = f"{url} did not answer ({reason}); it may have been done"
-        super().__init__(Problem(0, "REPLY_LOST", told))
+        detail = f"{url} did not answer ({reason}); it may have been done"
+        super().__init__(Problem(0, "REPLY_LOST", detail))
 
 
 _KINDS: Mapping[int, type[ServiceError]] = {
@@ -180,16 +180,16 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ServiceErr
 def _problem(status: int, retry_after: str, body: bytes) -> Problem:
     secs = int(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
     try:
-        told = msgspec.json.decode(body, type=dict[str, Any])
+        document = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
         shown = body[:_BODY_SHOWN_MAX].decode("utf-8", "replace").strip()
         return Problem(status, f"HTTP_{status}", shown or f"HTTP {status}", retry_after_secs=secs)
-    detail = told.get("detail") or told.get("error_description") or f"HTTP {status}"
+    detail = document.get("detail") or document.get("error_description") or f"HTTP {status}"
     return Problem(
         status=status,
-        code=str(told.get("code", f"HTTP_{status}")),
+        code=str(document.get("code", f"HTTP_{status}")),
         detail=str(detail),
-        request_id=str(told.get("request_id", "")),
+        request_id=str(document.get("request_id", "")),
         retry_after_secs=secs,
-        extras=told,
+        extras=document,
     )

@@ -69,7 +69,7 @@ class PriceKeeper:
 
     @classmethod
     def over(cls, transport: Transport, client: Client) -> Self:
-        """The same, on whatever carries the requests and knows who sends them."""
+        """A keeper on another transport, which knows the credentials."""
         made = cls.__new__(cls)
         made.tokens = None
         made._begin(transport, client, SystemClock())  # noqa: SLF001  # its own constructor

@@ -85,7 +85,7 @@ class Tokens:
         """Forget the token if a 429 may hide that it is refused; at most once a minute.
 
         A service that has refused too many tokens of an address may answer 429 instead of 401.
-        Whoever then waits for a 401 waits for as long as its token would have lived.
+        A client that waits for a 401 would then wait until its token expires.
         """
         now_ms = self._clock.monotonic_ms()
         if not self._is_current(limited) or now_ms - self._accepted_at_ms < UNPROVEN_MS:

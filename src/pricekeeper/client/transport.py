@@ -1,9 +1,8 @@
-"""How a request gets to the service and an answer back: the port, and its form over HTTP.
+"""The transport of requests to the service: the port, and its implementation over HTTP.
 
-`Admin` and `PriceKeeper` say what they want as `Request` values and know no more. Over HTTP a
-request is sent again only if that can't do it twice (``repeatable``) or if it was surely not
-done: the access token was refused, or no connection came about. A refused access token is not sent
-again.
+`Admin` and `PriceKeeper` make `Request` values and know no more. Over HTTP a request is sent again
+only if doing it twice is harmless (``repeatable``) or if it was surely not done: the access token
+was refused, or there was no connection. A refused access token is not sent again.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         ...
 
 
@@ -79,19 +78,19 @@ class Authorisation(Protocol):
         ...
 
     def accept(self, accepted: Mapping[str, str]) -> None:
-        """The service knew these."""
+        """Note that the service accepted these headers."""
         ...
 
     async def renew(self, refused: Mapping[str, str]) -> bool:
-        """The service refused these; whether there may be better ones now."""
+        """Replace headers that the service refused; whether there may be better ones now."""
         ...
 
     async def doubt(self, limited: Mapping[str, str]) -> bool:
-        """The service put these off; whether there may be better ones now."""
+        """Replace headers that a 429 makes doubtful; whether there may be better ones now."""
         ...
 
     async def end(self) -> None:
-        """No more requests will be sent."""
+        """End the session; no more requests will be sent."""
         ...
 
 
@@ -133,7 +132,7 @@ class Wire:
         return msgspec.json.decode(content) if content else None
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -166,7 +165,7 @@ class HttpTransport:
             try:
                 answer = await self._wire.exchange(request, headers)
             except (ForbiddenError, RateLimitedError) as error:
-                if renewals < RENEWALS_MAX and await self._is_renewed(error, headers):
+                if renewals < RENEWALS_MAX and await self._renew_token(error, headers):
                     if renewals:  # the siblings had better not all come back at once
                         await self._clock.sleep_ms(secrets.randbelow(PAUSE_FIRST_MS))
                     renewals += 1
@@ -186,10 +185,10 @@ class HttpTransport:
                 self._authorisation.accept(headers)
                 return answer
 
-    async def _is_renewed(
+    async def _renew_token(
         self, error: ForbiddenError | RateLimitedError, headers: Mapping[str, str]
     ) -> bool:
-        """Whether another token may have another answer."""
+        """Renew the token if it may be the cause of the error; whether there may be another."""
         if isinstance(error, RateLimitedError):
             is_of_the_api = {one.limit for one in error.violations} == {API_LIMIT}
             return is_of_the_api and await self._authorisation.doubt(headers)
@@ -197,7 +196,7 @@ class HttpTransport:
         return is_refused and await self._authorisation.renew(headers)
 
     async def close(self) -> None:
-        """End the session, if there is one, and let go of the connections."""
+        """End the session, if there is one, and close the connections."""
         try:
             await self._authorisation.end()
         finally:
@@ -231,11 +230,11 @@ class ApiKey:
 
 
 def pause_ms(error: ServiceError, attempts: int) -> int:
-    """As long as the service says, or longer each time; and a bit more, each client another."""
-    told_ms = PAUSE_FIRST_MS << attempts
+    """The pause that the service asks for, or one that doubles; plus jitter."""
+    wait_ms = PAUSE_FIRST_MS << attempts
     if error.retry_after_secs is not None:
-        told_ms = error.retry_after_secs * 1000
-    return min(PAUSE_MAX_MS, told_ms) + secrets.randbelow(PAUSE_FIRST_MS)
+        wait_ms = error.retry_after_secs * 1000
+    return min(PAUSE_MAX_MS, wait_ms) + secrets.randbelow(PAUSE_FIRST_MS)
 
 
 def _reason(error: Exception) -> str:

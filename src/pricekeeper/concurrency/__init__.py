@@ -1,4 +1,4 @@
-"""Small pieces that many rooms need, each of them once.
+"""Small tools that many packages need.
 
 A bounded cache, a wait before another attempt, and executions and failures that several callers
 share. They know nothing of what they are used for, and read no clock.

@@ -13,30 +13,29 @@ T = TypeVar("T")
 class NextFlight(Generic[K, T]):
     """Executions for callers who must see what happened before they came.
 
-    For each key at most one execution is under way. Whoever comes meanwhile waits for it to end
-    and shares the next one with everybody else who waits. So any number of callers at one moment
-    cost two executions.
+    For each key at most one execution is in flight. Callers that come meanwhile wait for it to
+    end and share the next one. So any number of callers at one moment cost two executions.
     """
 
-    __slots__ = ("_name", "_next", "_under_way")
+    __slots__ = ("_in_flight", "_name", "_next")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """The name of the tasks, for whoever lists them."""
-        self._under_way: dict[K, asyncio.Task[T]] = {}
+        """The name of the tasks, as it shows in a list of tasks."""
+        self._in_flight: dict[K, asyncio.Task[T]] = {}
         self._next: dict[K, asyncio.Task[T]] = {}
 
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of an execution that begins now or later."""
         flight = self._next.get(key)
         if flight is None:
-            before = self._under_way.get(key)
-            flight = asyncio.create_task(self._fly(key, work, before), name=self._name)
-            (self._under_way if before is None else self._next)[key] = flight
+            before = self._in_flight.get(key)
+            flight = asyncio.create_task(self._run_after(key, work, before), name=self._name)
+            (self._in_flight if before is None else self._next)[key] = flight
             flight.add_done_callback(lambda done: self._end(key, done))
         return await asyncio.shield(flight)
 
-    async def _fly(
+    async def _run_after(
         self,
         key: K,
         work: Callable[[], Coroutine[Any, Any, T]],
@@ -44,11 +43,11 @@ class NextFlight(Generic[K, T]):
     ) -> T:
         if before is not None:
             await asyncio.wait([before])
-            self._under_way[key] = self._next.pop(key)
+            self._in_flight[key] = self._next.pop(key)
         return await work()
 
     def _end(self, key: K, flight: asyncio.Task[T]) -> None:
-        for flights in (self._under_way, self._next):
+        for flights in (self._in_flight, self._next):
             if flights.get(key) is flight:
                 del flights[key]
         if not flight.cancelled():

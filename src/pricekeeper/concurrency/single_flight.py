@@ -21,7 +21,7 @@ class SingleFlight(Generic[K, T]):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """The name of the tasks, for whoever lists them."""
+        """The name of the tasks, as it shows in a list of tasks."""
         self._flights: dict[K, asyncio.Task[T]] = {}
 
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

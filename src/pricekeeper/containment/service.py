@@ -46,7 +46,7 @@ class Containment:
 
     async def end_session(self, client: Client, session_id: str, by: Attribution) -> None:
         """End one session and its tokens; `NotFoundError` if the client has no such session."""
-        await self._tenants.record(client)
+        await self._tenants.read_record(client)
         details = {"session_id": session_id}
         with log_containment("sessions.end", client.client_id, by, details):
             await self._identity.end_session(client.client_id, session_id)
@@ -70,7 +70,7 @@ class Containment:
     async def reset_limits(self, client: Client, by: Attribution) -> list[str]:
         """Set the client's own token buckets to full: the labels that had one.
 
-        An organisation's are those that all of its apps draw from together. The buckets of each
+        An organisation's are those that all of its apps share. The buckets of each
         app are the app's: they are reset by naming the app, registered or not.
         """
         policy = await self._tenants.read_policy(client)

@@ -10,7 +10,7 @@ from pricekeeper.credentials.provisioning_keys import ProvisioningKeys
 from pricekeeper.credentials.secret import Secret
 from pricekeeper.credentials.service import (
     Authenticated,
-    Claimed,
+    ClaimedSecret,
     Credentials,
     Retrieval,
     Rotation,
@@ -19,7 +19,7 @@ from pricekeeper.credentials.verification import Verifier
 
 __all__ = [
     "Authenticated",
-    "Claimed",
+    "ClaimedSecret",
     "Credentials",
     "Pepper",
     "Peppers",

@@ -1,7 +1,7 @@
-"""Secrets that somebody may be guessing: compared one after the other, a few a second.
+"""Compares secrets that somebody may be guessing one after another, a few a second.
 
-Whoever has failed too often is doubted, but a right secret must still be recognised. For secrets
-that we minted, comparing at any rate is safe: they have 256 random bits. A secret of another make
+A caller that has failed too often is doubted, but a right secret must still be recognised. Secrets
+that we minted can be compared at any rate: they have 256 random bits. A secret of another make
 may be a person's password, and its hash may cost a quarter of a second. So a doubted secret of
 that kind waits for its turn, and turns take `TURN_MS` each. That bounds both what can be guessed
 and what guessing costs us, and a right secret only waits.
@@ -26,8 +26,8 @@ WAITING_MAX: Final = 64
 WAITING_PER_CLIENT_MAX: Final = 8
 
 
-class WaitingLine:
-    """How many wait for something costly, in all and for each client."""
+class WaitingQueue:
+    """Counts the callers that wait for something costly, in all and for each client."""
 
     def __init__(self, waiting_max: int, per_client_max: int) -> None:
         self._waiting_max = waiting_max
@@ -36,8 +36,8 @@ class WaitingLine:
         self._total = 0
 
     @asynccontextmanager
-    async def place(self, client_id: str) -> AsyncIterator[None]:
-        """Hold a place in the line; `OverloadedError` if there is none left."""
+    async def join(self, client_id: str) -> AsyncIterator[None]:
+        """Count as waiting; `OverloadedError` if too many wait already."""
         if self._total >= self._waiting_max or self._waiting[client_id] >= self._per_client_max:
             raise OverloadedError("too many secrets are waiting to be checked")
         self._total += 1
@@ -56,12 +56,12 @@ class DoubtedSecrets:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._line = WaitingLine(WAITING_MAX, WAITING_PER_CLIENT_MAX)
+        self._queue = WaitingQueue(WAITING_MAX, WAITING_PER_CLIENT_MAX)
         self._one_at_a_time = asyncio.Lock()
 
     @asynccontextmanager
-    async def turn(self, client_id: str) -> AsyncIterator[None]:
+    async def wait_for_turn(self, client_id: str) -> AsyncIterator[None]:
         """Wait for a turn; the comparison is made within it."""
-        async with self._line.place(client_id), self._one_at_a_time:
+        async with self._queue.join(client_id), self._one_at_a_time:
             await self._clock.sleep_ms(TURN_MS)
             yield

@@ -1,11 +1,11 @@
-"""Where credentials are kept: attributes of a client's Config item, and retrieval tokens.
+"""The items of credentials: attributes of a client's Config item, and retrieval tokens.
 
 At most two secrets can live because there is room for two hashes: ``client_secret_hash`` and,
 until the grace ends, ``client_secret_previous_hash``. The Config item also names the one
 retrieval token that may still be claimed, so a newer one, a revocation and a deletion each
 make all others worthless without having to find them.
 
-A retrieval token's key is its SHA-256: whoever reads the table can't claim anything.
+A retrieval token's key is its SHA-256: a reader of the table can't claim anything.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ REVOKED: Final[tuple[Action, ...]] = tuple(
     Remove(name)
     for name in (SECRET_HASH, SECRET_CREATED_AT, PREVIOUS_HASH, GRACE_ENDS_AT, CLAIMABLE)
 )
-"""No secret lives any more, and none can be claimed."""
+"""The actions that remove all secrets, and the claim of a new one."""
 GRACE_ENDED: Final[tuple[Action, ...]] = (Remove(PREVIOUS_HASH), Remove(GRACE_ENDS_AT))
-"""The replaced secret lives no more; the present one does."""
+"""The actions that remove the replaced secret; the present one stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """What a retrieval token stands for."""
+    """What can be claimed with a retrieval token."""
 
     client: Client
     grace_period_hours: int
@@ -93,7 +93,7 @@ def _readable_or_none(read: Callable[[], Any]) -> Any:
 
 
 def retrieval_key(token: Secret) -> str:
-    """Where a retrieval token is kept."""
+    """The key of a retrieval token."""
     return hashlib.sha256(token.reveal().encode("utf-8", "replace")).hexdigest()
 
 
@@ -118,7 +118,7 @@ def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
 
 
 def claimable_of(item: Item | None) -> Claimable | None:
-    """What the token stands for; ``None`` if it is unknown, expired or used."""
+    """What can be claimed with the token; ``None`` if it is unknown, expired or used."""
     if item is None:
         return None
     typed = TypedItem(SECRET_RETRIEVAL_TOKENS, item)
@@ -158,7 +158,7 @@ def claim_operations(
     else:
         actions += (Set(PREVIOUS_HASH, claimable.replaces), Set(GRACE_ENDS_AT, ends_at_epoch))
     replace = Update(CONFIG, config_key(claimable.client), actions, condition)
-    return (use, replace, *org_stands(claimable.client))
+    return (use, replace, *org_checks(claimable.client))
 
 
 def grace_ends_at(claimable: Claimable, now_epoch: int) -> int | None:
@@ -168,8 +168,8 @@ def grace_ends_at(claimable: Claimable, now_epoch: int) -> int | None:
     return now_epoch + claimable.grace_period_hours * 3600
 
 
-def org_stands(client: Client) -> tuple[Check, ...]:
-    """For an app: nothing happens unless its organisation exists."""
+def org_checks(client: Client) -> tuple[Check, ...]:
+    """For an app, the condition that its organisation exists."""
     if client.app_id is None:
         return ()
     return (Check(CONFIG, config_key(client.org), ITEM_EXISTS),)

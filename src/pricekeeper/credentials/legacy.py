@@ -1,9 +1,9 @@
-"""Secrets that came with a bcrypt hash, checked without holding up anybody else.
+"""Checks secrets that came with a bcrypt hash, without blocking the event loop.
 
 One check costs a quarter of a second of processor time by design. It runs on one of
-`THREADS_MAX` threads of their own, which also bounds what callers can leave running by going
-away. A bounded line waits, with a share of it for each client: with more than that, saying so at
-once is kinder than an answer after the caller has gone.
+`THREADS_MAX` threads of their own, which also bounds what callers that go away leave running. The
+queue in front of them is bounded, in all and for each client: beyond that, a refusal at once is
+better than an answer after the caller has gone.
 
 Until a client has been seen once, the time of the answer shows that its hash is one of these.
 Doing as much work for clients that do not exist would hide that, and would let anybody keep
@@ -18,7 +18,7 @@ from typing import Final
 
 import bcrypt
 
-from pricekeeper.credentials.doubt import WaitingLine
+from pricekeeper.credentials.doubt import WaitingQueue
 
 PREFIX: Final = "$2b$"
 THREADS_MAX: Final = 2
@@ -39,13 +39,13 @@ class LegacyHashes:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="pricekeeper-bcrypt")
-        self._line = WaitingLine(WAITING_MAX, WAITING_PER_CLIENT_MAX)
+        self._queue = WaitingQueue(WAITING_MAX, WAITING_PER_CLIENT_MAX)
 
     async def matches(self, client_id: str, stored: str, secret: str) -> bool:
         """Whether the client's hash is the secret's; a malformed hash is nobody's."""
         if not stored[4:6].isdecimal() or int(stored[4:6]) > _COST_MAX:
             return False
-        async with self._line.place(client_id):
+        async with self._queue.join(client_id):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, _matches, stored, secret)
 

@@ -46,7 +46,7 @@ def load_or_create_peppers(path: Path) -> Peppers:
 
 
 def _create(path: Path) -> None:
-    """Write the whole file elsewhere and link it into place, unless somebody was first."""
+    """Write the whole file elsewhere and link it to its name, unless another was first."""
     key = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
     descriptor, name = tempfile.mkstemp(dir=path.parent)  # readable by its owner alone
     try:

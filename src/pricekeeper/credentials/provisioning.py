@@ -1,8 +1,8 @@
-"""Registering clients: settings and the right to a secret come into being together.
+"""Registers clients: a client's settings and its retrieval token are written together.
 
-`Tenants` creates and knows nothing of secrets; `Credentials` adds the retrieval token to the
-same transaction. So whoever wins a race of creations has a token that works, and there is no
-moment in which a client exists that nobody could ever get a secret for.
+`Tenants` creates clients and knows nothing of secrets; `Credentials` adds the retrieval token to
+the same transaction. So the caller that wins a race of creations has a token that works, and there
+is never a client without a way to get its secret.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Provisioning:
     async def put_org(self, org_id: OrgId, body: Mapping[str, Any]) -> Provisioned:
         """Create the organisation, or replace its settings."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id))
-        return self._told(await self._tenants.put_org(org_id, body, enrolment), retrieval)
+        return self._note_saved(await self._tenants.put_org(org_id, body, enrolment), retrieval)
 
     async def put_app(self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any]) -> Provisioned:
         """Create the app, or replace what it overrides."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id))
         saved = await self._tenants.put_app(org_id, app_id, body, enrolment)
-        return self._told(saved, retrieval)
+        return self._note_saved(saved, retrieval)
 
-    def _told(self, saved: Saved, retrieval: Retrieval) -> Provisioned:
+    def _note_saved(self, saved: Saved, retrieval: Retrieval) -> Provisioned:
         if not saved.created:
             return Provisioned(created=False, policy=saved.policy, retrieval=None)
         self._credentials.meter.retrievals_issued += 1

@@ -29,7 +29,7 @@ from pricekeeper.credentials.secret import (
     mint,
     to_base62,
 )
-from pricekeeper.credentials.upgrading import StoredHash, hash_anew
+from pricekeeper.credentials.upgrading import StoredHash, rehash
 from pricekeeper.credentials.verification import Verifier
 from pricekeeper.errors import ConditionFailedError, NotFoundError, OutcomeUnknownError
 from pricekeeper.storage import ITEM_EXISTS, Remove, Set, Store, Update
@@ -71,7 +71,7 @@ class ProvisioningKeys:
     async def issue(self, org_id: OrgId) -> Secret:
         """A new key for the organisation, which replaces the one it had: one write.
 
-        This is the only time anybody sees it. Whoever loses the reply asks for another one.
+        The key is shown only this once. A caller that loses the reply asks for another one.
         """
         key = mint(_prefix(org_id), self._entropy)
         hashed = self._peppers.hash(_owner(org_id), key.reveal())
@@ -102,7 +102,7 @@ class ProvisioningKeys:
             return None
         client = Client(org_id)
         try:
-            stored = (await self._tenants.record(client)).item.get(HASH)
+            stored = (await self._tenants.read_record(client)).item.get(HASH)
         except NotFoundError:
             stored = None
         owner = _owner(org_id)
@@ -112,7 +112,7 @@ class ProvisioningKeys:
             return None
         if self._peppers.is_outdated(matched):
             known = StoredHash(client, HASH, owner, matched)
-            await hash_anew(self._store, self._peppers, known, key)
+            await rehash(self._store, self._peppers, known, key)
         return org_id
 
     async def _write(self, org_id: OrgId, action: Set | Remove, expected: str | None) -> None:

@@ -45,7 +45,7 @@ def mint(prefix: str, entropy: Entropy) -> Secret:
 
 
 def is_well_formed(prefix: str, text: str) -> bool:
-    """Whether the text is a secret of that kind as it was minted, as far as can be told."""
+    """Whether the text has the form and the checksum of a secret of that kind."""
     return text.startswith(prefix) and _intact(prefix, text[len(prefix) :])
 
 

@@ -1,8 +1,8 @@
 """Secrets of clients: issued once, recognised later, replaced with a grace, revoked at once.
 
-A secret is minted by the call that hands it out and never rests anywhere but as a hash. What
-registration and rotation give away is a retrieval token, good for ten minutes and one claim.
-Whoever loses the reply to a claim needs a new retrieval token; there is no second look.
+A secret is minted by the call that hands it out and is stored only as a hash. Registration and
+rotation hand out a retrieval token, good for ten minutes and one claim. A caller that loses the
+reply to a claim needs a new retrieval token, since a secret is shown once.
 
 Failing closed: without the store nobody is authenticated, nothing is claimed. While the time is
 in doubt no secret and no retrieval token is issued: `ClockInDoubtError`.
@@ -31,7 +31,7 @@ from pricekeeper.credentials.secret import (
     is_well_formed,
     mint,
 )
-from pricekeeper.credentials.upgrading import StoredHash, hash_anew
+from pricekeeper.credentials.upgrading import StoredHash, rehash
 from pricekeeper.credentials.verification import Verifier
 from pricekeeper.errors import (
     ContendedError,
@@ -74,7 +74,7 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """A retrieval token: whoever holds it can claim a secret, once."""
+    """A retrieval token: its holder can claim a secret, once."""
 
     token: Secret
     expires_at_epoch: int
@@ -98,13 +98,13 @@ class Claim:
 
     @property
     def client_id(self) -> str:
-        """Whose secret it is."""
+        """The client that the secret is for."""
         return self.claimable.client.client_id
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """A client's new secret. This is the only time anybody sees it."""
+class ClaimedSecret:
+    """A client's new secret. It is shown only this once."""
 
     client_id: str
     client_secret: Secret
@@ -138,8 +138,8 @@ class Credentials:
         """The client that this is the secret of: one read, whether it exists or not.
 
         Every refusal is the same `InvalidClientError`, after the same work. What can't be a
-        client's name or a secret is refused before anything is read. A caller is ``doubted``
-        who may be guessing: a secret that we did not mint then waits for a turn.
+        client's name or a secret is refused before anything is read. A ``doubted`` caller may be
+        guessing: a secret that we did not mint then waits for a turn.
         """
         try:
             client = parse_client_id(client_id)
@@ -148,14 +148,14 @@ class Credentials:
         if _impossible(secret):
             raise InvalidClientError
         foreign = not is_well_formed(CLIENT_SECRET, secret)
-        async with self._verifier.turn(client_id, needed=doubted and foreign):
+        async with self._verifier.wait_for_turn(client_id, needed=doubted and foreign):
             return await self._authenticate(client, secret, turn_needed=doubted and not foreign)
 
     async def _authenticate(
         self, client: Client, secret: str, *, turn_needed: bool
     ) -> Authenticated:
         try:
-            record = await self._tenants.record(client)
+            record = await self._tenants.read_record(client)
         except NotFoundError:
             record = None
         held = items.held({} if record is None else record.item, self._now_epoch())
@@ -168,7 +168,7 @@ class Credentials:
         if self._peppers.is_outdated(stored):
             slot = items.SECRET_HASH if stored == held.current else items.PREVIOUS_HASH
             known = StoredHash(client, slot, client.client_id, stored)
-            await hash_anew(self._store, self._peppers, known, secret)
+            await rehash(self._store, self._peppers, known, secret)
         policy = self._tenants.policy_of(record)
         self.meter.note_secret(client, policy.client_secret_created_at_epoch)
         return Authenticated(client, policy)
@@ -193,7 +193,7 @@ class Credentials:
             )
         require_trusted_time(self._clock)
         for _ in range(ATTEMPTS_MAX):
-            item = (await self._tenants.record(client)).item
+            item = (await self._tenants.read_record(client)).item
             key, retrieval, now_epoch = self._new_retrieval()
             replaced = items.held(item, now_epoch).current
             claimable = Claimable(client, grace_period_hours, replaced)
@@ -203,15 +203,15 @@ class Credentials:
                 return Rotation(client.client_id, retrieval, grace_period_hours)
         raise ContendedError(f"{client.client_id}: others kept rotating its secret")
 
-    async def claim(self, token: str) -> Claimed:
-        """Mint the secret that the retrieval token stands for: one read and one transaction.
+    async def claim(self, token: str) -> ClaimedSecret:
+        """Mint the secret that the retrieval token is for: one read and one transaction.
 
         A token that is mistyped, unknown, used, replaced or expired is not found, alike.
         """
         return await self.complete_claim(await self.find_claim(token))
 
     async def find_claim(self, token: str) -> Claim:
-        """What the retrieval token stands for, which is still to be claimed: one read."""
+        """Read what can be claimed with the retrieval token: one read."""
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
         key = items.retrieval_key(Secret(token))
@@ -223,7 +223,7 @@ class Credentials:
             raise self._not_claimable("unknown, expired or used")
         return Claim(key, claimable)
 
-    async def complete_claim(self, claim: Claim) -> Claimed:
+    async def complete_claim(self, claim: Claim) -> ClaimedSecret:
         """Mint the secret, unless somebody else was faster: one transaction.
 
         Without a grace, every token that the replaced secret was exchanged for ends with this.
@@ -249,7 +249,7 @@ class Credentials:
                 since_ms = max(since_ms, latest_ms)
                 continue
             except OutcomeUnknownError as lost:
-                if await self._attribute(client, items.SECRET_HASH, lost) != new_hash:
+                if await self._read_attribute(client, items.SECRET_HASH, lost) != new_hash:
                     raise
             finally:
                 self._tenants.forget(client)
@@ -257,7 +257,7 @@ class Credentials:
             ended = ends_at_epoch is None and claimable.replaces is not None
             self.meter.note_claim(client, now_epoch, ended_tokens=ended)
             _log.info("secret_claimed", client_id=client_id, ended_tokens=ended)
-            return Claimed(client_id, secret, ends_at_epoch)
+            return ClaimedSecret(client_id, secret, ends_at_epoch)
         raise ContendedError(f"{client_id}: its secret kept changing")
 
     async def revoke_now(self, client: Client, *, previous_only: bool = False) -> None:
@@ -276,7 +276,7 @@ class Credentials:
     async def _make_claimable(
         self, key: str, claimable: Claimable, item: Item, now_epoch: int
     ) -> bool:
-        """Whether the token is now the one to be claimed; not if anything changed meanwhile."""
+        """Make the token the one to be claimed; whether that worked. Not if the item changed."""
         client = claimable.client
         point = Update(
             CONFIG,
@@ -285,18 +285,20 @@ class Credentials:
             ITEM_EXISTS & items.is_still(items.CLAIMABLE, item.get(items.CLAIMABLE)),
         )
         put = items.retrieval_put(key, claimable, now_epoch)
-        operations: list[Write] = [put, point, *items.org_stands(client)]
+        operations: list[Write] = [put, point, *items.org_checks(client)]
         try:
             await self._store.transact(operations)
         except TransactionCancelledError:
             return False
         except OutcomeUnknownError as lost:
-            if await self._attribute(client, items.CLAIMABLE, lost) != key:
+            if await self._read_attribute(client, items.CLAIMABLE, lost) != key:
                 raise
         return True
 
-    async def _attribute(self, client: Client, name: str, lost: OutcomeUnknownError) -> str | None:
-        """What the client's item has there, asked because a reply was lost."""
+    async def _read_attribute(
+        self, client: Client, name: str, lost: OutcomeUnknownError
+    ) -> str | None:
+        """Read an attribute of the client's item, because a reply was lost."""
         item = await read_back(self._store, client, lost)
         return None if item is None else item.get(name)
 
@@ -306,7 +308,7 @@ class Credentials:
         return items.retrieval_key(token), retrieval, now_epoch
 
     def _not_claimable(self, why: str) -> NotFoundError:
-        """The one answer to a claim that fails; why is for the log only."""
+        """Log why a claim fails, and return the one error that every caller gets."""
         self.meter.retrievals_refused += 1
         _log.info("claim_refused", why=why)
         return NotFoundError("retrieval token")
@@ -316,7 +318,7 @@ class Credentials:
 
 
 def _impossible(secret: str) -> bool:
-    """Whether no client has such a secret, whoever it is."""
+    """Whether no client can have such a secret."""
     too_long = len(secret.encode("utf-8", "surrogatepass")) > SECRET_BYTES_MAX
     return not secret or too_long or is_mistyped(CLIENT_SECRET, secret)
 
@@ -324,7 +326,7 @@ def _impossible(secret: str) -> bool:
 def _still_claimable(
     key: str, claimable: Claimable, cancelled: TransactionCancelledError
 ) -> tuple[Claimable, int] | None:
-    """What to try next, if the claim stands and only what it replaces has changed.
+    """What to try next, if the claim is still open and only what it replaces has changed.
 
     The secret may have been hashed anew, or a token generation may have begun by a clock that is
     ahead of ours: then that is the moment to begin the next one at.
@@ -332,8 +334,8 @@ def _still_claimable(
     item = cancelled.reasons[1].item
     lost = [
         reason.code is ReasonCode.CONDITION_FAILED
-        for place, reason in enumerate(cancelled.reasons)
-        if place != 1
+        for index, reason in enumerate(cancelled.reasons)
+        if index != 1
     ]
     if any(lost) or item is None or item.get(items.CLAIMABLE) != key:
         return None

@@ -94,11 +94,11 @@ def _period(text: str) -> int:
     The border table of Knuth, Morris and Pratt: linear in the length.
     """
     borders = [0] * len(text)
-    for place in range(1, len(text)):
-        border = borders[place - 1]
-        while border and text[place] != text[border]:
+    for index in range(1, len(text)):
+        border = borders[index - 1]
+        while border and text[index] != text[border]:
             border = borders[border - 1]
-        borders[place] = border + (text[place] == text[border])
+        borders[index] = border + (text[index] == text[border])
     period = len(text) - borders[-1]
     return period if 2 * period <= len(text) else len(text)
 

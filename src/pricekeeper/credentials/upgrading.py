@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredHash:
-    """A hash, where it stands on a client's item, and what it is bound to."""
+    """A hash, its attribute on a client's item, and what it is bound to."""
 
     client: Client
     attribute: str
@@ -25,11 +25,11 @@ class StoredHash:
     text: str = field(repr=False)
 
 
-async def hash_anew(store: Store, peppers: Peppers, stored: StoredHash, secret: str) -> None:
+async def rehash(store: Store, peppers: Peppers, stored: StoredHash, secret: str) -> None:
     """Hash the secret under the present pepper, unless it was replaced meanwhile.
 
-    Its owner has shown it and is let in whether this works or not: the old hash stays good,
-    and the next time is another chance.
+    Its owner is authenticated whether this works or not: the old hash stays valid, and the next
+    login tries again.
     """
     client_id = stored.client.client_id
     operation = Update(

@@ -29,9 +29,9 @@ class Verifier:
         self._legacy = LegacyHashes()
         self._doubted = DoubtedSecrets(clock)
 
-    def turn(self, owner: str, *, needed: bool) -> AbstractAsyncContextManager[None]:
+    def wait_for_turn(self, owner: str, *, needed: bool) -> AbstractAsyncContextManager[None]:
         """Wait for a turn among the doubted secrets, if that is needed."""
-        return self._doubted.turn(owner) if needed else nullcontext()
+        return self._doubted.wait_for_turn(owner) if needed else nullcontext()
 
     async def find(
         self, owner: str, hashes: Sequence[str | None], secret: str, *, turn_needed: bool = False
@@ -50,7 +50,7 @@ class Verifier:
             if not is_legacy(stored):
                 _log.error("secret_hash_unreadable", owner=owner)
                 continue
-            async with self.turn(owner, needed=turn_needed):
+            async with self.wait_for_turn(owner, needed=turn_needed):
                 if await self._legacy.matches(owner, stored, secret):
                     matched = stored
         return matched

@@ -94,7 +94,7 @@ async def list_sessions(call: Call) -> Answer:
     """The live sessions of the calling client, the oldest first."""
     principal = _principal(call)
     tenants = call.services.tenants
-    policy = await tenants.registered_policy(principal.org_id, principal.app_id)
+    policy = await tenants.find_registered_policy(principal.org_id, principal.app_id)
     sessions = await call.services.identity.list_sessions(principal.client_id)
     return session_list(sessions, policy.session_limit, principal.session_id)
 

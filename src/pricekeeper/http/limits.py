@@ -25,7 +25,7 @@ from typing import Final
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http.memory_limits import MemoryLimits
-from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, Standing
+from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, PreparedRequest
 
 LIMIT: Final = "requests"
 FAILURES: Final = "failures"
@@ -95,10 +95,10 @@ class _Bar:
 class _Caller:
     """One caller's requests of one kind, and what it was told of them in this second."""
 
-    __slots__ = ("headers", "standing", "told_epoch")
+    __slots__ = ("headers", "request", "told_epoch")
 
-    def __init__(self, standing: Standing) -> None:
-        self.standing = standing
+    def __init__(self, request: PreparedRequest) -> None:
+        self.request = request
         self.headers: Headers = ()
         self.told_epoch = 0
 
@@ -157,12 +157,12 @@ class ApiLimits:
         if kind is None or kind not in self._limits:
             return _UNLIMITED
         known = self._callers.get((kind, caller))
-        if known is None or not known.standing.take_at_once():
+        if known is None or not known.request.take_at_once():
             return None
         self.decisions[kind, "granted"] += 1
         now_epoch = now_ms // 1000
         if known.told_epoch != now_epoch:
-            known.headers = _headers(known.standing.limits()[LIMIT], now_ms)
+            known.headers = _headers(known.request.limits()[LIMIT], now_ms)
             known.told_epoch = now_epoch
         return known.headers
 
@@ -178,7 +178,7 @@ class ApiLimits:
         limit = self._limits.get(kind) if kind is not None else None
         if limit is None or kind is None:
             return _UNLIMITED
-        outcome = await self._caller(kind, caller, limit).standing.take()
+        outcome = await self._caller(kind, caller, limit).request.take()
         if isinstance(outcome, Denial):
             self.decisions[kind, "denied"] += 1
             raise RateLimitExceededError(outcome.violations)
@@ -192,13 +192,13 @@ class ApiLimits:
         if kind is not None and kind in self._memory:
             return _headers(self._memory.status(kind, caller, now_ms), now_ms)
         known = self._callers.get((kind or "", caller))
-        return () if known is None else _headers(known.standing.limits()[LIMIT], now_ms)
+        return () if known is None else _headers(known.request.limits()[LIMIT], now_ms)
 
     def _caller(self, kind: str, caller: str, limit: Limit) -> _Caller:
         known = self._callers.get((kind, caller))
         if known is None:
             known = _Caller(
-                self.limiter.standing(
+                self.limiter.prepare(
                     f"api/{caller}",
                     kind,
                     {LIMIT: 1},

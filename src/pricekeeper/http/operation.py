@@ -91,7 +91,7 @@ class Call(msgspec.Struct):
 
     async def read_policy(self) -> Policy:
         """Read the policy of the client that the path names, once for the whole request."""
-        self._policy = await self.services.tenants.policy(self.org_id, self.app_id_or_none)
+        self._policy = await self.services.tenants.find_policy(self.org_id, self.app_id_or_none)
         return self._policy
 
     @property

@@ -78,7 +78,7 @@ async def acquire(call: Call) -> Answer:
             parents=_parents(policy),
             limits=_limits(policy),
             lease_id=body.lease_id or uuid.uuid4(),
-        ).granted(undo=body.lease_id is None)  # nobody could ask for it by its name
+        ).obtain(undo=body.lease_id is None)  # nobody could ask for it by its name
     except RateLimitExceededError as denied:
         for name in {violation.limit for violation in denied.violations}:
             call.metrics.limit_decision(name, "denied")

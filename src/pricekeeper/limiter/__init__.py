@@ -4,9 +4,9 @@ from pricekeeper.limiter.bucket import Denial, LimitStatus
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.limits import Limit, LimitsSource
 from pricekeeper.limiter.meter import LimiterMeter
+from pricekeeper.limiter.prepared_request import PreparedRequest
 from pricekeeper.limiter.requests import OnUnavailable
 from pricekeeper.limiter.service import Limiter
-from pricekeeper.limiter.standing import Standing
 from pricekeeper.limiter.upkeep import Repaired
 
 __all__ = [
@@ -19,6 +19,6 @@ __all__ = [
     "LimiterMeter",
     "LimitsSource",
     "OnUnavailable",
+    "PreparedRequest",
     "Repaired",
-    "Standing",
 ]

@@ -1,10 +1,10 @@
 """What a lease holds, and how often that may change: once per id, whatever goes wrong.
 
-A lease that its caller did not name lives in this process only, and so does its account. Its
+A lease that its caller did not name exists in this process only, and so does its account. Its
 writes are plain ones that nobody may repeat: if the reply to one is lost, it may or may not
 have been applied. Then what was being given back counts as given back, what was being taken
 counts as not held, and that id is never sent again. Tokens may be lost until they refill, but
-they are never taken twice and never made. Who needs more names the lease; see `records`.
+they are never taken twice and never made. A caller that needs more names the lease; see `records`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from pricekeeper.errors import ConflictError, InvalidValueError, OutcomeUnknownError, StoreError
-from pricekeeper.limiter.bucket import Draw
-from pricekeeper.limiter.giving import Refused, give
+from pricekeeper.limiter.adjusting import RecordConflict, adjust_buckets
+from pricekeeper.limiter.bucket import Debit
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX
-from pricekeeper.limiter.till import Till
 
 ADJUSTMENTS_MAX: Final = 100
 """Adjustments with an id of the caller's that one lease may have."""
 
 
-class Account(Protocol):
+class LeaseAccount(Protocol):
     """What one lease holds."""
 
     @property
@@ -40,12 +40,14 @@ class Account(Protocol):
         ...
 
 
-class LooseAccount:
+class UnnamedAccount:
     """The account of a lease without a name."""
 
-    def __init__(self, till: Till, draws: Sequence[Draw], tokens: Mapping[str, int]) -> None:
-        self._till = till
-        self._draws = tuple(draws)
+    def __init__(
+        self, cache: BucketCache, debits: Sequence[Debit], tokens: Mapping[str, int]
+    ) -> None:
+        self._cache = cache
+        self._debits = tuple(debits)
         self._held = dict(tokens)
         self._outcomes: dict[str, tuple[dict[str, int], bool]] = {}
         """By the id that was sent: what was asked for, and whether we know that it was applied."""
@@ -68,7 +70,7 @@ class LooseAccount:
                 raise OutcomeUnknownError("this adjustment may or may not have been applied")
             if self._released:
                 raise released_already()
-            capacities = capacities_of(self._draws)
+            capacities = capacities_of(self._debits)
             check_delta(delta, capacities)
             check_held(delta, self._held, capacities)
             if adjustment_id is not None and len(self._outcomes) >= ADJUSTMENTS_MAX:
@@ -101,12 +103,12 @@ class LooseAccount:
             self._held.clear()
 
     async def _move(self, delta: Mapping[str, int]) -> Mapping[str, int]:
-        """Take these tokens from wherever the lease has its own from; give back those below 0.
+        """Take these tokens from the buckets of the lease; those below zero are given back.
 
-        The answer says how much was really taken.
+        Returns how much was really taken.
         """
-        taken = await give(self._till, draws_of(self._draws, delta))
-        if isinstance(taken, Refused):
+        taken = await adjust_buckets(self._cache, debits_of(self._debits, delta))
+        if isinstance(taken, RecordConflict):
             raise TypeError("a lease without a name has no record that could be refused")
         return taken
 
@@ -115,39 +117,39 @@ class LooseAccount:
             self._held[name] = self._held.get(name, 0) + tokens
 
 
-class NoAccount:
-    """The account of a lease that was given because the store did not answer: of nothing."""
+class EmptyAccount:
+    """The account of a lease that was granted because the store did not answer. It is empty."""
 
     @property
     def held(self) -> Mapping[str, int]:
         return {}
 
     async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
-        """Change nothing: no bucket was debited, so there is none to be right about."""
+        """Change nothing, since no bucket was debited."""
         del delta, adjustment_id
 
     async def release(self) -> None:
         """Give nothing back, for that would make tokens."""
 
 
-def draws_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> list[Draw]:
-    """These tokens instead, from each bucket that has such a limit."""
+def debits_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> list[Debit]:
+    """The same buckets, debited by these tokens as far as each has such a limit."""
     return [
-        Draw(
-            draw.entity,
-            draw.resource,
-            draw.limits,
-            {name: count for name, count in tokens.items() if count and name in draw.limits},
+        Debit(
+            debit.entity,
+            debit.resource,
+            debit.limits,
+            {name: count for name, count in tokens.items() if count and name in debit.limits},
         )
-        for draw in draws
+        for debit in debits
     ]
 
 
-def capacities_of(draws: Sequence[Draw]) -> dict[str, int]:
+def capacities_of(debits: Sequence[Debit]) -> dict[str, int]:
     """By limit, the capacity of the largest bucket among these."""
     capacities: dict[str, int] = {}
-    for draw in draws:
-        for name, limit in draw.limits.items():
+    for debit in debits:
+        for name, limit in debit.limits.items():
             capacities[name] = max(capacities.get(name, 0), limit.capacity)
     return capacities
 
@@ -168,7 +170,7 @@ def check_delta(delta: Mapping[str, int], capacities: Mapping[str, int]) -> None
 def check_held(
     delta: Mapping[str, int], held: Mapping[str, int], capacities: Mapping[str, int]
 ) -> None:
-    """Raise if a lease that holds so much can't be adjusted by this."""
+    """Raise if a lease that holds these tokens can't be adjusted by this."""
     for name, tokens in delta.items():
         after, most = held.get(name, 0) + tokens, HELD_CAPACITIES_MAX * capacities[name]
         if after < 0:
@@ -181,15 +183,15 @@ def check_held(
 
 
 def released_already() -> ConflictError:
-    """The lease is gone, and so is what could be adjusted."""
+    """The error if the lease was released, and nothing is left to adjust."""
     return ConflictError("lease_id", "the lease has been released")
 
 
 def another_adjustment() -> ConflictError:
-    """The id was used before, to change the lease by something else."""
+    """The error if the id was used before, with another delta."""
     return ConflictError("adjustment_id", "was used for another delta")
 
 
 def too_many_adjustments() -> ConflictError:
-    """The bound on what is remembered of one lease."""
+    """The error if a lease has as many adjustments as it may have."""
     return ConflictError("lease_id", f"a lease has at most {ADJUSTMENTS_MAX} adjustments")

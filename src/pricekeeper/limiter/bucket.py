@@ -37,7 +37,7 @@ from pricekeeper.limiter.limits import Limit
 IDLE_SECS: Final = 36 * 3600
 """How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
-"""For how long a bucket is taken from without its refill being settled, and its expiry put off."""
+"""For how long tokens are taken without settling the bucket's refill and putting its expiry off."""
 CLOCKS_APART_MS_MAX: Final = 60_000
 """How far the clocks of two instances may differ. A bucket that was refilled further in the future
 than that was refilled by a clock that had leapt."""
@@ -60,14 +60,14 @@ class Bucket(msgspec.Struct, frozen=True):
     holdings: dict[str, Holding]
 
 
-class Draw(msgspec.Struct, frozen=True):
-    """So many tokens of some limits of one bucket, and the limits it should have."""
+class Debit(msgspec.Struct, frozen=True):
+    """The tokens to take from one bucket, by limit, and the limits that it should have."""
 
     entity: str
     resource: str
     limits: dict[str, Limit]
     tokens: dict[str, int]
-    """By limit; each names a limit above. 0 takes nothing but insists on no debt."""
+    """By limit, each one of the limits above. 0 takes nothing but is denied if there is a debt."""
 
 
 class Create(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class Retry(msgspec.Struct, frozen=True):
     as_of_ms: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class HoldingChange(msgspec.Struct, frozen=True):
     """What a `Normal` makes of one limit; ``stored_min`` is the least it must find there."""
 
     before: Holding | None
@@ -101,7 +101,7 @@ class Normal(msgspec.Struct, frozen=True):
 
     before: Bucket
     after: Bucket
-    changes: dict[str, Change]
+    changes: dict[str, HoldingChange]
 
 
 class Denial(msgspec.Struct, frozen=True):
@@ -119,11 +119,11 @@ class Denial(msgspec.Struct, frozen=True):
 
     @property
     def retry_after_ms(self) -> int | None:
-        """When all of it may be there, if nobody else takes any; ``None`` is never."""
+        """When all of it will be there if no other request takes any; ``None`` is never."""
         return longest_wait_ms(self.violations)
 
-    def told_after(self, waited_ms: int) -> Denial:
-        """The same for a caller for whom so much time has passed while it was decided."""
+    def after_waiting(self, waited_ms: int) -> Denial:
+        """The same denial for a caller that has waited ``waited_ms`` for the decision."""
         return Denial(
             tuple(
                 one
@@ -138,36 +138,36 @@ Plan: TypeAlias = Create | Retry | Normal | Denial
 
 
 class LimitStatus(msgspec.Struct, frozen=True):
-    """How one limit stands at a moment."""
+    """The state of one limit at a moment."""
 
     limit: Limit
     remaining: int
     """Whole tokens that could be taken; below zero in debt."""
     full_at_ms: int
-    """When it is full again, if nobody takes any: the reader's own now if it is full."""
+    """When it is full again if no request takes any; the time of reading if it is full."""
     consumed: int
 
 
-def plan(bucket: Bucket | None, draw: Draw, now_ms: int) -> Plan:
-    """The write by which the draw is taken from the bucket, or the denial of it."""
+def plan(bucket: Bucket | None, debit: Debit, now_ms: int) -> Plan:
+    """The write that applies the debit to the bucket, or the denial of it."""
     if bucket is None:
-        return _plan_create(draw, now_ms)
-    if _covered(bucket, draw, now_ms):
+        return _plan_create(debit, now_ms)
+    if _covered(bucket, debit, now_ms):
         return probe(bucket, now_ms)
-    normal = _plan_normal(bucket, draw, now_ms)
-    violations = _violations(normal, draw, now_ms)
+    normal = _plan_normal(bucket, debit, now_ms)
+    violations = _violations(normal, debit, now_ms)
     if not violations:
         return normal
-    if _up_to_date(bucket, draw.limits) and not _owes_too_much(bucket, now_ms):
+    if _up_to_date(bucket, debit.limits) and not _owes_too_much(bucket, now_ms):
         return Denial(violations)
-    nothing = Draw(draw.entity, draw.resource, draw.limits, {})
+    nothing = Debit(debit.entity, debit.resource, debit.limits, {})
     return Denial(violations, settle=_plan_normal(bucket, nothing, now_ms))
 
 
 def settle(bucket: Bucket, now_ms: int) -> Normal:
     """The write that settles the refill on the bucket's own terms and takes nothing."""
     limits = {name: holding.limit for name, holding in bucket.holdings.items()}
-    return _plan_normal(bucket, Draw("", "", limits, {}), now_ms)
+    return _plan_normal(bucket, Debit("", "", limits, {}), now_ms)
 
 
 def is_ahead(bucket: Bucket, now_ms: int) -> bool:
@@ -186,15 +186,15 @@ def brought_back(bucket: Bucket, now_ms: int) -> Normal:
         for name, held in bucket.holdings.items()
     }
     after = Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
-    changes = {name: Change(bucket.holdings[name], held) for name, held in holdings.items()}
+    changes = {name: HoldingChange(bucket.holdings[name], held) for name, held in holdings.items()}
     return Normal(bucket, after, changes)
 
 
-def bearable(bucket: Bucket | None, draw: Draw, now_ms: int) -> dict[str, int]:
+def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]:
     """How many tokens of each limit can be taken before its debt is as deep as it may be."""
     borne: dict[str, int] = {}
-    for name in draw.tokens:
-        limit = draw.limits[name]
+    for name in debit.tokens:
+        limit = debit.limits[name]
         units = limit.capacity_units
         if bucket is not None:
             units = effective(bucket, bucket.holdings[name], now_ms)
@@ -202,11 +202,11 @@ def bearable(bucket: Bucket | None, draw: Draw, now_ms: int) -> dict[str, int]:
     return borne
 
 
-def guess(draw: Draw, now_ms: int) -> Retry:
-    """What to try on a bucket never seen before: suppose that it is about half used."""
+def guess(debit: Debit, now_ms: int) -> Retry:
+    """The first write to a bucket never seen before; it supposes that about half is used."""
     halves = [
         (limit.capacity_units - tokens * limit.units_per_token) // (2 * limit.units_per_ms)
-        for limit, tokens in ((draw.limits[name], tokens) for name, tokens in draw.tokens.items())
+        for limit, tokens in ((debit.limits[name], tokens) for name, tokens in debit.tokens.items())
     ]
     floor_ms = now_ms - max(0, min(halves))
     return Retry(floor_ms=floor_ms, ceiling_ms=now_ms, as_of_ms=now_ms)
@@ -215,7 +215,7 @@ def guess(draw: Draw, now_ms: int) -> Retry:
 def probe(bucket: Bucket, as_of_ms: int) -> Retry:
     """A `Retry` that supposes the bucket to be refilled when we saw it was, or after our moment.
 
-    In the second case no refill counts, so whoever refills it once more is not in the way.
+    In the second case no refill counts, so a later refill by another does not make it fail.
     """
     known_ms = min(bucket.refilled_at_ms, as_of_ms)
     return Retry(known_ms, known_ms, as_of_ms)
@@ -234,9 +234,9 @@ def stored_range(limit: Limit, tokens: int, retry: Retry) -> tuple[int, int]:
 
 
 def expected(
-    plan_made: Create | Retry | Normal, bucket: Bucket | None, draw: Draw
+    plan_made: Create | Retry | Normal, bucket: Bucket | None, debit: Debit
 ) -> Bucket | None:
-    """The bucket after that write, as far as it can be known without being told."""
+    """The bucket after that write, as far as it is known without a reply from the store."""
     if not isinstance(plan_made, Retry):
         return plan_made.after
     if bucket is None:
@@ -244,11 +244,11 @@ def expected(
     taken = {
         name: Holding(
             holding.limit,
-            holding.units - draw.tokens[name] * holding.limit.units_per_token,
-            holding.consumed + draw.tokens[name],
+            holding.units - debit.tokens[name] * holding.limit.units_per_token,
+            holding.consumed + debit.tokens[name],
         )
         for name, holding in bucket.holdings.items()
-        if name in draw.tokens
+        if name in debit.tokens
     }
     return Bucket(bucket.refilled_at_ms, bucket.expires_at_epoch, bucket.holdings | taken)
 
@@ -256,8 +256,8 @@ def expected(
 def status(
     bucket: Bucket | None, limits: Mapping[str, Limit], now_ms: int
 ) -> dict[str, LimitStatus]:
-    """How each limit stands, as an acquire at that moment would find it."""
-    told: dict[str, LimitStatus] = {}
+    """The state of each limit, as an acquire at that moment would find it."""
+    statuses: dict[str, LimitStatus] = {}
     for name, limit in limits.items():
         holding = bucket.holdings.get(name) if bucket else None
         units, consumed, since_ms = limit.capacity_units, 0, now_ms
@@ -267,20 +267,20 @@ def status(
             consumed = holding.consumed
             since_ms = now_ms if is_ahead(bucket, now_ms) else max(now_ms, bucket.refilled_at_ms)
         full_at_ms = since_ms + limit.filling_ms(limit.capacity_units - units)
-        told[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
-    return told
+        statuses[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
+    return statuses
 
 
 def scarcest(
-    draws: Sequence[Draw], buckets: Sequence[Bucket | None], now_ms: int
+    debits: Sequence[Debit], buckets: Sequence[Bucket | None], now_ms: int
 ) -> dict[str, LimitStatus]:
-    """How each limit stands; if several buckets have one of that name, where least is left."""
-    told: dict[str, LimitStatus] = {}
-    for draw, bucket in zip(draws, buckets, strict=True):
-        for name, one in status(bucket, draw.limits, now_ms).items():
-            if name not in told or one.remaining < told[name].remaining:
-                told[name] = one
-    return told
+    """The state of each limit; if several buckets have it, of the one where least is left."""
+    statuses: dict[str, LimitStatus] = {}
+    for debit, bucket in zip(debits, buckets, strict=True):
+        for name, one in status(bucket, debit.limits, now_ms).items():
+            if name not in statuses or one.remaining < statuses[name].remaining:
+                statuses[name] = one
+    return statuses
 
 
 def effective(bucket: Bucket, holding: Holding, now_ms: int) -> int:
@@ -307,37 +307,37 @@ def rescaled(units: int, old: Limit, new: Limit) -> int:
     return units * new.units_per_token // old.units_per_token
 
 
-def full_since(draw: Draw, now_ms: int) -> Bucket:
-    """A new bucket at that moment, less the draw, which may leave a debt."""
+def full_since(debit: Debit, now_ms: int) -> Bucket:
+    """A new bucket at that moment, less the debit, which may leave a debt."""
     holdings = {
         name: Holding(
             limit,
-            limit.capacity_units - draw.tokens.get(name, 0) * limit.units_per_token,
-            draw.tokens.get(name, 0),
+            limit.capacity_units - debit.tokens.get(name, 0) * limit.units_per_token,
+            debit.tokens.get(name, 0),
         )
-        for name, limit in draw.limits.items()
+        for name, limit in debit.limits.items()
     }
     return Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
 
 
-def _plan_create(draw: Draw, now_ms: int) -> Create | Denial:
+def _plan_create(debit: Debit, now_ms: int) -> Create | Denial:
     violations = tuple(
-        Violation(draw.entity, draw.resource, name, tokens, draw.limits[name].capacity, None)
-        for name, tokens in draw.tokens.items()
-        if tokens > draw.limits[name].capacity
+        Violation(debit.entity, debit.resource, name, tokens, debit.limits[name].capacity, None)
+        for name, tokens in debit.tokens.items()
+        if tokens > debit.limits[name].capacity
     )
-    return Denial(violations) if violations else Create(full_since(draw, now_ms))
+    return Denial(violations) if violations else Create(full_since(debit, now_ms))
 
 
-def _covered(bucket: Bucket, draw: Draw, as_of_ms: int) -> bool:
+def _covered(bucket: Bucket, debit: Debit, as_of_ms: int) -> bool:
     """Whether stored balance and refill suffice by then, and nothing has overflowed."""
     if overdue(bucket, as_of_ms):
         return False
-    if not _up_to_date(bucket, draw.limits):
+    if not _up_to_date(bucket, debit.limits):
         return False
     retry = probe(bucket, as_of_ms)
-    for name, tokens in draw.tokens.items():
-        least, most = stored_range(draw.limits[name], tokens, retry)
+    for name, tokens in debit.tokens.items():
+        least, most = stored_range(debit.limits[name], tokens, retry)
         if not least <= bucket.holdings[name].units <= most:
             return False
     return True
@@ -359,47 +359,48 @@ def _owes_too_much(bucket: Bucket, now_ms: int) -> bool:
     )
 
 
-def _plan_normal(bucket: Bucket, draw: Draw, now_ms: int) -> Normal:
+def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
     settled_ms = max(now_ms, bucket.refilled_at_ms)
     elapsed_ms = settled_ms - bucket.refilled_at_ms
-    changes: dict[str, Change] = {}
+    changes: dict[str, HoldingChange] = {}
     for name, held in bucket.holdings.items():
         here = effective(bucket, held, now_ms)
-        limit, tokens = draw.limits.get(name), draw.tokens.get(name)
+        limit, tokens = debit.limits.get(name), debit.tokens.get(name)
         if limit is None and here == held.limit.capacity_units:
-            changes[name] = Change(held, None)  # nobody limits it any more, and full is absent
+            # Nobody limits it any more, and an absent limit is a full one.
+            changes[name] = HoldingChange(held, None)
             continue
         under = limit or held.limit
         balance = max(rescaled(here, held.limit, under), -under.debt_units_max)
         was_cut = balance != held.units + elapsed_ms * held.limit.units_per_ms
         units = balance - (tokens or 0) * under.units_per_token
         least = None if tokens is None else held.units - units
-        changes[name] = Change(
+        changes[name] = HoldingChange(
             held,
             Holding(under, units, held.consumed + (tokens or 0)),
             stored_min=held.units if was_cut else least,
         )
-    for name in draw.limits.keys() - bucket.holdings.keys():
-        limit, tokens = draw.limits[name], draw.tokens.get(name, 0)
+    for name in debit.limits.keys() - bucket.holdings.keys():
+        limit, tokens = debit.limits[name], debit.tokens.get(name, 0)
         fresh = Holding(limit, limit.capacity_units - tokens * limit.units_per_token, tokens)
-        changes[name] = Change(None, fresh)
+        changes[name] = HoldingChange(None, fresh)
     holdings = {name: change.after for name, change in changes.items() if change.after}
     after = Bucket(settled_ms, _expiry_epoch(settled_ms, holdings), holdings)
     return Normal(bucket, after, changes)
 
 
-def _violations(normal: Normal, draw: Draw, now_ms: int) -> tuple[Violation, ...]:
-    lead_ms = normal.after.refilled_at_ms - now_ms  # refill goes on once our clock is there, too
-    told: list[Violation] = []
-    for name, tokens in draw.tokens.items():
+def _violations(normal: Normal, debit: Debit, now_ms: int) -> tuple[Violation, ...]:
+    lead_ms = normal.after.refilled_at_ms - now_ms  # no refill before our clock shows that time
+    violations: list[Violation] = []
+    for name, tokens in debit.tokens.items():
         held = normal.after.holdings[name]
         if held.units >= 0:
             continue
         limit = held.limit
         wait_ms = lead_ms + limit.filling_ms(-held.units) if tokens <= limit.capacity else None
         available = held.units // limit.units_per_token + tokens
-        told.append(Violation(draw.entity, draw.resource, name, tokens, available, wait_ms))
-    return tuple(told)
+        violations.append(Violation(debit.entity, debit.resource, name, tokens, available, wait_ms))
+    return tuple(violations)
 
 
 def _expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:

@@ -1,4 +1,4 @@
-"""Where buckets and leases live in the table, and the codec between items and values.
+"""The keys of buckets and leases in the table, and the codec between items and values.
 
 A bucket is one item, ``{entity}`` / ``{resource}``, with every limit in it::
 
@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.limiter.bucket import Bucket, Draw, Holding
+from pricekeeper.limiter.bucket import Bucket, Debit, Holding
 from pricekeeper.limiter.limits import Limit, limit_of
 from pricekeeper.storage import Item, Key, TypedItem
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -42,18 +42,18 @@ ADJUSTMENTS: Final = "adjustments"
 RELEASED: Final = "released"
 
 _LEASE: Final = "LEASE"
-_PLACE: Final = re.compile(r"[A-Za-z0-9*._:@/+=-]{1,256}")
+_KEY_PART: Final = re.compile(r"[A-Za-z0-9*._:@/+=-]{1,256}")
 
 
-def check_place(field: str, text: str) -> str:
-    """An entity or resource as it may stand in a key: no ``#``, no blanks, not too long."""
-    if not isinstance(text, str) or not _PLACE.fullmatch(text):
+def check_key_part(field: str, text: str) -> str:
+    """Check an entity or resource, which is part of a key: no ``#``, no blanks, not too long."""
+    if not isinstance(text, str) or not _KEY_PART.fullmatch(text):
         raise InvalidValueError(field, "must be 1 to 256 of A-Z a-z 0-9 * . _ : @ / + = -")
     return text
 
 
 def bucket_key(entity: str, resource: str) -> Key:
-    """Where the bucket of that entity for that resource is."""
+    """The key of the entity's bucket for that resource."""
     return Key(entity, resource)
 
 
@@ -118,18 +118,18 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     def key(self) -> Key:
         return lease_key(self.entity, self.lease_id)
 
-    def draws(self, tokens: Mapping[str, int]) -> tuple[Draw, ...]:
+    def debits(self, tokens: Mapping[str, int]) -> tuple[Debit, ...]:
         """These tokens, for every bucket of the lease that has such a limit."""
-        draws = []
+        debits = []
         for entity, terms in self.terms.items():
             limits = {name: limit_of(name, text) for name, text in terms.items()}
             named = {name: count for name, count in tokens.items() if name in limits}
-            draws.append(Draw(entity, self.resource, limits, named))
-        return tuple(draws)
+            debits.append(Debit(entity, self.resource, limits, named))
+        return tuple(debits)
 
 
 def lease_key(entity: str, lease_id: str) -> Key:
-    """Where the lease of that name is; a name means something within its entity only."""
+    """The key of the lease of that name; a name is unique only within its entity."""
     return Key(f"{entity}#{_LEASE}#{lease_id}", _LEASE)
 
 

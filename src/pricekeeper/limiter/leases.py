@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from pricekeeper.errors import PriceKeeperError, RateLimitExceededError
-from pricekeeper.limiter.accounts import Account
+from pricekeeper.limiter.accounts import LeaseAccount
 from pricekeeper.limiter.bucket import Denial, LimitStatus
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.meter import LimiterMeter
@@ -34,7 +34,7 @@ class Lease:
 
     def __init__(
         self,
-        account: Account,
+        account: LeaseAccount,
         completion: Completion,
         *,
         lease_id: str | None,
@@ -53,11 +53,11 @@ class Lease:
         self.granted_at_ms = granted_at_ms
         """The reading of this instance's clock that the grant was decided by."""
         self.unlimited = unlimited
-        """Whether it was given without a bucket being asked, because the store did not answer."""
+        """Whether it was granted without reading a bucket, because the store did not answer."""
 
     @property
     def id(self) -> str:
-        """Its name: the caller's, or one that is made up when it is first asked for."""
+        """Its name: the caller's, or one that is made up when it is first read."""
         if self._id is None:
             self._id = str(uuid.uuid4())
         return self._id
@@ -66,7 +66,7 @@ class Lease:
     def limits(self) -> Mapping[str, LimitStatus]:
         """Each limit right after the grant; where parents share one, the scarcest.
 
-        Worked out when it is first asked for: most leases out of memory never are.
+        Computed when it is first read, since most leases out of memory are never asked for it.
         """
         if callable(self._limits):
             self._limits = self._limits()
@@ -87,16 +87,16 @@ class Lease:
     ) -> None:
         """Take more than was estimated, or give some back. It can't be denied.
 
-        A balance may go below zero by this; then nobody gets any until it has refilled. A debt
+        This may put a balance below zero; then nobody gets tokens until it has refilled. A debt
         ends at its bound: what a bucket can't bear is not taken, and ``held`` shows how much was.
         The same ``adjustment_id`` changes the lease once, however often it is sent.
         """
         known = None if adjustment_id is None else parse_id(adjustment_id, "adjustment_id")
-        await self._completion.of(self._account.change(dict(delta), known))
+        await self._completion.complete(self._account.change(dict(delta), known))
 
     async def release(self) -> None:
         """Give everything back. Releasing again does nothing."""
-        await self._completion.of(self._account.release())
+        await self._completion.complete(self._account.release())
 
 
 class Acquisition:
@@ -109,13 +109,13 @@ class Acquisition:
     def __init__(
         self,
         *,
-        at_once: Callable[[], Lease | None],
+        from_memory: Callable[[], Lease | None],
         attempt: Callable[[], Coroutine[Any, Any, Lease | Denial]],
         completion: Completion,
         meter: LimiterMeter,
         named: bool,
     ) -> None:
-        self._at_once = at_once
+        self._from_memory = from_memory
         self._attempt = attempt
         self._completion = completion
         self._meter = meter
@@ -123,10 +123,10 @@ class Acquisition:
         self._lease: Lease | None = None
 
     def __await__(self) -> Generator[Any, None, Lease]:
-        return self.granted(undo=not self._named).__await__()
+        return self.obtain(undo=not self._named).__await__()
 
     async def __aenter__(self) -> Lease:
-        self._lease = await self.granted(undo=True)
+        self._lease = await self.obtain(undo=True)
         return self._lease
 
     async def __aexit__(
@@ -138,28 +138,28 @@ class Acquisition:
         if error is None or self._lease is None:
             return
         try:
-            await self._completion.of(self._roll_back(self._lease))
+            await self._completion.complete(self._roll_back(self._lease))
         except PriceKeeperError as failure:
             error.add_note(f"and its lease could not be given back: {failure}")
 
-    async def decided(self) -> Lease | Denial:
-        """The lease, or the denial as a value.
+    async def decide(self) -> Lease | Denial:
+        """Acquire the lease; a denial is returned, not raised.
 
-        A lease with a name outlives a cancellation: whoever named it can ask again.
+        A lease with a name outlives a cancellation: its caller can ask for it again.
         """
-        return await self._decide(undo=not self._named)
+        return await self._decide_in_task(undo=not self._named)
 
-    async def granted(self, *, undo: bool) -> Lease:
-        """The lease; with ``undo`` it is given back if the caller does not wait for it."""
-        outcome = await self._decide(undo=undo)
+    async def obtain(self, *, undo: bool) -> Lease:
+        """Acquire the lease; with ``undo`` it is given back if the caller stops waiting."""
+        outcome = await self._decide_in_task(undo=undo)
         if isinstance(outcome, Denial):
             raise RateLimitExceededError(outcome.violations)
         return outcome
 
-    async def _decide(self, *, undo: bool) -> Lease | Denial:
-        if lease := self._at_once():
+    async def _decide_in_task(self, *, undo: bool) -> Lease | Denial:
+        if lease := self._from_memory():
             return lease
-        return await self._completion.of(self._attempt(), self._undo if undo else None)
+        return await self._completion.complete(self._attempt(), self._undo if undo else None)
 
     async def _undo(self, outcome: Lease | Denial) -> None:
         if isinstance(outcome, Lease):

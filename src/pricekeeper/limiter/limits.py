@@ -26,7 +26,7 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 AMOUNT_MAX: Final = 10**12
-"""Of tokens: in a bucket, in a refill, in one request."""
+"""The most tokens in a bucket, in a refill, in one request."""
 PERIOD_MS_MAX: Final = 366 * DAY_MS
 FILLING_MS_MAX: Final = 10 * 366 * DAY_MS
 """A bucket that takes longer than ten years from empty to full is a mistake."""
@@ -107,7 +107,7 @@ class Limit:
         return DEBT_CAPACITIES_MAX * self.capacity_units
 
     def filling_ms(self, units: int) -> int:
-        """How long it takes until so many units have been refilled, in whole milliseconds."""
+        """How long these units take to refill, in whole milliseconds."""
         return -(-units // self.units_per_ms)
 
 

@@ -1,4 +1,4 @@
-"""What a limiter has done, counted as cheaply as the stores count."""
+"""Counts what a limiter has done."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class LimiterMeter:
     denied: int = 0
     """Requests that a bucket had too little for."""
     prefetched: int = 0
-    """Of the granted: out of this process's memory, without asking the store."""
+    """Granted leases that came out of memory, without a store call."""
     unlimited: int = 0
-    """Of the granted: because the store did not answer, and that was to be allowed."""
+    """Granted leases that hold nothing, because the store did not answer."""
     lost_races: int = 0
-    """Writes that had to be planned anew because somebody else came first."""
+    """Writes that had to be planned anew because another writer came first."""
     rolled_back: int = 0
     """Leases given back because their caller failed or was cancelled."""
     refunds_lost: int = 0

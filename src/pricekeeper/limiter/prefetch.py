@@ -11,8 +11,8 @@ up to ``hold_ms``, and the bucket refills meanwhile. So where promise 3 says
 to the bucket, as it does on close. A crash loses what was in memory, at most `BLOCKS_MAX`
 blocks per bucket and kind of request, until it refills.
 
-**Fairness.** A block is at most half of what the bucket holds at the moment, so whoever comes
-next finds something, and an idle instance keeps nothing for longer than ``hold_ms``.
+**Fairness.** A block is at most half of what the bucket holds at the moment, so the next
+request finds some, and an idle instance keeps nothing for longer than ``hold_ms``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from pricekeeper.errors import StoreError
-from pricekeeper.limiter.accounts import LooseAccount, draws_of
-from pricekeeper.limiter.bucket import Denial, Draw, status
+from pricekeeper.limiter.accounts import UnnamedAccount, debits_of
+from pricekeeper.limiter.adjusting import adjust_buckets
+from pricekeeper.limiter.batch import Taken
+from pricekeeper.limiter.batcher import Batcher
+from pricekeeper.limiter.bucket import Debit, Denial, status
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.completion import Completion
-from pricekeeper.limiter.giving import give
-from pricekeeper.limiter.requests import Kind, Request
-from pricekeeper.limiter.taking import Taken
-from pricekeeper.limiter.till import Till
-from pricekeeper.limiter.turnstile import Turnstile
+from pricekeeper.limiter.requests import CheckedRequest, Kind
 
 HOLD_MS: Final = 1_000
 """How long a token stays in memory before it is spent or goes back."""
@@ -38,10 +38,10 @@ BLOCKS_MAX: Final = 2
 """Blocks for one kind of request in memory: the newest, and the rest of the one before."""
 LOW_PART: Final = 4
 """The next block is fetched while the last quarter of this one is being spent."""
-SHELVES_MAX: Final = 10_000
+KINDS_MAX: Final = 10_000
 """Kinds of request that an instance has blocks for; others are served without."""
-GIVING_MAX: Final = 64
-"""Blocks that are given back at the same time; the others wait."""
+RETURNING_MAX: Final = 64
+"""Blocks that are returned at the same time; the others wait."""
 
 
 class Block:
@@ -49,9 +49,9 @@ class Block:
 
     __slots__ = ("expires_at_ms", "left", "low", "open", "request")
 
-    def __init__(self, request: Request, *, times: int, expires_at_ms: int) -> None:
+    def __init__(self, request: CheckedRequest, *, times: int, expires_at_ms: int) -> None:
         self.request = request
-        """What it was made for, so many times; the next one is fetched for the same."""
+        """The request that it was fetched for; the next block is fetched for the same."""
         self.left = {name: count * times for name, count in request.tokens.items()}
         self.low = {name: count // LOW_PART for name, count in self.left.items()}
         """When to fetch the next one; empty once that was tried."""
@@ -72,7 +72,7 @@ class Block:
         return True
 
     def runs_low(self) -> bool:
-        """Whether it is time to fetch the next one; told once."""
+        """Whether it is time to fetch the next block; true only once."""
         for name, count in self.low.items():
             if self.left[name] < count:
                 self.low = {}
@@ -80,21 +80,21 @@ class Block:
         return False
 
 
-class BlockAccount(LooseAccount):
-    """The account of a lease that came out of a block, and goes back there while it is open."""
+class BlockAccount(UnnamedAccount):
+    """The account of a lease out of a block; tokens go back there while the block is open."""
 
-    def __init__(self, till: Till, block: Block, tokens: Mapping[str, int]) -> None:
-        super().__init__(till, block.request.draws, tokens)
+    def __init__(self, cache: BucketCache, block: Block, tokens: Mapping[str, int]) -> None:
+        super().__init__(cache, block.request.debits, tokens)
         self._block = block
 
     async def _move(self, delta: Mapping[str, int]) -> Mapping[str, int]:
-        if self._block.spend(delta, self._till.clock.monotonic_ms()):
+        if self._block.spend(delta, self._cache.clock.monotonic_ms()):
             return delta
         return await super()._move(delta)
 
 
-class _Shelf:
-    """The blocks for one kind of request; while one more is being fetched, others wait for it."""
+class _BlockQueue:
+    """The blocks for one kind of request, oldest first; requests wait while one is fetched."""
 
     __slots__ = ("blocks", "fetched")
 
@@ -107,174 +107,174 @@ class Pool:
     """Every block that this instance has in memory."""
 
     def __init__(
-        self, till: Till, turnstile: Turnstile, completion: Completion, *, hold_ms: int
+        self, cache: BucketCache, batcher: Batcher, completion: Completion, *, hold_ms: int
     ) -> None:
-        self._till = till
-        self._turnstile = turnstile
+        self._cache = cache
+        self._batcher = batcher
         self._completion = completion
         self._hold_ms = hold_ms
-        self._shelves: dict[Kind, _Shelf] = {}
-        self._giving = asyncio.Semaphore(GIVING_MAX)
+        self._queues: dict[Kind, _BlockQueue] = {}
+        self._returning = asyncio.Semaphore(RETURNING_MAX)
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
     def spend(self, kind: Kind, tokens: Mapping[str, int]) -> Block | None:
-        """Serve a request from memory, if there is enough: out of which block. Never waits."""
-        shelf = self._shelves.get(kind)
-        if shelf is None:
+        """Serve a request from memory if there is enough; returns the block. Never waits."""
+        queue = self._queues.get(kind)
+        if queue is None:
             return None
-        block = self._spend(shelf, tokens)
-        if block is not None and block is shelf.blocks[-1] and block.runs_low():
-            self._completion.keep(self._fetch_ahead(shelf, block.request))
+        block = self._spend(queue, tokens)
+        if block is not None and block is queue.blocks[-1] and block.runs_low():
+            self._completion.start(self._fetch_ahead(queue, block.request))
         return block
 
-    async def fetch(self, request: Request) -> tuple[LooseAccount, Taken | None] | Denial:
+    async def fetch(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken | None] | Denial:
         """Take a block for many requests like this one, and serve this one from it.
 
-        Of several that come at once, one fetches and the others wait for it; those that it
-        was not enough for take their own. Without `Taken`, another one had fetched it.
+        If several come at once, one fetches and the others wait for it. Those that the block has
+        no tokens left for take their own. ``None`` for `Taken` means that another one fetched it.
         """
         kind, tokens = request.kind, request.tokens
-        if self._closed or (kind not in self._shelves and len(self._shelves) >= SHELVES_MAX):
+        if self._closed or (kind not in self._queues and len(self._queues) >= KINDS_MAX):
             return await self._take(request)
-        shelf = self._shelves.setdefault(kind, _Shelf())
-        others = shelf.fetched
+        queue = self._queues.setdefault(kind, _BlockQueue())
+        others = queue.fetched
         if others is not None:
             await others.wait()
-        block = self._spend(shelf, tokens)
+        block = self._spend(queue, tokens)
         if block is not None:
-            return BlockAccount(self._till, block, tokens), None
+            return BlockAccount(self._cache, block, tokens), None
         if others is not None:
             return await self._take(request)
-        with self._fetching(kind, shelf):
-            fetched = await self._fetch(shelf, request, served=1)
+        with self._fetching(kind, queue):
+            fetched = await self._fetch(queue, request, served=1)
         if fetched is None:
             return await self._take(request)
         block, taken = fetched
-        return BlockAccount(self._till, block, tokens), taken
+        return BlockAccount(self._cache, block, tokens), taken
 
     async def close(self) -> None:
-        """Begin to give everything back. From then on nothing is fetched ahead."""
+        """Start to give everything back. From then on nothing is fetched ahead."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
-        for kind, shelf in tuple(self._shelves.items()):
-            while shelf.blocks:
-                self._give_back(shelf.blocks.pop())
+        for kind, queue in tuple(self._queues.items()):
+            while queue.blocks:
+                self._give_back(queue.blocks.pop())
             self._tidy(kind)
 
-    def _spend(self, shelf: _Shelf, tokens: Mapping[str, int]) -> Block | None:
-        now_ms = self._till.clock.monotonic_ms()
-        for block in shelf.blocks:
+    def _spend(self, queue: _BlockQueue, tokens: Mapping[str, int]) -> Block | None:
+        now_ms = self._cache.clock.monotonic_ms()
+        for block in queue.blocks:
             if block.spend(tokens, now_ms):
                 return block
         return None
 
     @contextmanager
-    def _fetching(self, kind: Kind, shelf: _Shelf) -> Iterator[None]:
-        """While this lasts, whoever finds nothing waits for it to end."""
-        shelf.fetched = fetched = asyncio.Event()
+    def _fetching(self, kind: Kind, queue: _BlockQueue) -> Iterator[None]:
+        """While this lasts, requests that find no tokens wait for it to end."""
+        queue.fetched = fetched = asyncio.Event()
         try:
             yield
         finally:
-            shelf.fetched = None
+            queue.fetched = None
             fetched.set()
             self._tidy(kind)
 
-    async def _fetch_ahead(self, shelf: _Shelf, request: Request) -> None:
+    async def _fetch_ahead(self, queue: _BlockQueue, request: CheckedRequest) -> None:
         """Fetch the next block before this one is spent, so that nobody has to wait for it."""
         kind = request.kind
-        if shelf.fetched is not None or self._shelves.get(kind) is not shelf or self._closed:
+        if queue.fetched is not None or self._queues.get(kind) is not queue or self._closed:
             return
-        with self._fetching(kind, shelf), suppress(StoreError):  # who finds nothing will see it
-            await self._fetch(shelf, request, served=0)
+        with self._fetching(kind, queue), suppress(StoreError):  # the next request will see it
+            await self._fetch(queue, request, served=0)
 
     async def _fetch(
-        self, shelf: _Shelf, request: Request, *, served: int
+        self, queue: _BlockQueue, request: CheckedRequest, *, served: int
     ) -> tuple[Block, Taken] | None:
-        """A block on the shelf, without what serves the request at hand; ``None`` if denied."""
+        """Take a block and put it into the queue, less what it served; ``None`` if denied."""
         times = self._affordable(request)
         if times == 1:
             return None
-        taken_at_ms = self._till.clock.monotonic_ms()
-        taken = await self._turnstile.take(_times(request.takes, times))
+        taken_at_ms = self._cache.clock.monotonic_ms()
+        taken = await self._batcher.take(_times(request.takes, times))
         if isinstance(taken, Denial):
             return None
         block = Block(request, times=times - served, expires_at_ms=taken_at_ms + self._hold_ms)
-        self._shelve(shelf, block)
+        self._enqueue(queue, block)
         return block, taken
 
-    async def _take(self, request: Request) -> tuple[LooseAccount, Taken] | Denial:
-        taken = await self._turnstile.take(request.takes)
+    async def _take(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken] | Denial:
+        taken = await self._batcher.take(request.takes)
         if isinstance(taken, Denial):
             return taken
-        return LooseAccount(self._till, request.draws, request.tokens), taken
+        return UnnamedAccount(self._cache, request.debits, request.tokens), taken
 
-    def _affordable(self, request: Request) -> int:
-        """How many requests to take for: as far as we know, at most half of what is there."""
-        now_ms = self._till.clock.now_ms()
+    def _affordable(self, request: CheckedRequest) -> int:
+        """How many requests to take for: at most half of what the cached buckets hold."""
+        now_ms = self._cache.clock.now_ms()
         times = request.prefetch
-        for draw in request.takes:
-            bucket = self._till.recall(draw)
+        for debit in request.takes:
+            bucket = self._cache.recall(debit)
             if bucket is None:
                 return 1
-            stands = status(bucket, draw.limits, now_ms)
-            for name, count in draw.tokens.items():
+            statuses = status(bucket, debit.limits, now_ms)
+            for name, count in debit.tokens.items():
                 if count:
-                    times = min(times, stands[name].remaining // (2 * count))
+                    times = min(times, statuses[name].remaining // (2 * count))
         return max(1, times)
 
-    def _shelve(self, shelf: _Shelf, block: Block) -> None:
+    def _enqueue(self, queue: _BlockQueue, block: Block) -> None:
         if self._closed:  # while we were fetching
             self._give_back(block)
             return
-        shelf.blocks.append(block)
+        queue.blocks.append(block)
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._sweep(), name="pricekeeper-prefetch")
-        while len(shelf.blocks) > BLOCKS_MAX:
-            self._give_back(shelf.blocks.pop(0))
+        while len(queue.blocks) > BLOCKS_MAX:
+            self._give_back(queue.blocks.pop(0))
 
     async def _sweep(self) -> None:
-        """Give back what was held too long; ends when nothing is held any more."""
-        while self._shelves:
-            now_ms = self._till.clock.monotonic_ms()
-            held = [block for shelf in self._shelves.values() for block in shelf.blocks]
+        """Give back the blocks that were held too long, until no block is held."""
+        while self._queues:
+            now_ms = self._cache.clock.monotonic_ms()
+            held = [block for queue in self._queues.values() for block in queue.blocks]
             next_ms = min((block.expires_at_ms for block in held), default=now_ms + self._hold_ms)
             if next_ms > now_ms:
-                await self._till.clock.sleep_ms(next_ms - now_ms)
-            for kind, shelf in tuple(self._shelves.items()):
-                while shelf.blocks and shelf.blocks[0].expires_at_ms <= now_ms:  # oldest first
-                    self._give_back(shelf.blocks.pop(0))
+                await self._cache.clock.sleep_ms(next_ms - now_ms)
+            for kind, queue in tuple(self._queues.items()):
+                while queue.blocks and queue.blocks[0].expires_at_ms <= now_ms:  # oldest first
+                    self._give_back(queue.blocks.pop(0))
                 self._tidy(kind)
 
     def _give_back(self, block: Block) -> None:
-        """Close it at once; what is left of it is on its way, and nobody waits for that."""
+        """Close the block and start to return what is left of it; nobody waits for that."""
         block.open = False
         back = {name: -count for name, count in block.left.items() if count}
         if back:
-            self._completion.keep(self._given(draws_of(block.request.draws, back)))
+            self._completion.start(self._return_tokens(debits_of(block.request.debits, back)))
 
-    async def _given(self, draws: Sequence[Draw]) -> None:
-        async with self._giving:
+    async def _return_tokens(self, debits: Sequence[Debit]) -> None:
+        async with self._returning:
             try:
-                await give(self._till, draws)
+                await adjust_buckets(self._cache, debits)
             except StoreError:
-                self._till.meter.refunds_lost += 1  # they refill
+                self._cache.meter.refunds_lost += 1  # they refill
 
     def _tidy(self, kind: Kind) -> None:
-        shelf = self._shelves.get(kind)
-        if shelf is not None and not shelf.blocks and shelf.fetched is None:
-            del self._shelves[kind]
+        queue = self._queues.get(kind)
+        if queue is not None and not queue.blocks and queue.fetched is None:
+            del self._queues[kind]
 
 
-def _times(draws: Sequence[Draw], times: int) -> list[Draw]:
+def _times(debits: Sequence[Debit], times: int) -> list[Debit]:
     return [
-        Draw(
-            draw.entity,
-            draw.resource,
-            draw.limits,
-            {name: count * times for name, count in draw.tokens.items()},
+        Debit(
+            debit.entity,
+            debit.resource,
+            debit.limits,
+            {name: count * times for name, count in debit.tokens.items()},
         )
-        for draw in draws
+        for debit in debits
     ]

@@ -1,6 +1,6 @@
 """Leases with a name: recorded beside the buckets, so that every step happens exactly once.
 
-A caller who names a lease can repeat each step, to any instance, until it gets an answer: the
+A caller that names a lease can repeat each step, at any instance, until it gets an answer. The
 record is written, marked or closed in the same transaction that moves the tokens, on the
 condition that this has not happened yet. A record that nobody closes expires and keeps what it
 holds: nothing is given back for it.
@@ -23,31 +23,31 @@ from pricekeeper.limiter.accounts import (
     capacities_of,
     check_delta,
     check_held,
-    draws_of,
+    debits_of,
     released_already,
     too_many_adjustments,
 )
-from pricekeeper.limiter.giving import Beside, Refused, give
+from pricekeeper.limiter.adjusting import RecordConflict, RecordUpdate, adjust_buckets
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import ADJUSTMENTS, HELD, RELEASED, LeaseRecord, lease_key, lease_of
-from pricekeeper.limiter.till import ATTEMPTS_MAX, Till
 from pricekeeper.storage import ITEM_EXISTS, Action, Add, Condition, Set, Update, attr
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 LEASE_TTL_SECS: Final = 24 * 3600
-"""How long a lease can be adjusted and released, and its name not be granted again."""
+"""How long a lease can be adjusted and released, and its name can't be granted again."""
 
 
-async def find(till: Till, entity: str, lease_id: str) -> LeaseRecord:
-    """The lease of that name."""
-    item = await till.store.get(RATE_BUCKETS, lease_key(entity, lease_id))
+async def find_lease(cache: BucketCache, entity: str, lease_id: str) -> LeaseRecord:
+    """Read the lease of that name; raises `NotFoundError` if there is none."""
+    item = await cache.store.get(RATE_BUCKETS, lease_key(entity, lease_id))
     return _existing(entity, lease_id, item)
 
 
 class RecordedAccount:
     """The account of a lease with a name; it knows the record as it was last seen."""
 
-    def __init__(self, till: Till, record: LeaseRecord) -> None:
-        self._till = till
+    def __init__(self, cache: BucketCache, record: LeaseRecord) -> None:
+        self._cache = cache
         self._record = record
         self._one_at_a_time = asyncio.Lock()
 
@@ -56,12 +56,12 @@ class RecordedAccount:
         return {} if self._record.released else dict(self._record.held)
 
     async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
-        """Take more, or give some back; applied once for the same id, whoever sends it."""
+        """Take more, or give some back; applied once for the same id, from any instance."""
         async with self._one_at_a_time:
             await self._change(delta, adjustment_id or str(uuid.uuid4()))
 
     async def release(self) -> None:
-        """Give everything back; applied once, whoever sends it."""
+        """Give everything back; applied once, from any instance."""
         async with self._one_at_a_time:
             await self._release()
 
@@ -73,25 +73,27 @@ class RecordedAccount:
                 return
             if record.released:
                 raise released_already()
-            capacities = capacities_of(record.draws({}))
+            capacities = capacities_of(record.debits({}))
             check_delta(delta, capacities)
             try:
                 check_held(delta, record.held, capacities)
             except InvalidValueError:
                 if attempt > 0:
                     raise
-                self._record = await find(self._till, record.entity, record.lease_id)
+                self._record = await find_lease(self._cache, record.entity, record.lease_id)
                 continue  # others may have changed what it holds
             if len(record.adjustments) >= ADJUSTMENTS_MAX:
                 raise too_many_adjustments()
-            taken = await self._write(delta, lambda some: _adjusted(self._record, some, mark))
+            taken = await self._write(
+                delta, lambda some: _adjustment_update(self._record, some, mark)
+            )
             if taken is not None:
                 held = {name: record.held.get(name, 0) + n for name, n in taken.items()}
                 self._record = msgspec.structs.replace(
                     record, held=record.held | held, adjustments=record.adjustments | {mark}
                 )
                 return
-        raise self._till.contended(record.draws({})[0])
+        raise self._cache.contended(record.debits({})[0])
 
     async def _release(self) -> None:
         for _ in range(ATTEMPTS_MAX):
@@ -99,28 +101,32 @@ class RecordedAccount:
             if record.released:
                 return
             back = {name: -tokens for name, tokens in record.held.items()}
-            if await self._write(back, lambda _: _released(self._record)) is not None:
+            if await self._write(back, lambda _: _release_update(self._record)) is not None:
                 self._record = msgspec.structs.replace(record, released=True)
                 return
-        raise self._till.contended(record.draws({})[0])
+        raise self._cache.contended(record.debits({})[0])
 
-    async def _write(self, delta: Mapping[str, int], beside: Beside) -> Mapping[str, int] | None:
-        """Move the tokens and mark the record: how many were taken of each limit.
+    async def _write(
+        self, delta: Mapping[str, int], record_update: RecordUpdate
+    ) -> Mapping[str, int] | None:
+        """Move the tokens and mark the record; returns how many were taken of each limit.
 
-        ``None`` if the record has changed; then we know it as it is now.
+        ``None`` if another has changed the record; then ``_record`` is what it is now.
         """
         record = self._record
-        taken = await give(self._till, draws_of(record.draws({}), delta), beside)
-        if not isinstance(taken, Refused):
+        taken = await adjust_buckets(
+            self._cache, debits_of(record.debits({}), delta), record_update
+        )
+        if not isinstance(taken, RecordConflict):
             return {name: taken.get(name, tokens) for name, tokens in delta.items()}
         self._record = _existing(record.entity, record.lease_id, taken.item)
         return None
 
 
 def _mark(change_id: str, delta: Mapping[str, int]) -> str:
-    """How the record keeps an adjustment: its id, and a digest of what it was to change."""
-    told = msgspec.json.encode(sorted(delta.items()))
-    return f"{change_id}/{hashlib.sha256(told).hexdigest()[:16]}"
+    """An adjustment as the record keeps it: its id, and a digest of its delta."""
+    encoded = msgspec.json.encode(sorted(delta.items()))
+    return f"{change_id}/{hashlib.sha256(encoded).hexdigest()[:16]}"
 
 
 def _is_known(record: LeaseRecord, mark: str, change_id: str) -> bool:
@@ -132,18 +138,18 @@ def _is_known(record: LeaseRecord, mark: str, change_id: str) -> bool:
     return False
 
 
-def _adjusted(record: LeaseRecord, taken: Mapping[str, int], mark: str) -> Update:
+def _adjustment_update(record: LeaseRecord, taken: Mapping[str, int], mark: str) -> Update:
     actions: list[Action] = [Add(ADJUSTMENTS, frozenset({mark}))]
     actions += [Add(HELD + name, tokens) for name, tokens in taken.items()]
     return Update(RATE_BUCKETS, record.key, tuple(actions), _unchanged(record))
 
 
-def _released(record: LeaseRecord) -> Update:
+def _release_update(record: LeaseRecord) -> Update:
     return Update(RATE_BUCKETS, record.key, (Set(RELEASED, value=True),), _unchanged(record))
 
 
 def _unchanged(record: LeaseRecord) -> Condition:
-    """The lease is open, and nobody has adjusted it since we saw it."""
+    """The condition that the lease is open and was not adjusted since it was read."""
     seen = attr(ADJUSTMENTS)
     same = seen.eq(record.adjustments) if record.adjustments else seen.absent()
     return ITEM_EXISTS & attr(RELEASED).absent() & same

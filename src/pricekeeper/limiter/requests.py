@@ -1,4 +1,4 @@
-"""What can be asked of a limiter, checked once and trusted from then on."""
+"""The requests to a limiter: checked once here, and trusted from then on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.limiter.bucket import Draw
-from pricekeeper.limiter.items import check_place
+from pricekeeper.limiter.bucket import Debit
+from pricekeeper.limiter.items import check_key_part
 from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
 
 OnUnavailable: TypeAlias = Literal["deny", "allow"]
@@ -23,7 +23,7 @@ HOLD_MS_MAX: Final = 60_000
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """What counts where a request does not say."""
+    """What applies where a request does not say otherwise."""
 
     limits: Limits
     on_unavailable: OnUnavailable
@@ -39,19 +39,19 @@ class Defaults(msgspec.Struct, frozen=True):
         return by_name(source(entity, resource) if callable(source) else source)
 
 
-class Request(msgspec.Struct, frozen=True):
-    """An acquire, checked."""
+class CheckedRequest(msgspec.Struct, frozen=True):
+    """The arguments of an acquire, once they are checked."""
 
     entity: str
     resource: str
     parents: tuple[str, ...]
     tokens: dict[str, int]
-    draws: tuple[Draw, ...]
-    """One per bucket that has limits, of whatever of the tokens it limits; maybe none."""
-    takes: tuple[Draw, ...]
-    """The draws that take something, one at least."""
+    debits: tuple[Debit, ...]
+    """One per bucket that has limits, with those of the tokens that it limits, maybe none."""
+    takes: tuple[Debit, ...]
+    """The debits that take something, one at least."""
     kind: Kind
-    """What blocks in memory can serve it."""
+    """Which prefetched blocks can serve it."""
     lease_id: str | None
     on_unavailable: OnUnavailable
     prefetch: int
@@ -68,48 +68,48 @@ def check_request(
     lease_id: uuid.UUID | str | None = None,
     on_unavailable: OnUnavailable | None = None,
     prefetch: int | None = None,
-) -> Request:
-    """The request; raises `InvalidValueError` for what makes no sense, naming it."""
+) -> CheckedRequest:
+    """Check a request; raises `InvalidValueError`, which names the wrong field."""
     chain = (entity, *parents)
     tokens = dict(consume)
     _check_tokens(tokens)
     _check_chain(chain, resource)
-    draws = []
+    debits = []
     for one in chain:
         named = defaults.limits_of(one, resource, limits)
         if named:
             some = {name: count for name, count in tokens.items() if name in named}
-            draws.append(Draw(one, resource, named, some))
+            debits.append(Debit(one, resource, named, some))
     for name in tokens:
-        if not any(name in draw.limits for draw in draws):
+        if not any(name in debit.limits for debit in debits):
             raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")
-    takes = tuple(draw for draw in draws if draw.tokens)
+    takes = tuple(debit for debit in debits if debit.tokens)
     ahead = defaults.prefetch
     if prefetch is not None:
         ahead = check_count("prefetch", prefetch, PREFETCH_MAX)
         if lease_id is not None and prefetch > 1:
             raise InvalidValueError("prefetch", "a lease with an id is not taken from a block")
-    return Request(
+    return CheckedRequest(
         entity=entity,
         resource=resource,
         parents=tuple(parents),
         tokens=tokens,
-        draws=tuple(draws),
+        debits=tuple(debits),
         takes=takes,
-        kind=kind_of(draws, tokens) if ahead > 1 else (),
+        kind=kind_of(debits, tokens) if ahead > 1 else (),
         lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
         on_unavailable=_check_policy(on_unavailable or defaults.on_unavailable),
         prefetch=ahead if lease_id is None else 1,
     )
 
 
-def kind_of(draws: Sequence[Draw], tokens: Mapping[str, int]) -> Kind:
-    """What requests that one block can serve have in common: buckets, limits, what they name."""
-    places = [
-        (draw.entity, draw.resource, *draw.limits, *[one.terms for one in draw.limits.values()])
-        for draw in draws
+def kind_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> Kind:
+    """What all requests that one block can serve share: buckets, limits, names of tokens."""
+    buckets = [
+        (debit.entity, debit.resource, *debit.limits, *[one.terms for one in debit.limits.values()])
+        for debit in debits
     ]
-    return (*places, *sorted(tokens))
+    return (*buckets, *sorted(tokens))
 
 
 def parse_id(text: uuid.UUID | str, field: str) -> str:
@@ -140,9 +140,9 @@ def _check_tokens(tokens: Mapping[str, int]) -> None:
 
 
 def _check_chain(chain: Sequence[str], resource: str) -> None:
-    check_place("resource", resource)
-    for place, one in enumerate(chain):
-        check_place(f"parents[{place - 1}]" if place else "entity", one)
+    check_key_part("resource", resource)
+    for index, one in enumerate(chain):
+        check_key_part(f"parents[{index - 1}]" if index else "entity", one)
     if len(chain) > 1 + PARENTS_MAX or len(set(chain)) < len(chain):
         raise InvalidValueError("parents", f"must be at most {PARENTS_MAX}, all different")
 

@@ -25,29 +25,34 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.limiter import upkeep
-from pricekeeper.limiter.accounts import Account, LooseAccount, NoAccount, released_already
+from pricekeeper.limiter.accounts import (
+    EmptyAccount,
+    LeaseAccount,
+    UnnamedAccount,
+    released_already,
+)
+from pricekeeper.limiter.batch import Taken
+from pricekeeper.limiter.batcher import Batcher
 from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.completion import Completion
-from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_place
+from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_key_part
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import HOLD_MS, BlockAccount, Pool
-from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find
+from pricekeeper.limiter.prepared_request import PreparedRequest
+from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find_lease
 from pricekeeper.limiter.requests import (
     HOLD_MS_MAX,
+    CheckedRequest,
     Defaults,
     Limits,
     OnUnavailable,
-    Request,
     check_count,
     check_request,
     parse_id,
 )
-from pricekeeper.limiter.standing import Standing
-from pricekeeper.limiter.taking import Taken
-from pricekeeper.limiter.till import Till
-from pricekeeper.limiter.turnstile import Turnstile
 from pricekeeper.limiter.upkeep import Repaired
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -81,11 +86,11 @@ class Limiter:
         self.meter = meter or LimiterMeter()
         self._clock = clock
         self._defaults = Defaults(limits, on_unavailable, prefetch)
-        self._till = Till(store, clock=clock, meter=self.meter, jitter=jitter)
-        self._turnstile = Turnstile(self._till)
+        self._cache = BucketCache(store, clock=clock, meter=self.meter, jitter=jitter)
+        self._batcher = Batcher(self._cache)
         self._completion = Completion()
         check_count("hold_ms", hold_ms, HOLD_MS_MAX)
-        self._pool = Pool(self._till, self._turnstile, self._completion, hold_ms=hold_ms)
+        self._pool = Pool(self._cache, self._batcher, self._completion, hold_ms=hold_ms)
 
     def acquire(
         self,
@@ -119,7 +124,7 @@ class Limiter:
         )
         return self._acquisition(request)
 
-    def standing(
+    def prepare(
         self,
         entity: str,
         resource: str,
@@ -128,8 +133,8 @@ class Limiter:
         limits: Sequence[Limit],
         on_unavailable: OnUnavailable | None = None,
         prefetch: int | None = None,
-    ) -> Standing:
-        """A request that will be made again and again: checked now, then as quick as can be."""
+    ) -> PreparedRequest:
+        """Check a request now that will be made many times, so that each time is quick."""
         request = check_request(
             self._defaults,
             entity,
@@ -139,9 +144,9 @@ class Limiter:
             on_unavailable=on_unavailable,
             prefetch=prefetch,
         )
-        return Standing(
+        return PreparedRequest(
             request,
-            till=self._till,
+            cache=self._cache,
             pool=self._pool,
             meter=self.meter,
             acquisition=self._acquisition,
@@ -159,7 +164,7 @@ class Limiter:
         on_unavailable: OnUnavailable | None = None,
         prefetch: int | None = None,
     ) -> Lease | Denial:
-        """As `acquire`, but a denial is an answer and not an error: look at ``granted``."""
+        """As `acquire`, but a denial is returned and not raised: look at ``granted``."""
         return await self.acquire(
             entity,
             resource,
@@ -169,12 +174,12 @@ class Limiter:
             lease_id=lease_id,
             on_unavailable=on_unavailable,
             prefetch=prefetch,
-        ).decided()
+        ).decide()
 
     async def peek(
         self, entity: str, resource: str, *, limits: Limits | None = None
     ) -> dict[str, LimitStatus]:
-        """How the limits of a bucket stand, without taking anything: one read."""
+        """The state of a bucket's limits, without taking anything: one read."""
         return (await self.peek_many([(entity, resource)], limits=limits))[0]
 
     async def peek_many(
@@ -183,17 +188,17 @@ class Limiter:
         *,
         limits: Limits | None = None,
     ) -> list[dict[str, LimitStatus]]:
-        """How several buckets stand, each an entity and a resource: one read for all."""
-        places = [
-            (check_place("entity", entity), check_place("resource", resource))
+        """The state of several buckets, each an entity and a resource: one read for all."""
+        pairs = [
+            (check_key_part("entity", entity), check_key_part("resource", resource))
             for entity, resource in buckets
         ]
-        keys = [(RATE_BUCKETS, bucket_key(*place)) for place in places]
-        items = await self._till.store.batch_get(keys)
+        keys = [(RATE_BUCKETS, bucket_key(*pair)) for pair in pairs]
+        items = await self._cache.store.batch_get(keys)
         now_ms = self._clock.now_ms()
         return [
-            status(bucket_of(item), self._defaults.limits_of(*place, limits), now_ms)
-            for item, place in zip(items, places, strict=True)
+            status(bucket_of(item), self._defaults.limits_of(*pair, limits), now_ms)
+            for item, pair in zip(items, pairs, strict=True)
         ]
 
     async def adjust(
@@ -206,44 +211,43 @@ class Limiter:
     ) -> Mapping[str, int]:
         """Adjust a lease by its name, from any instance. The same adjustment applies once.
 
-        The answer says what the lease holds now. That is less than was asked for if one of its
-        buckets could not bear all of it.
+        Returns what the lease holds now. That is less than was asked for if one of its buckets
+        could not bear all of it.
         """
-        account = await self._account(entity, lease_id)
+        account = await self._find_account(entity, lease_id)
         change_id = parse_id(adjustment_id, "adjustment_id")
-        await self._completion.of(account.change(dict(delta), change_id))
+        await self._completion.complete(account.change(dict(delta), change_id))
         return account.held
 
     async def release(self, entity: str, lease_id: uuid.UUID | str) -> None:
         """Give back everything that a lease holds, by its name, from any instance. Once."""
-        account = await self._account(entity, lease_id)
-        await self._completion.of(account.release())
+        account = await self._find_account(entity, lease_id)
+        await self._completion.complete(account.release())
 
     async def reset(self, entity: str, resource: str | None = None) -> list[str]:
         """Set the buckets of an entity to full, or one of them: the resources that had one.
 
-        Each bucket is removed in one write, since an absent bucket is a full one. Whoever takes
-        from it at that moment takes before the reset or after it. Leases and blocks from before
-        stay valid and give back as ever, but a bucket never holds more than its capacity. So a
-        reset admits at most one capacity more, beside what is given back. Resetting again does
-        nothing.
+        Each bucket is removed in one write, since an absent bucket is a full one. A request at
+        that moment takes before the reset or after it. Leases and blocks from before stay valid
+        and can give back as ever, but a bucket never holds more than its capacity. So a reset
+        admits at most one capacity more, beside what is given back. Resetting again does nothing.
         """
-        check_place("entity", entity)
+        check_key_part("entity", entity)
         if resource is not None:
-            check_place("resource", resource)
-        return await upkeep.reset(self._till, entity, resource)
+            check_key_part("resource", resource)
+        return await upkeep.reset(self._cache, entity, resource)
 
     async def repair(self, entity: str, *, dry_run: bool = False) -> list[Repaired]:
         """Bring buckets that were refilled in the future back to now: those that had been.
 
-        A clock that leapt ahead leaves such buckets. Their balances stay, but for debts: whether
-        they were owed or only not settled can't be told. Nothing is refilled by this. Only call
-        it where the clock is right; with ``dry_run`` it only tells.
+        A clock that leapt ahead leaves such buckets. Their balances stay, but debts are removed,
+        since they may only be refill that was not settled. Nothing is refilled by this. Only call
+        it where the clock is right; with ``dry_run`` it only reports.
         """
-        return await upkeep.repair(self._till, check_place("entity", entity), dry_run=dry_run)
+        return await upkeep.repair(self._cache, check_key_part("entity", entity), dry_run=dry_run)
 
     async def close(self) -> None:
-        """Finish what was begun and give back what was prefetched. The store stays open."""
+        """Complete what was started and give back what was prefetched. The store stays open."""
         await self._pool.close()
         await self._completion.drain()
 
@@ -253,40 +257,40 @@ class Limiter:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _acquisition(self, request: Request) -> Acquisition:
+    def _acquisition(self, request: CheckedRequest) -> Acquisition:
         return Acquisition(
-            at_once=lambda: self._at_once(request),
+            from_memory=lambda: self._take_from_memory(request),
             attempt=lambda: self._attempt(request),
             completion=self._completion,
             meter=self.meter,
             named=request.lease_id is not None,
         )
 
-    async def _account(self, entity: str, lease_id: uuid.UUID | str) -> RecordedAccount:
+    async def _find_account(self, entity: str, lease_id: uuid.UUID | str) -> RecordedAccount:
         named = parse_id(lease_id, "lease_id")
         return RecordedAccount(
-            self._till, await find(self._till, check_place("entity", entity), named)
+            self._cache, await find_lease(self._cache, check_key_part("entity", entity), named)
         )
 
-    async def _attempt(self, request: Request) -> Lease | Denial:
-        """Decide one acquire; the one place that knows what an unavailable store means."""
+    async def _attempt(self, request: CheckedRequest) -> Lease | Denial:
+        """Decide one acquire. Only this function knows what an unavailable store means."""
         try:
             outcome = await self._decide(request)
         except (ContendedError, StoreClosedError):
-            raise  # the store is there: others were quicker, or it was closed too early
+            raise  # the store is available: others were quicker, or it was closed too early
         except (StoreUnavailableError, OutcomeUnknownError, UnreadableItemError):
             if request.on_unavailable == "deny":
                 raise
             self.meter.unlimited += 1
-            outcome = self._lease(request, NoAccount(), None)
+            outcome = self._lease(request, EmptyAccount(), None)
         if isinstance(outcome, Denial):
             self.meter.denied += 1
         else:
             self.meter.granted += 1
         return outcome
 
-    def _at_once(self, request: Request) -> Lease | None:
-        """A lease out of memory, if tokens for it were fetched ahead."""
+    def _take_from_memory(self, request: CheckedRequest) -> Lease | None:
+        """Take a lease out of memory, if there are prefetched tokens for it."""
         if request.prefetch == 1:
             return None
         block = self._pool.spend(request.kind, request.tokens)
@@ -294,9 +298,9 @@ class Limiter:
             return None
         self.meter.granted += 1
         self.meter.prefetched += 1
-        return self._lease(request, BlockAccount(self._till, block, request.tokens), None)
+        return self._lease(request, BlockAccount(self._cache, block, request.tokens), None)
 
-    async def _decide(self, request: Request) -> Lease | Denial:
+    async def _decide(self, request: CheckedRequest) -> Lease | Denial:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
         if request.prefetch > 1:
@@ -305,12 +309,14 @@ class Limiter:
                 return fetched
             self.meter.prefetched += fetched[1] is None
             return self._lease(request, *fetched)
-        taken = await self._turnstile.take(request.takes)
+        taken = await self._batcher.take(request.takes)
         if isinstance(taken, Denial):
             return taken
-        return self._lease(request, LooseAccount(self._till, request.draws, request.tokens), taken)
+        return self._lease(
+            request, UnnamedAccount(self._cache, request.debits, request.tokens), taken
+        )
 
-    async def _take_named(self, request: Request, lease_id: str) -> Lease | Denial:
+    async def _take_named(self, request: CheckedRequest, lease_id: str) -> Lease | Denial:
         now_ms = self._clock.now_ms()
         record = LeaseRecord(
             entity=request.entity,
@@ -319,34 +325,34 @@ class Limiter:
             parents=request.parents,
             consume=request.tokens,
             terms={
-                draw.entity: {name: limit.terms for name, limit in draw.limits.items()}
-                for draw in request.draws
+                debit.entity: {name: limit.terms for name, limit in debit.limits.items()}
+                for debit in request.debits
             },
             granted_at_ms=now_ms,
             expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
             held=request.tokens,
         )
-        outcome = await self._turnstile.take_named(request.takes, record)
+        outcome = await self._batcher.take_named(request.takes, record)
         if isinstance(outcome, Denial):
             return outcome
         if isinstance(outcome, Taken):
-            return self._lease(request, RecordedAccount(self._till, record), outcome)
+            return self._lease(request, RecordedAccount(self._cache, record), outcome)
         if outcome.released:
             raise released_already()
         asked = (outcome.resource, outcome.parents, outcome.consume)
         if asked != (request.resource, request.parents, request.tokens):
             raise ConflictError("lease_id", "was granted for another request")
-        return self._lease(request, RecordedAccount(self._till, outcome), None)
+        return self._lease(request, RecordedAccount(self._cache, outcome), None)
 
-    def _lease(self, request: Request, account: Account, taken: Taken | None) -> Lease:
+    def _lease(self, request: CheckedRequest, account: LeaseAccount, taken: Taken | None) -> Lease:
         now_ms = self._clock.now_ms()
-        unlimited = isinstance(account, NoAccount)
+        unlimited = isinstance(account, EmptyAccount)
 
         def limits() -> Mapping[str, LimitStatus]:
             if unlimited:
                 return {}
             buckets: Sequence[Bucket | None] = (
-                taken.buckets if taken else [self._till.recall(draw) for draw in request.takes]
+                taken.buckets if taken else [self._cache.recall(debit) for debit in request.takes]
             )
             return scarcest(request.takes, buckets, now_ms)
 

@@ -10,16 +10,16 @@ path         what it adds                             on condition that
                                                       stays within its bound
 ============ ======================================== =====================================
 
-Balances move by ``ADD`` alone wherever the unit stays the same, so that no write undoes
-another's. If a reply is lost: `create` and `normal` guard themselves, so the store may send
-them again; `retry` and `adjust` are never sent again by anybody.
+Balances change by ``ADD`` alone wherever the unit stays the same, so that no write undoes
+another. If a reply is lost, the store may send `create` and `normal` again, because they guard
+themselves; `retry` and `adjust` are never sent again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pricekeeper.limiter.bucket import Change, Create, Draw, Normal, Retry, stored_range
+from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Normal, Retry, stored_range
 from pricekeeper.limiter.items import (
     CONSUMED,
     REFILLED,
@@ -44,13 +44,13 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
 
 
-def create(draw: Draw, plan: Create) -> Put:
+def create(debit: Debit, plan: Create) -> Put:
     """Put the bucket if it is absent: full, less what is taken."""
-    key = bucket_key(draw.entity, draw.resource)
+    key = bucket_key(debit.entity, debit.resource)
     return Put(RATE_BUCKETS, bucket_item(key, plan.after), ITEM_ABSENT)
 
 
-def normal(draw: Draw, plan: Normal) -> Update:
+def normal(debit: Debit, plan: Normal) -> Update:
     """Add refill less consumption and move ``rf``, if nobody else has moved it.
 
     ``rf`` alone would not do: consumption by `retry` leaves it where it is. So each limit that
@@ -67,11 +67,11 @@ def normal(draw: Draw, plan: Normal) -> Update:
     for name, change in plan.changes.items():
         actions.extend(_changed(name, change))
         conditions.extend(_unchanged(name, change))
-    key = bucket_key(draw.entity, draw.resource)
+    key = bucket_key(debit.entity, debit.resource)
     return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
 
 
-def retry(draw: Draw, plan: Retry) -> Update:
+def retry(debit: Debit, plan: Retry) -> Update:
     """Add consumption only, if every limit holds as much and has not overflowed.
 
     ``rf`` does not move, so writes like this one never get into each other's way. Neither does
@@ -81,17 +81,17 @@ def retry(draw: Draw, plan: Retry) -> Update:
     known = plan.floor_ms == plan.ceiling_ms < plan.as_of_ms
     actions: list[Action] = []
     conditions = [refilled.eq(plan.floor_ms) if known else refilled.ge(plan.floor_ms)]
-    for name, tokens in draw.tokens.items():
-        limit, stored = draw.limits[name], attr(STORED + name)
+    for name, tokens in debit.tokens.items():
+        limit, stored = debit.limits[name], attr(STORED + name)
         least, most = stored_range(limit, tokens, plan)
         conditions += (attr(TERMS + name).eq(limit.terms), stored.ge(least), stored.le(most))
         units = tokens * limit.units_per_token
         actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
-    key = bucket_key(draw.entity, draw.resource)
+    key = bucket_key(debit.entity, debit.resource)
     return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
 
 
-def adjust(draw: Draw) -> Update:
+def adjust(debit: Debit) -> Update:
     """Add what was used beyond the estimate, or less than it.
 
     A balance may go above the capacity, and below zero as far as a debt may; `effective` and
@@ -103,8 +103,8 @@ def adjust(draw: Draw) -> Update:
     actions: list[Action] = []
     conditions: list[Condition] = []
     longest_ms = 0
-    for name, tokens in draw.tokens.items():
-        limit = draw.limits[name]
+    for name, tokens in debit.tokens.items():
+        limit = debit.limits[name]
         units = tokens * limit.units_per_token
         longest_ms = max(longest_ms, limit.filling_ms(units))
         actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
@@ -113,11 +113,11 @@ def adjust(draw: Draw) -> Update:
             conditions.append(attr(STORED + name).ge(units - limit.debt_units_max))
     if longest_ms:
         actions.append(Add(EXPIRY, -(-longest_ms // 1000)))
-    key = bucket_key(draw.entity, draw.resource)
+    key = bucket_key(debit.entity, debit.resource)
     return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
 
 
-def _changed(name: str, change: Change) -> Iterator[Action]:
+def _changed(name: str, change: HoldingChange) -> Iterator[Action]:
     before, after = change.before, change.after
     if after is None:
         yield from (Remove(TERMS + name), Remove(STORED + name), Remove(CONSUMED + name))
@@ -130,7 +130,7 @@ def _changed(name: str, change: Change) -> Iterator[Action]:
         yield Add(CONSUMED + name, after.consumed - before.consumed)
 
 
-def _unchanged(name: str, change: Change) -> Iterator[Condition]:
+def _unchanged(name: str, change: HoldingChange) -> Iterator[Condition]:
     before, after = change.before, change.after
     if before is None:
         yield attr(TERMS + name).absent()

@@ -296,7 +296,7 @@ class Metering:
         if usage.bedrock_model_id is not None:
             model.require(usage.bedrock_model_id)
         check_plausible(model, tokens)
-        prices = await self._prices.prices_for(model, date_of(day))
+        prices = await self._prices.find_prices(model, date_of(day))
         charged = charge(model, prices, tokens)
         if charged.price_estimated:
             self._estimates.warn(policy, usage)

@@ -150,22 +150,22 @@ def _prompt(model: Model, usage: TokenUsage) -> tuple[int, int]:
     return fresh_tokens, usage.input_tokens
 
 
-def _place(variant: Variant) -> str:
-    """Where the deployment file has the variant."""
+def _variant_path(variant: Variant) -> str:
+    """The path of the variant in the deployment file."""
     return "batch" if variant is Variant.BATCH else f"service_tiers.{variant}"
 
 
 def _unpriced_component(
     model: Model, variant: Variant, component: Component, *, stepped: bool
 ) -> UnpricedUsageError:
-    place = f"{_place(variant)}.pricing"
+    path = f"{_variant_path(variant)}.pricing"
     if variant is Variant.DEFAULT or model.is_multiple(variant):
-        place = "default_pricing"
+        path = "default_pricing"
     if stepped:
-        place += ".long_context"
+        path += ".long_context"
     return UnpricedUsageError(
         model.label,
         component.tokens_field,
         f"'{model.label}' has no {variant} price for these tokens",
-        f"add models.{model.label}.{place}.{component.price_field} to the deployment file",
+        f"add models.{model.label}.{path}.{component.price_field} to the deployment file",
     )

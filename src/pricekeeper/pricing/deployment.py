@@ -47,7 +47,7 @@ class _Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reserved: VariantPricing | None = None
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bedrock_model_id: str
     priced_as: str | None = None
     family: str
@@ -66,7 +66,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: Literal[1]
-    models: dict[str, _Entry]
+    models: dict[str, _ModelEntry]
 
 
 def load_catalogue(path: Path | None = None) -> Catalogue:
@@ -90,8 +90,8 @@ def parse_catalogue(text: str, origin: str) -> Catalogue:
     except InvalidYamlError as error:
         raise DeploymentFileError(origin, [FieldError("file", str(error))]) from error
     if problems := list(shape_errors(document, _File, wording=OF_A_FILE)):
-        told = [FieldError(error.field or "file", error.message) for error in problems]
-        raise DeploymentFileError(origin, told)
+        errors = [FieldError(error.field or "file", error.message) for error in problems]
+        raise DeploymentFileError(origin, errors)
     entries = msgspec.convert(document, _File).models
     if problems := list(_meaning_errors(entries)):
         raise DeploymentFileError(origin, problems)
@@ -99,7 +99,7 @@ def parse_catalogue(text: str, origin: str) -> Catalogue:
     return Catalogue({model.label: model for model in models}, origin)
 
 
-def _model(label: ModelLabel, entry: _Entry) -> Model:
+def _model(label: ModelLabel, entry: _ModelEntry) -> Model:
     return Model(
         label=label,
         bedrock_model_id=entry.bedrock_model_id,
@@ -121,12 +121,12 @@ def _model(label: ModelLabel, entry: _Entry) -> Model:
     )
 
 
-def _ref(entry: _Entry) -> ModelRef | None:
+def _ref(entry: _ModelEntry) -> ModelRef | None:
     ref = normalise_model_id(entry.priced_as or entry.bedrock_model_id)
     return ref if isinstance(ref, ModelRef) else None
 
 
-def _meaning_errors(entries: dict[str, _Entry]) -> Iterator[FieldError]:
+def _meaning_errors(entries: dict[str, _ModelEntry]) -> Iterator[FieldError]:
     if not 1 <= len(entries) <= MODELS_MAX:
         yield FieldError("models", f"must have 1 to {MODELS_MAX} models, not {len(entries)}")
     owners: dict[str, str] = {}
@@ -149,7 +149,7 @@ def _meaning_errors(entries: dict[str, _Entry]) -> Iterator[FieldError]:
             yield from _range_errors(f"{path}.{field}", tokens, 1, _MODEL_TOKENS_MAX)
 
 
-def _identity_errors(entry: _Entry, path: str) -> Iterator[FieldError]:
+def _identity_errors(entry: _ModelEntry, path: str) -> Iterator[FieldError]:
     if _ref(entry) is None:
         field, advice = (
             ("bedrock_model_id", "; if it stands for one, name that one as priced_as")
@@ -168,20 +168,20 @@ def _identity_errors(entry: _Entry, path: str) -> Iterator[FieldError]:
             yield FieldError(f"{path}.{field}", f"must have 1 to {TEXT_LENGTH_MAX} characters")
 
 
-def _pricing_errors(entry: _Entry, path: str) -> Iterator[FieldError]:
+def _pricing_errors(entry: _ModelEntry, path: str) -> Iterator[FieldError]:
     default = entry.default_pricing
     yield from _card_errors(default, f"{path}.default_pricing")
     for component in (Component.INPUT, Component.OUTPUT):
         yield from _unit_errors(default, component, f"{path}.default_pricing")
     tiers = entry.service_tiers
-    for place, variant in (
+    for field, variant in (
         ("service_tiers.priority", tiers.priority),
         ("service_tiers.flex", tiers.flex),
         ("service_tiers.reserved", tiers.reserved),
         ("batch", entry.batch),
     ):
         if variant is not None:
-            yield from _variant_errors(variant, default, f"{path}.{place}")
+            yield from _variant_errors(variant, default, f"{path}.{field}")
 
 
 def _unit_errors(default: RateCard, component: Component, path: str) -> Iterator[FieldError]:
@@ -214,13 +214,15 @@ def _card_errors(card: RateCard, path: str) -> Iterator[FieldError]:
     yield from _rates_errors(card, path)
     over_tokens = 0
     for index, step in enumerate(card.long_context):
-        place = f"{path}.long_context[{index}]"
-        yield from _rates_errors(step, place)
+        step_path = f"{path}.long_context[{index}]"
+        yield from _rates_errors(step, step_path)
         yield from _range_errors(
-            f"{place}.over_input_tokens", step.over_input_tokens, 1, _STEP_TOKENS_MAX
+            f"{step_path}.over_input_tokens", step.over_input_tokens, 1, _STEP_TOKENS_MAX
         )
         if step.over_input_tokens <= over_tokens:
-            yield FieldError(f"{place}.over_input_tokens", "must be more than in the step before")
+            yield FieldError(
+                f"{step_path}.over_input_tokens", "must be more than in the step before"
+            )
         over_tokens = step.over_input_tokens
 
 

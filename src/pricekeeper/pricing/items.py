@@ -64,7 +64,7 @@ class StatedPrices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def price_key(model: Model, day: date) -> Key:
-    """Where the statement about that model on that day is kept."""
+    """The key of the prices of that model on that day."""
     return Key(model.bedrock_model_id, day.isoformat())
 
 

@@ -1,12 +1,11 @@
 """Prices as values: integer micro-dollars per million tokens, and how they combine.
 
 One token at one micro-dollar per million costs exactly one pico-dollar (1e-12), so integer
-prices times integer tokens lose nothing. The only place where a price is ever rounded is
-here, when a fraction of another price or a source's decimal is made an integer: up, to the
-next micro-dollar per million tokens (`ceil_price`), once, before any usage is multiplied.
+prices times integer tokens lose nothing. Only this module ever rounds a price, when it makes an
+integer of a fraction of another price or of a source's decimal: up, to the next micro-dollar per
+million tokens (`ceil_price`), once, before any usage is multiplied.
 
-A price that is not known is ``None``, at every place where there could be one. Nothing here
-or elsewhere reads that as zero.
+A price that is not known is ``None``. Nothing here or elsewhere reads that as zero.
 """
 
 from __future__ import annotations

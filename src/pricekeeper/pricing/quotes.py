@@ -47,7 +47,7 @@ class PriceList(Protocol):
         ...
 
     def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
-        """Models of the source that none of these is, by the source's own names."""
+        """The source's names of those of its models that are not among these."""
         ...
 
 

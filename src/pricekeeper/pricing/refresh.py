@@ -1,4 +1,4 @@
-"""The refresh job: PricingCache filled from a source, and the file compared with one.
+"""The refresh job: fills PricingCache from a source, and compares the file with one.
 
 Three days are kept filled, because the day of a usage is its organisation's own: somewhere it
 is already tomorrow, and somewhere still yesterday. A past day is only filled where it is
@@ -73,7 +73,7 @@ async def refresh(
     prices = await source.load()
     asked_at_epoch, models = clock.now_ms() // 1000, tuple(catalogue)
     days = _days(asked_at_epoch)
-    held = await _held(store, models, days)
+    held = await _read_held(store, models, days)
     job = _Job(store, prices, asked_at_epoch, days, held)
     outcomes: dict[ModelLabel, _Outcome] = {
         model.label: await job.run(model, believe=model.label in accept_suspicious)
@@ -155,7 +155,7 @@ class _Job:
         if all(self._says_nothing_new(model, quote) for quote in quotes.values()):
             return ()
         if not believe and (suspicious := self._suspicious(model, quotes)):
-            _log.warning("price_refused", label=model.label, **_told(suspicious))
+            _log.warning("price_refused", label=model.label, **_old_and_new(suspicious))
             return Refusal(model.label, model.bedrock_model_id, suspicious)
         updates = [
             DayUpdate(
@@ -196,7 +196,7 @@ class _Job:
         return ()
 
     async def _write(self, model: Model, day: date, quote: PriceTable) -> bool:
-        """Whether that was written; not if it was there already, or a later statement is."""
+        """Write the prices; whether that was needed. Not if these or later ones are there."""
         held = self._held.get((model.bedrock_model_id, day))
         stated = StatedPrices(
             table=quote, source=self._prices.source, fetched_at_epoch=self._asked_at_epoch
@@ -226,15 +226,16 @@ class _Job:
                     label=update.label,
                     since=update.day.isoformat(),
                     source=self._prices.source,
-                    **_told(update.changes),
+                    **_old_and_new(update.changes),
                 )
 
 
-async def _held(store: Store, models: Sequence[Model], days: Sequence[date]) -> _Held:
-    places = [(model, day) for model in models for day in days]
-    items = await store.batch_get([(PRICING_CACHE, price_key(*place)) for place in places])
+async def _read_held(store: Store, models: Sequence[Model], days: Sequence[date]) -> _Held:
+    """Read what PricingCache has for these models and days."""
+    pairs = [(model, day) for model in models for day in days]
+    items = await store.batch_get([(PRICING_CACHE, price_key(*pair)) for pair in pairs])
     held: _Held = {}
-    for (model, day), item in zip(places, items, strict=True):
+    for (model, day), item in zip(pairs, items, strict=True):
         if item is not None:
             try:
                 held[model.bedrock_model_id, day] = stated_prices(model, item)
@@ -244,7 +245,7 @@ async def _held(store: Store, models: Sequence[Model], days: Sequence[date]) -> 
 
 
 def _is_older_than(stated: StatedPrices) -> Condition:
-    """Nothing there, something unreadable, or a statement that was asked for earlier."""
+    """The condition that there is no item, an unreadable one, or one that was asked for earlier."""
     fetched_at = attr("fetched_at_epoch")
     at_the_same_time = fetched_at.eq(stated.fetched_at_epoch)
     return ~fetched_at.ge(stated.fetched_at_epoch) | (
@@ -262,7 +263,7 @@ def _is_suspicious(change: Change) -> bool:
 
 
 def _usable(model: Model, source: str, quote: Quote) -> PriceTable | UnmatchedModel | LeftAlone:
-    """What may be used of a source's answer, or why nothing of it may."""
+    """The prices of a source's answer that may be used, or why none may."""
     if isinstance(quote, Unmatched):
         return UnmatchedModel(model.label, model.bedrock_model_id, quote.reason)
     if isinstance(quote, RegionalQuote):
@@ -274,7 +275,7 @@ def _usable(model: Model, source: str, quote: Quote) -> PriceTable | UnmatchedMo
     return quote
 
 
-def _told(changes: Sequence[Change]) -> dict[str, dict[str, int | None]]:
+def _old_and_new(changes: Sequence[Change]) -> dict[str, dict[str, int | None]]:
     return {
         "old": {change.price: change.old for change in changes},
         "new": {change.price: change.new for change in changes},

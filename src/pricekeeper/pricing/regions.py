@@ -1,4 +1,4 @@
-"""Whose region a price belongs to, and what a source that does not know regions may say.
+"""The region that a price belongs to, and what a source without regions may change.
 
 Bedrock bills the rate of the region that is called, and the same model costs more in some regions.
 A list that has one price for a model has the price of one region, usually of the United States. So
@@ -74,7 +74,7 @@ def overridden(model: Model, stated: PriceTable) -> tuple[Change, ...]:
 
 
 def combined_prices(model: Model, source: str, stated: PriceTable) -> PriceTable:
-    """The prices in force where a source has stated these: the one place that decides it."""
+    """The prices in force where a source has stated these. Only this function decides it."""
     if not knows_regions(source) and (regional_reason(model) or overridden(model, stated)):
         return model.table()
     listed = _LIST_OF_A_REGION.fullmatch(source)

@@ -1,8 +1,8 @@
 """The price book: which prices are in force for a model on a day.
 
-PricingCache first, the deployment file under it. The answer is kept in memory for at most a
-minute, so a cold lookup costs one consistent read and a warm one none, and a price that
-changed is in force everywhere within that minute.
+Prices in PricingCache go before those in the deployment file. They are cached in memory for at
+most a minute, so a lookup costs one consistent read or none, and a price that changed is in force
+everywhere within that minute.
 
 It fails closed: if PricingCache can't be read, the store's error is raised. To price by the
 file then would be a guess, and what is priced is about to be written to the same store.
@@ -33,7 +33,7 @@ ENTRIES_MAX: Final = 4_096
 a deployment of up to a thousand labels."""
 
 
-class _Entry(NamedTuple):
+class _CachedPrices(NamedTuple):
     prices: Prices
     asked_at_ms: int
 
@@ -45,11 +45,11 @@ class PriceBook:
         self._store = store
         self._clock = clock
         self.catalogue = catalogue
-        self._entries: BoundedCache[tuple[str, date], _Entry] = BoundedCache(ENTRIES_MAX)
+        self._entries: BoundedCache[tuple[str, date], _CachedPrices] = BoundedCache(ENTRIES_MAX)
         self._reads: SingleFlight[tuple[str, date], Prices] = SingleFlight("pricekeeper-prices")
         self._times_forgotten = 0
 
-    async def prices_for(self, model: Model, day: date) -> Prices:
+    async def find_prices(self, model: Model, day: date) -> Prices:
         """The prices in force on that day, at most a minute old."""
         key = (model.bedrock_model_id, day)
         entry = self._entries.get(key)
@@ -72,7 +72,7 @@ class PriceBook:
         return await check(self._clock, self.catalogue, source)
 
     def forget(self) -> None:
-        """Read anew at the next lookup, also what is being read just now."""
+        """Clear the cache; what is being read just now is not cached either."""
         self._times_forgotten += 1
         self._entries.clear()
         self._reads.detach_all()
@@ -90,5 +90,5 @@ class PriceBook:
             unused = unused or (not knows_regions(stated.source) and table == model.table())
             prices = Prices.of(table, "config" if unused else f"pricing-cache:{stated.source}")
         if times_forgotten == self._times_forgotten:
-            self._entries.put((model.bedrock_model_id, day), _Entry(prices, asked_at_ms))
+            self._entries.put((model.bedrock_model_id, day), _CachedPrices(prices, asked_at_ms))
         return prices

@@ -1,15 +1,15 @@
-"""Decisions made a moment ago, so that a warm client costs no store call.
+"""A cache of decisions, so that most answers cost no store call.
 
-How old an answer may be, from the moment its reads began:
+How old a decision may be, from the moment its reads began:
 
-- five seconds while the chosen quota is NORMAL. The totals themselves move once a minute, so this
-  adds a twelfth to a lag that is there anyway, and it is the time in which an instance learns of
-  a flip or an override made elsewhere;
-- one second once it is TIGHT or exhausted, where that matters most.
+- five seconds while the chosen quota is NORMAL. The totals change once a minute, so this adds a
+  twelfth to a delay that exists anyway. Within it an instance learns of a flip or an override that
+  another instance made;
+- one second once the quota is TIGHT or exhausted, where that matters most.
 
-No answer outlives the organisation's day, the policy it was made for, or an override command on
-this instance: the command forgets what it touched, and a decision that was being made meanwhile
-may have missed it, so it is not kept.
+No cached decision outlives the organisation's day, the policy it was made for, or an override
+command on this instance: the command removes the decisions that it concerns. A decision that was
+being made meanwhile may have missed the command, so it is not cached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DECISIONS_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Entry:
+class _CachedDecision:
     read_at_ms: int
     good_until_ms: int
     decision: Decision
@@ -40,11 +40,11 @@ class DecisionCache:
 
     def __init__(self, clock: Clock, entries_max: int = DECISIONS_MAX) -> None:
         self._clock = clock
-        self._entries: BoundedCache[Client, _Entry] = BoundedCache(entries_max)
+        self._entries: BoundedCache[Client, _CachedDecision] = BoundedCache(entries_max)
         self._commands = 0
 
     def get(self, policy: Policy) -> Decision | None:
-        """What was decided under that policy, if it may still be used."""
+        """The cached decision under that policy, if it may still be used."""
         entry = self._entries.get(policy.client)
         if entry is None:
             return None
@@ -58,7 +58,7 @@ class DecisionCache:
         return decision
 
     def last(self, client: Client) -> Decision | None:
-        """What was decided last, however long ago: to tell whether something changed."""
+        """The last decision, however old, to see whether something changed."""
         entry = self._entries.peek(client)
         return None if entry is None else entry.decision
 
@@ -67,9 +67,9 @@ class DecisionCache:
         return self._commands, self._clock.monotonic_ms()
 
     def keep(self, decision: Decision, reading: tuple[int, int]) -> bool:
-        """Remember the decision, unless there was a command while it was being made.
+        """Cache the decision, unless there was a command while it was being made.
 
-        One that was begun earlier than what is known is not news either.
+        A decision whose reads began before those of the cached one is not cached either.
         """
         commands, read_at_ms = reading
         client = decision.policy.client
@@ -78,14 +78,14 @@ class DecisionCache:
             return False
         calm = decision.mode is QuotaStatus.NORMAL
         good_until_ms = read_at_ms + (STALENESS_NORMAL_MS_MAX if calm else STALENESS_TIGHT_MS_MAX)
-        self._entries.put(client, _Entry(read_at_ms, good_until_ms, decision))
+        self._entries.put(client, _CachedDecision(read_at_ms, good_until_ms, decision))
         return True
 
     def forget(self, client: Client) -> None:
-        """There was a command about the client: an organisation's concerns all of its apps."""
+        """Expire the decisions about the client; for an organisation, those of all its apps."""
         self._commands += 1
         for known in self._entries:
             if known == client or (client.app_id is None and known.org_id == client.org_id):
                 entry = self._entries.peek(known)
-                if entry is not None:  # it is out of use, but kept to tell whether it changed
+                if entry is not None:  # it is expired, but kept to see whether the next one differs
                     entry.good_until_ms = entry.read_at_ms

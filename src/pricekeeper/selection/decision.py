@@ -1,7 +1,7 @@
-"""A decision as it is handed out: the choice, the model and its prices, and how long it holds.
+"""A decision: the choice, the model and its prices, and how long it holds.
 
-Everything the answer to an app says can be read from here, in words too: a refusal or a
-fallback that does not say which quota, how much and until when is a bug report to come.
+The answer to an app is made from this alone, and it explains itself in words: a refusal or a
+fallback says which quota was spent, how much of it, and until when.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from pricekeeper.errors import QuotaExceededError
 from pricekeeper.pricing import Model, Prices
-from pricekeeper.selection.fallback import Choice, QuotaStatus, QuotaUse, Standing
+from pricekeeper.selection.fallback import Choice, LabelQuota, LabelRole, QuotaStatus
 from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel
 
@@ -35,7 +35,7 @@ class Guidance:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided for a client, and on what grounds."""
+    """What was decided for a client, and why."""
 
     policy: Policy
     choice: Choice
@@ -78,7 +78,7 @@ class Decision:
 
     @property
     def explanation(self) -> str:
-        """Which quotas were looked at, and why this label."""
+        """The quotas that were considered, and why this label was chosen."""
         return explain(self.choice, self.resets_at)
 
     def guidance(self, now_ms: int) -> Guidance:
@@ -93,7 +93,7 @@ class Decision:
         return Guidance(interval_secs, min(interval_secs, left_secs))
 
     def exhausted(self) -> QuotaExceededError:
-        """The error that tells a client that there is no model for it today."""
+        """The error for a client that has no model to call today."""
         models: dict[str, int] = {use.label: use.quota_pct_hundredths for use in self.choice.quotas}
         return QuotaExceededError(models, self.resets_at_ms, self.explanation)
 
@@ -101,28 +101,30 @@ class Decision:
 def explain(choice: Choice, resets_at: datetime) -> str:
     """The decision in words, from the first label of the order to the chosen one."""
     until = resets_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    told = [_told(use, choice) for use in choice.quotas if use.standing is not Standing.NOT_NEEDED]
+    parts = [
+        _explain_quota(use, choice) for use in choice.quotas if use.role is not LabelRole.NOT_NEEDED
+    ]
     if choice.label is None:
-        told.append("no model may be used")
-    return f"{'; '.join(told)}; the quotas start anew at {until}"
+        parts.append("no model may be used")
+    return f"{'; '.join(parts)}; the quotas start anew at {until}"
 
 
-def _told(use: QuotaUse, choice: Choice) -> str:
+def _explain_quota(use: LabelQuota, choice: Choice) -> str:
     spent = (
         f"{pct_text(use.quota_pct_hundredths)} % of its quota is spent "
         f"({use.spend_usd_micros} of {use.quota_usd_micros} micro-dollars)"
     )
-    match use.standing:
-        case Standing.CHOSEN if choice.override is not None:
+    match use.role:
+        case LabelRole.CHOSEN if choice.override is not None:
             whom = "organisation" if choice.override.client.app_id is None else "app"
             return f"{use.label} was set by hand for the {whom}: {spent}"
-        case Standing.CHOSEN:
+        case LabelRole.CHOSEN:
             return f"{use.label} is recommended: {spent}"
-        case Standing.EXCEEDED:
+        case LabelRole.EXCEEDED:
             return f"{use.label} is exhausted: {spent}"
-        case Standing.GIVEN_UP:
+        case LabelRole.GIVEN_UP:
             return f"{use.label} was given up earlier today: {spent}"
-        case Standing.DISABLED:
+        case LabelRole.DISABLED:
             return f"{use.label} has no quota"
         case _:
             return f"{use.label} is not a model of this deployment"

@@ -1,4 +1,4 @@
-"""Which label now, and why: the whole decision as arithmetic, without store or clock.
+"""The decision which label is recommended, and why, as arithmetic without store or clock.
 
 An organisation orders its models and gives each a quota for the day. The first label in the
 order that still has quota is chosen. A label that was **given up**, because its quota was found
@@ -10,10 +10,10 @@ means another label as soon as the order is edited, and the apps of one organisa
 its models differently while they share its quotas. For a given order the two say the same: the
 set is everything before the position, and `Flip.index` is that position.
 
-Where the line is: a label is EXCEEDED once it has spent its whole quota (``spent >= quota``),
-TIGHT from the threshold on (``spent * 100 >= threshold_pct * quota``), both in integers. A quota
-of zero means "not this model": the label is passed over, but not given up, so that a quota given
-to it later in the day counts at once.
+A label is EXCEEDED once it has spent its whole quota (``spent >= quota``), and TIGHT from the
+threshold on (``spent * 100 >= threshold_pct * quota``), both in integers. A quota of zero means
+"not this model": the label is passed over, but not given up, so that a quota given to it later in
+the day counts at once.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class Reason(StrEnum):
 
 
 class QuotaStatus(StrEnum):
-    """How much of a quota is gone."""
+    """How much of a quota is spent."""
 
     NORMAL = "NORMAL"
     TIGHT = "TIGHT"
     EXCEEDED = "EXCEEDED"
 
 
-class Standing(StrEnum):
-    """The part that one label of the order played in a decision."""
+class LabelRole(StrEnum):
+    """The role of one label of the order in a decision."""
 
     CHOSEN = "CHOSEN"
     EXCEEDED = "EXCEEDED"
-    """Its quota is gone, and nobody had recorded that before."""
+    """Its quota is spent, and that was not recorded before."""
     GIVEN_UP = "GIVEN_UP"
     """Recorded as exceeded earlier today."""
     DISABLED = "DISABLED"
@@ -67,14 +67,14 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaUse:
-    """One quota as the decision saw it."""
+class LabelQuota:
+    """One label's quota and spend at the time of a decision."""
 
     label: ModelLabel
     spend_usd_micros: int
     quota_usd_micros: int
     status: QuotaStatus
-    standing: Standing
+    role: LabelRole
 
     @property
     def quota_pct_hundredths(self) -> int:
@@ -96,7 +96,7 @@ class StickyState:
     given_up: frozenset[ModelLabel] | None
 
     def given_up_in(self, ordering: Sequence[ModelLabel]) -> frozenset[ModelLabel]:
-        """What may not be used before midnight; what the order does not name is in it too."""
+        """The labels that may not be used before midnight, also those not in the order."""
         if self.given_up is not None:
             return self.given_up
         known = self.active_label in ordering
@@ -106,17 +106,17 @@ class StickyState:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What an operator wants for an app, or for all apps of an organisation, today."""
+    """The label that an operator has set for an app, or for all apps of an organisation, today."""
 
     client: Client
-    """Whom it was set on."""
+    """The client that it was set on."""
     label: ModelLabel
     activated_at_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """What has to be recorded for a decision to hold until midnight."""
+    """The change of the sticky state that makes a decision hold until midnight."""
 
     label: ModelLabel
     index: int
@@ -130,23 +130,23 @@ class Choice:
 
     label: ModelLabel | None
     reason: Reason
-    quotas: tuple[QuotaUse, ...]
+    quotas: tuple[LabelQuota, ...]
     """One for each label of the ordering, in that order."""
     sticky_fallback_active: bool
     """A label of the ordering is given up until midnight."""
     override: Override | None = None
     """The override that decided, if one did."""
     flip: Flip | None = None
-    """What is not recorded yet."""
+    """The flip that has yet to be recorded, if there is one."""
 
     @property
-    def chosen(self) -> QuotaUse | None:
+    def chosen(self) -> LabelQuota | None:
         """The chosen label's quota."""
-        return next((use for use in self.quotas if use.standing is Standing.CHOSEN), None)
+        return next((use for use in self.quotas if use.role is LabelRole.CHOSEN), None)
 
     @property
     def mode(self) -> QuotaStatus:
-        """TIGHT once the chosen label's quota is nearly or, under an override, wholly gone."""
+        """TIGHT once the chosen label's quota is nearly or, under an override, wholly spent."""
         chosen = self.chosen
         calm = chosen is not None and chosen.status is QuotaStatus.NORMAL
         return QuotaStatus.NORMAL if calm else QuotaStatus.TIGHT
@@ -157,7 +157,7 @@ class Choice:
 
 
 def quota_pct_hundredths(spend_usd_micros: int, quota_usd_micros: int) -> int:
-    """Hundredths of a percent, rounded down: 100 % is said of a spent quota and no other.
+    """Hundredths of a percent, rounded down, so that only a spent quota has 100 %.
 
     A quota of zero is spent from the start.
     """
@@ -167,7 +167,7 @@ def quota_pct_hundredths(spend_usd_micros: int, quota_usd_micros: int) -> int:
 
 
 def quota_status(spend_usd_micros: int, quota_usd_micros: int, tight_pct: int) -> QuotaStatus:
-    """Where a spend stands against its quota."""
+    """The status of a quota of which so much is spent."""
     if spend_usd_micros >= quota_usd_micros:
         return QuotaStatus.EXCEEDED
     if spend_usd_micros * 100 >= tight_pct * quota_usd_micros:
@@ -182,7 +182,7 @@ def choose(
     sticky: StickyState | None = None,
     overrides: Sequence[Override] = (),
 ) -> Choice:
-    """Decide. Of the overrides, the first that names a usable label of the ordering counts.
+    """Choose a label. The first override that names a usable label of the ordering decides.
 
     ``defined`` are the labels that the deployment has a model for. A label without a spend
     has spent nothing.
@@ -190,28 +190,28 @@ def choose(
     ordering = policy.model_ordering
     state = sticky if policy.sticky_fallback_enabled else None
     given_up: frozenset[ModelLabel] = state.given_up_in(ordering) if state else frozenset()
-    bars = [
-        _bar(policy.quotas.get(label, 0), spends_usd_micros.get(label, 0), label in given_up)
+    obstacles = [
+        _obstacle(policy.quotas.get(label, 0), spends_usd_micros.get(label, 0), label in given_up)
         if label in defined
-        else Standing.UNDEFINED
+        else LabelRole.UNDEFINED
         for label in ordering
     ]
     override = next((o for o in overrides if o.label in ordering and o.label in defined), None)
     if override is None:
-        position = bars.index(None) if None in bars else None
+        position = obstacles.index(None) if None in obstacles else None
     else:
         position = ordering.index(override.label)
-        bars = [None] * len(ordering)
-    standings = _standings(bars, position)
+        obstacles = [None] * len(ordering)
+    roles = _roles(obstacles, position)
     flip = None
     if position is not None and policy.sticky_fallback_enabled:
-        flip = _flip(ordering, standings, position, given_up, state)
+        flip = _new_flip(ordering, roles, position, given_up, state)
     return Choice(
         label=None if position is None else ordering[position],
-        reason=Reason.MANUAL_OVERRIDE if override else _reason(standings),
+        reason=Reason.MANUAL_OVERRIDE if override else _reason(roles),
         quotas=tuple(
-            _quota_use(policy, label, spends_usd_micros.get(label, 0), standing)
-            for label, standing in zip(ordering, standings, strict=True)
+            _label_quota(policy, label, spends_usd_micros.get(label, 0), role)
+            for label, role in zip(ordering, roles, strict=True)
         ),
         sticky_fallback_active=not given_up.isdisjoint(ordering),
         override=override,
@@ -219,55 +219,55 @@ def choose(
     )
 
 
-def _bar(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> Standing | None:  # noqa: FBT001
-    """What keeps a label from being chosen, if anything does."""
+def _obstacle(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> LabelRole | None:  # noqa: FBT001
+    """The role of a label that can't be chosen; ``None`` if it can."""
     if quota_usd_micros == 0:
-        return Standing.DISABLED
+        return LabelRole.DISABLED
     if given_up:
-        return Standing.GIVEN_UP
-    return Standing.EXCEEDED if spend_usd_micros >= quota_usd_micros else None
+        return LabelRole.GIVEN_UP
+    return LabelRole.EXCEEDED if spend_usd_micros >= quota_usd_micros else None
 
 
-def _standings(bars: Sequence[Standing | None], position: int | None) -> list[Standing]:
-    """The part of each label, once it is known which one was chosen."""
+def _roles(obstacles: Sequence[LabelRole | None], position: int | None) -> list[LabelRole]:
+    """The role of each label, given the position of the chosen one."""
     return [
-        Standing.CHOSEN
+        LabelRole.CHOSEN
         if at == position
-        else Standing.NOT_NEEDED
-        if bar is None or (position is not None and at > position)
-        else bar
-        for at, bar in enumerate(bars)
+        else LabelRole.NOT_NEEDED
+        if obstacle is None or (position is not None and at > position)
+        else obstacle
+        for at, obstacle in enumerate(obstacles)
     ]
 
 
-def _reason(standings: Sequence[Standing]) -> Reason:
-    if Standing.EXCEEDED in standings or Standing.CHOSEN not in standings:
+def _reason(roles: Sequence[LabelRole]) -> Reason:
+    if LabelRole.EXCEEDED in roles or LabelRole.CHOSEN not in roles:
         return Reason.QUOTA_EXCEEDED
-    return Reason.STICKY_FALLBACK if Standing.GIVEN_UP in standings else Reason.NORMAL
+    return Reason.STICKY_FALLBACK if LabelRole.GIVEN_UP in roles else Reason.NORMAL
 
 
-def _flip(
+def _new_flip(
     ordering: Sequence[ModelLabel],
-    standings: Sequence[Standing],
+    roles: Sequence[LabelRole],
     position: int,
     given_up: frozenset[ModelLabel],
     state: StickyState | None,
 ) -> Flip | None:
-    """What the record lacks: labels that were found exceeded on the way to the chosen one."""
-    standing_of = zip(ordering, standings, strict=True)
-    exceeded = [label for label, standing in standing_of if standing is Standing.EXCEEDED]
+    """The flip that records the labels found exceeded before the chosen one, if there are any."""
+    role_of = zip(ordering, roles, strict=True)
+    exceeded = [label for label, role in role_of if role is LabelRole.EXCEEDED]
     if not exceeded:
         return None
-    # The record's index only ever grows. With one order that is the position itself; apps with
-    # different orders count on from each other, so that no news is refused as old.
+    # The record's index only ever grows. With one order it is the position itself. Apps with
+    # different orders count on from each other, so that no new flip is refused as an old one.
     index = position if state is None else max(position, state.active_index + 1)
     previous = exceeded[0] if state is None else state.active_label
     return Flip(ordering[position], index, previous, given_up.union(exceeded))
 
 
-def _quota_use(
-    policy: Policy, label: ModelLabel, spend_usd_micros: int, standing: Standing
-) -> QuotaUse:
+def _label_quota(
+    policy: Policy, label: ModelLabel, spend_usd_micros: int, role: LabelRole
+) -> LabelQuota:
     quota_usd_micros = policy.quotas.get(label, 0)
     status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
-    return QuotaUse(label, spend_usd_micros, quota_usd_micros, status, standing)
+    return LabelQuota(label, spend_usd_micros, quota_usd_micros, status, role)

@@ -1,4 +1,4 @@
-"""Items of the StickyState table: one per client and day, with two things side by side in it.
+"""Items of the StickyState table: one per client and day, each with two independent parts.
 
 - The **fallback** of the schema document: ``active_model_label``, ``active_model_index``,
   ``reason``, ``previous_model_label``, ``activated_at_epoch``; and beside it
@@ -9,8 +9,8 @@
   that is deleted and created again on the same day has no override. ``override_version`` counts
   the commands that set and cleared it, and stays when it is cleared.
 
-An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override of its label, in
-the place where we have a fallback; whatever life its client is in, since it names none.
+An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override too, in the
+attributes of the fallback. It counts in every life of its client, since it names none.
 
 Neither write touches the other's attributes, so an override and a flip that race both survive.
 The day is in the key: the next day starts without either.
@@ -43,12 +43,12 @@ _OVERRIDE_VERSION: Final = "override_version"
 
 
 def sticky_key(scope_key: str, day: str) -> Key:
-    """Where the fallback of a scope is."""
+    """The key of a scope's fallback."""
     return Key(scope_key, f"DAY#{day}")
 
 
 def override_key(client: Client, day: str) -> Key:
-    """Where the override of a client is."""
+    """The key of a client's override."""
     own = f"ORG#{client.org_id}"
     return sticky_key(own if client.app_id is None else f"{own}#APP#{client.app_id}", day)
 
@@ -56,8 +56,8 @@ def override_key(client: Client, day: str) -> Key:
 def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
     """The fallback in the item, if there is one.
 
-    The label is what it is about. What else is missing is not needed to know what was given up;
-    what is there and has another type makes the item unreadable.
+    Only the label is required: other attributes may be missing. An attribute of another type
+    makes the item unreadable.
     """
     if item is None:
         return None
@@ -91,14 +91,14 @@ def override(client: Client, incarnation: str, item: Mapping[str, Any] | None) -
 
 
 def _is_override(item: Mapping[str, Any]) -> bool:
-    """Whether the label in the item was not fallen back to but wanted by an operator."""
+    """Whether the label in the item is an operator's override and not a fallback."""
     return item.get(_REASON) == Reason.MANUAL_OVERRIDE.value
 
 
 def flip_update(key: Key, flip: Flip, now_ms: int, day_ends_at_ms: int) -> Update:
-    """Move the fallback forward, if nobody has moved it that far.
+    """The write that records a flip, unless another instance has recorded that one or a later one.
 
-    Applied once, its own condition is false: a store may send it again, and a copy that
+    Once it is applied, its own condition is false. So a store may send it again, and a copy that
     arrives late is refused.
     """
     return Update(
@@ -137,7 +137,7 @@ def override_update(
     now_ms: int,
     day_ends_at_ms: int,
 ) -> Update:
-    """Set the override, in place of one that may be there, unless there was a newer command."""
+    """The write that sets or replaces the override, unless there was a newer command."""
     return _command(
         key,
         version,
@@ -149,7 +149,7 @@ def override_update(
 
 
 def clear_update(key: Key, item: Mapping[str, Any] | None) -> Update:
-    """Take the override away that the item has, unless there was a newer command."""
+    """The write that removes the item's override, unless there was a newer command."""
     gone = [_OVERRIDE, _OVERRIDE_ACTIVATED, _OVERRIDE_INCARNATION]
     if item is not None and _is_override(item):
         gone += [_LABEL, _INDEX, _REASON, _PREVIOUS, _ACTIVATED]

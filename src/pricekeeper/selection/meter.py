@@ -1,4 +1,4 @@
-"""Counting what selection does, for tests that hold it to its costs and for the metrics."""
+"""Counts what selection does, for the metrics and for tests of its costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXHAUSTED: Final = "EXHAUSTED"
 
 @dataclass(slots=True)
 class SelectionMeter:
-    """What one instance decided, and what became of the flips it tried."""
+    """The decisions that one instance made, and the results of its flips."""
 
     warm: int = 0
     """Answers from memory."""
@@ -37,7 +37,7 @@ class SelectionMeter:
     overrides: Counter[str] = field(default_factory=Counter)
     """Commands of operators: ``set`` and ``cleared``."""
 
-    def decided(self, decision: Decision) -> None:
+    def count_decision(self, decision: Decision) -> None:
         """Count a decision that was made anew."""
         choice = decision.choice
         self.decisions[EXHAUSTED if choice.label is None else choice.reason.value] += 1

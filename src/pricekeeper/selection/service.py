@@ -1,23 +1,23 @@
-"""Selection: which model a client should call now.
+"""Selects the model that a client should call now.
 
-A cold answer is one `batch_get`: the override and fallback items of the organisation and the
-app, and the totals of the ordering's labels, read together and consistently. (The day's prices
-are the price book's: one `get` a minute and model.) A warm answer costs nothing, see
-`pricekeeper.selection.cache`. ``force_check`` sums the counters instead of reading totals. Callers
-who ask for that within a second share one sum.
+A decision that is not cached costs one `batch_get`: the override and fallback items of the
+organisation and the app, and the totals of the ordering's labels, read together and consistently.
+(The price book reads the day's prices: one `get` a minute and model.) A cached decision costs
+nothing, see `pricekeeper.selection.cache`. ``force_check`` sums the counters instead of reading
+totals. Callers that ask for that within a second share one sum.
 
-**A flip that is lost is harmless.** Totals never shrink within a day, so whoever finds a label
-exceeded recommends another one whether or not the fallback can be recorded; the record keeps
-everybody else, and a raised quota, from going back. So:
+**A flip that is lost is harmless.** Totals never shrink within a day, so an instance that finds a
+label exceeded recommends another one whether or not the flip can be recorded. The record keeps
+all other instances, also after a quota was raised, from going back. So:
 
-- the condition fails: another instance was first; the item that comes back is adopted;
-- the reply is lost: the flip is sent again, which makes it or, if it was made, fails as above;
-- the store can't take it: the decision holds, and the next one tries again.
+- if the condition fails, another instance was first, and the item that comes back is adopted;
+- if the reply is lost, the flip is sent again; if it was applied, the condition fails as above;
+- if the store can't take it, the decision holds, and the next decision tries again.
 
 **Reading fails closed.** Without the spends there is no recommendation: the store's error is
 raised. A total that can't be read is replaced by the sum of its shards; where there is none either,
-`UnreadableItemError` is raised to the clients of that scope. Nobody is told of a spend of nothing
-because something could not be read.
+`UnreadableItemError` is raised to the clients of that scope. What can't be read never counts as a
+spend of zero.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
 
 FLIP_ATTEMPTS_MAX: Final = 4
-"""A lost attempt means that another instance has moved the chain on, or that a reply was lost."""
+"""An attempt fails if another instance has recorded a later flip, or if a reply was lost."""
 COMMAND_ATTEMPTS_MAX: Final = 8
 
 _log = structlog.get_logger(__name__)
@@ -82,7 +82,7 @@ class _Findings(NamedTuple):
     overrides: list[Override]
 
 
-class Selection:
+class Selector:
     """Recommends models, records fallbacks, and takes an operator's overrides."""
 
     def __init__(
@@ -116,13 +116,11 @@ class Selection:
         return decision
 
     async def assess(self, policy: Policy, *, force_check: bool = False) -> Decision:
-        """As `select`, but a decision that there is no model is returned like any other.
+        """As `select`, but returns also a decision that there is no model, and for frozen clients.
 
-        It is made for frozen clients, too.
-
-        ``force_check`` looks at the counters, and at no decision that is remembered or was begun
-        before the caller came. The sum is at most a second old, and has in it all that this
-        process has counted.
+        ``force_check`` sums the counters, and uses no decision that is cached or was started
+        before the call. The sum is at most a second old, and contains all that this process has
+        counted.
         """
         if force_check:
             return await self._forced.run(policy, lambda: self._decide(policy, live=True))
@@ -135,9 +133,9 @@ class Selection:
     async def set_override(self, policy: Policy, label: str) -> Override:
         """Recommend that label until the organisation's day ends, whatever the quotas say.
 
-        Set on an organisation, it is for all of its apps that have none of their own. It may
-        go back in the ordering, but not outside it: that is an `UnknownModelLabelError`. If the
-        reply is lost (`OutcomeUnknownError`), setting it again is harmless.
+        Set on an organisation, it applies to all of its apps that have none of their own. Any
+        label of the ordering is allowed, another one is an `UnknownModelLabelError`. If the reply
+        is lost (`OutcomeUnknownError`), setting it again is harmless.
         """
         if label not in policy.model_ordering:
             raise UnknownModelLabelError(label, policy.model_ordering)
@@ -154,7 +152,7 @@ class Selection:
                 now_ms=moment.now_ms,
                 day_ends_at_ms=moment.ends_at_ms,
             )
-            if await self._commanded(policy.client, update):
+            if await self._apply_command(policy.client, update):
                 self.meter.overrides["set"] += 1
                 _log.info("override_set", client_id=policy.client_id, label=label, day=moment.day)
                 return Override(policy.client, wanted, moment.now_ms // 1000)
@@ -170,14 +168,14 @@ class Selection:
                 self._forget(policy.client)
                 return False
             update = items.clear_update(key, item)
-            if await self._commanded(policy.client, update):
+            if await self._apply_command(policy.client, update):
                 self.meter.overrides["cleared"] += 1
                 _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
                 return True
         raise ContendedError("other commands about this override kept winning")
 
-    async def _commanded(self, client: Client, update: Update) -> bool:
-        """Apply a command, unless another one came first."""
+    async def _apply_command(self, client: Client, update: Update) -> bool:
+        """Write a command, unless another one came first; whether it was applied."""
         try:
             await self._store.update(update)
         except ConditionFailedError:
@@ -188,18 +186,18 @@ class Selection:
 
     def _forget(self, client: Client) -> None:
         self._cache.forget(client)
-        # Whoever comes now shall not join a decision that missed the command.
+        # Callers that come from now on must not join a decision that missed the command.
         self._deciding.detach_all()
 
     async def _decide(self, policy: Policy, *, live: bool) -> Decision:
         reading = self._cache.reading()
         moment = self._moment(policy)
         found = await (self._sum(policy, moment) if live else self._read(policy, moment))
-        choice = await self._settle(policy, moment, found)
+        choice = await self._choose_and_record(policy, moment, found)
         model = prices = None
         if choice.label is not None:
             model = self._prices.catalogue.model(choice.label)
-            prices = await self._prices.prices_for(model, date_of(moment.day))
+            prices = await self._prices.find_prices(model, date_of(moment.day))
         decision = Decision(
             policy=policy,
             choice=choice,
@@ -211,7 +209,7 @@ class Selection:
             resets_at_ms=moment.ends_at_ms,
             live=live,
         )
-        self.meter.decided(decision)
+        self.meter.count_decision(decision)
         for use in choice.quotas:
             self._metering.quota_uses.note_sum(policy, use.label, moment.day, use.spend_usd_micros)
         before = self._cache.last(policy.client)
@@ -226,7 +224,7 @@ class Selection:
         return _Moment(now_ms, day, starts_at_ms, next_midnight_ms(policy.timezone, now_ms))
 
     async def _read(self, policy: Policy, moment: _Moment) -> _Findings:
-        """Everything in one call."""
+        """Read the state items and the totals in one call."""
         states, readings = await self._read_items(policy, moment)
         totals = dict(readings.totals)
         if readings.unreadable:
@@ -235,10 +233,10 @@ class Selection:
         return _findings(policy, moment.day, states, spends)
 
     async def _sum(self, policy: Policy, moment: _Moment) -> _Findings:
-        """As `_read`, with what the counters say now.
+        """As `_read`, with sums of the counters instead of the totals.
 
-        A total that another program wrote may be all there is of an account, so that no spend
-        counts less than its total. One that can't be read needs a sum in its place.
+        An account may have only a total, written by another program, so a spend is never less
+        than the total. If a total can't be read, there must be a sum.
         """
         sums = await self._metering.shared_totals(
             policy.scope_key, policy.model_ordering, moment.day
@@ -256,7 +254,7 @@ class Selection:
     async def _read_items(
         self, policy: Policy, moment: _Moment
     ) -> tuple[list[Item | None], Readings]:
-        """The state items of `_lives`, and the totals of the ordering."""
+        """Read the state items of `_lives`, and the totals of the ordering."""
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
         found = await self._store.batch_get(
@@ -264,8 +262,8 @@ class Selection:
         )
         return found[: len(keys)], totals_from(accounts, found[len(keys) :])
 
-    async def _settle(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
-        """Choose, and record what has to be recorded, until both agree."""
+    async def _choose_and_record(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
+        """Choose a label and record the flip, again if another instance recorded one first."""
         key = items.sticky_key(policy.scope_key, moment.day)
         defined, sticky = self._prices.catalogue, found.sticky
         for _ in range(FLIP_ATTEMPTS_MAX):
@@ -273,7 +271,7 @@ class Selection:
             if choice.flip is None:
                 return choice
             try:
-                await self._flip(key, choice.flip, moment)
+                await self._record_flip(key, choice.flip, moment)
             except ConditionFailedError as lost:
                 self.meter.flips_lost += 1
                 sticky = items.sticky_state(lost.item)
@@ -288,7 +286,7 @@ class Selection:
                 return choice.recorded()
         return choice
 
-    async def _flip(self, key: Key, flip: Flip, moment: _Moment) -> None:
+    async def _record_flip(self, key: Key, flip: Flip, moment: _Moment) -> None:
         await self._store.update(items.flip_update(key, flip, moment.now_ms, moment.ends_at_ms))
         self.meter.flips += 1
         _log.info(
@@ -302,7 +300,7 @@ class Selection:
 
 
 def _lives(policy: Policy) -> list[tuple[Client, str]]:
-    """Whose items are looked at, in which life: the client's own first, then its organisation's."""
+    """The clients whose items are read, each with its life: the client, then its organisation."""
     org = (policy.client.org, policy.org_incarnation)
     return [org] if policy.app_id is None else [(policy.client, policy.incarnation), org]
 
@@ -319,7 +317,7 @@ def _findings(
 
 
 def _log_change(before: Decision | None, now: Decision) -> None:
-    """Tell of a decision that differs from the one before; a day that begins as usual does not."""
+    """Log a decision that differs from the one before; a normal first one is not logged."""
     if before is None:
         if now.label is not None and now.choice.reason is Reason.NORMAL:
             return

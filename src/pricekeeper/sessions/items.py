@@ -1,4 +1,4 @@
-"""Where sessions are stored, in the table ``Sessions``, and how.
+"""The keys and items of sessions, in the table ``Sessions``.
 
 - ``SUBJECT#{client}`` / ``SLOT#{nnn}``: a session in its slot
 - ``BLOCK#refresh#{sha256}`` / ``BLOCK``: the refresh token of an evicted session
@@ -37,17 +37,17 @@ SLOT_PREFIX: Final = "SLOT#"
 
 
 def partition(subject: str) -> str:
-    """Where everything of the subject is."""
+    """The partition of the subject."""
     return f"SUBJECT#{subject}"
 
 
 def slot_key(subject: str, slot: int) -> Key:
-    """The slot's place."""
+    """The key of a slot."""
     return Key(partition(subject), f"{SLOT_PREFIX}{slot:03}")
 
 
 def block_key(refresh_hash: str) -> Key:
-    """The place of a blocklist entry."""
+    """The key of a blocklist entry."""
     return Key(f"BLOCK#refresh#{refresh_hash}", "BLOCK")
 
 
@@ -57,7 +57,7 @@ def slots_query(subject: str) -> Query:
 
 
 def slots_from(items: Iterable[Item], token_generation: str) -> Slots:
-    """What such a query found. A slot that can't be read is reported, and nobody's to take."""
+    """The slots that such a query found. One that can't be read is reported, and not taken."""
     held, unreadable = [], set()
     for item in items:
         try:

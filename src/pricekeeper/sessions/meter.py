@@ -1,4 +1,4 @@
-"""How sessions ended before their time, counted for the metrics endpoint."""
+"""Counts how sessions ended before their time, for the metrics endpoint."""
 
 from __future__ import annotations
 

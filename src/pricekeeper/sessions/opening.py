@@ -1,12 +1,12 @@
 """One login, attempt by attempt: take a free slot, or the oldest session's.
 
-An attempt reads the subject's slots once and writes once. Its write insists on what the
-reading saw, so of two logins that saw the same only one goes through and the other reads
-again: that, and not the reading, is what keeps the limit. What a lost reply leaves behind:
+An attempt reads the subject's slots once and writes once. The write's condition is that the slot
+is as it was read, so of two logins that read the same only one succeeds and the other reads again.
+This condition, and not the read, keeps the limit. After a lost reply:
 
-- The write arrived: the next attempt finds its own session in the slots.
-- It arrives later still: it takes a slot like any other login, and nobody holds the token of
-  that session. With a request token not even that: the request remembers what it opened.
+- If the write was applied, the next attempt finds its own session in the slots.
+- If it is applied later, it takes a slot like any other login, and nobody holds the token of that
+  session.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Opening:
-    """What one login knows from one attempt to the next."""
+    """One login, which remembers its earlier attempts."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Opening:
         keys: RefreshKeys,
         lifetimes: Lifetimes,
         randomness: random.Random,
-        touched: Callable[[SessionId], None],
+        notify: Callable[[SessionId], None],
         meter: SessionsMeter,
     ) -> None:
         self._login = login
@@ -92,7 +92,7 @@ class Opening:
         self._keys = keys
         self._lifetimes = lifetimes
         self._randomness = randomness
-        self._touched = touched
+        self._notify = notify
         self._meter = meter
         self._tried: list[SessionId] = []
 
@@ -124,12 +124,12 @@ class Opening:
                 )
                 self._meter.evicted += 1
             finally:
-                self._touched(oldest.id)
+                self._notify(oldest.id)
             self._log_eviction(oldest)
         return fresh
 
     def _log_eviction(self, evicted: Session) -> None:
-        """Say whose session had to go: a client whose sessions go young has too low a limit."""
+        """Log the eviction: a client whose young sessions are evicted has too low a limit."""
         _log.info(
             "session_evicted",
             client_id=evicted.subject,
@@ -192,7 +192,7 @@ class Opening:
                 self._meter.evicted += len(some)
             finally:
                 for session in some:
-                    self._touched(session.id)
+                    self._notify(session.id)
 
     async def _transact(self, operations: Sequence[Write]) -> None:
         try:

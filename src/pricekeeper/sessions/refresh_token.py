@@ -36,7 +36,7 @@ class RefreshKey(msgspec.Struct, frozen=True):
 
 
 class RefreshKeys(Protocol):
-    """Where the keys come from."""
+    """The source of the keys that refresh tokens are derived with."""
 
     def current_refresh_key(self) -> RefreshKey:
         """The key for new tokens."""

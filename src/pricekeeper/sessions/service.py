@@ -1,8 +1,8 @@
 """Sessions: opened, refreshed, listed and ended, never more of them than the limit says.
 
-Every promise rests on a condition of a write, none on a lock. The turns taken here only keep
-logins of one client on one instance from losing to each other over and over; instances that
-know nothing of each other race, lose, and try again.
+Every promise rests on a condition of a write, none on a lock. The locks here only keep logins of
+one client on one instance from losing races to each other again and again. Instances race, and
+the loser tries again.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Sessions:
         self._listeners: list[Callable[[SessionId], None]] = []
         self.meter = SessionsMeter()
 
-    def on_touched(self, listener: Callable[[SessionId], None]) -> None:
-        """Have the listener called whenever a session may just have ended by our doing."""
+    def add_listener(self, listener: Callable[[SessionId], None]) -> None:
+        """Call the listener whenever this instance may have ended a session."""
         self._listeners.append(listener)
 
     async def open_session(self, login: Login) -> Opened:
@@ -124,7 +124,7 @@ class Sessions:
             keys=self._keys,
             lifetimes=self._lifetimes,
             randomness=self._randomness,
-            touched=self._touched,
+            notify=self._notify_listeners,
             meter=self.meter,
         )
 
@@ -138,8 +138,8 @@ class Sessions:
     async def refresh(self, token: RefreshToken, token_generation: str) -> Opened:
         """Replace a refresh token by its successor; one that is spent ends the session.
 
-        The successor follows from the session and its rotation alone. So whoever presents the
-        same token within the grace, or repeats a call whose reply was lost, gets the same one.
+        The successor follows from the session and its rotation alone. So a caller that presents
+        the same token within the grace, or repeats a call whose reply was lost, gets the same one.
         """
         slot: Mapping[str, Any] | None
         slot, block = await self._store.batch_get(
@@ -157,25 +157,25 @@ class Sessions:
             if session is None or verdict is Verdict.ENDED:
                 raise _refusal("ended", token)
             if verdict is Verdict.REPLAY or session.refresh_hash == successor_hash:
-                return self._again(session, token)
+                return self._reissue(session, token)
             if verdict is Verdict.REUSED:
                 await self._end_reused(session, token)
                 raise _refusal("reused", token)
-            rotated = self._rotated(session)
+            rotated = self._next_session(session)
             successor_hash = rotated.session.refresh_hash
             try:
                 await self._rotate(session, rotated.session)
             except ConditionFailedError as failure:
                 slot = failure.item
             except OutcomeUnknownError:
-                slot = await self._slot(token)
+                slot = await self._read_slot(token)
             else:
                 return rotated
         raise OutcomeUnknownError("the refresh token may have been replaced; present it again")
 
     async def find(self, token: RefreshToken, token_generation: str) -> Session | None:
         """The session whose current refresh token this is, if it lives."""
-        session = _session_of(await self._slot(token), token_generation)
+        session = _session_of(await self._read_slot(token), token_generation)
         return session if self._judge(session, token) is Verdict.ROTATE else None
 
     async def list_sessions(self, subject: str, token_generation: str) -> tuple[Session, ...]:
@@ -199,14 +199,14 @@ class Sessions:
             if lost.item is None or holds(session_id).holds(lost.item):
                 raise
         finally:
-            self._touched(session_id)
+            self._notify_listeners(session_id)
         return True
 
-    def _touched(self, session_id: SessionId) -> None:
+    def _notify_listeners(self, session_id: SessionId) -> None:
         for listener in self._listeners:
             listener(session_id)
 
-    async def _slot(self, token: RefreshToken) -> Item | None:
+    async def _read_slot(self, token: RefreshToken) -> Item | None:
         return await self._store.get(SESSIONS, slot_key(token.subject, token.session_id.slot))
 
     def _judge(self, session: Session | None, token: RefreshToken) -> Verdict:
@@ -219,14 +219,14 @@ class Sessions:
             grace_ms=self._lifetimes.grace_ms,
         )
 
-    def _again(self, session: Session, token: RefreshToken) -> Opened:
+    def _reissue(self, session: Session, token: RefreshToken) -> Opened:
         """The session with its current token, derived once more."""
         key = self._keys.find_refresh_key(session.key_id)
         if key is None:
             raise _refusal("its key was withdrawn", token)
         return Opened(session, token_of(session, key))
 
-    def _rotated(self, session: Session) -> Opened:
+    def _next_session(self, session: Session) -> Opened:
         key, now_ms = self._keys.current_refresh_key(), self._clock.now_ms()
         rotation = session.rotation + 1
         successor = derive(key, session.subject, session.id, rotation)
@@ -246,7 +246,7 @@ class Sessions:
         return Opened(rotated, successor)
 
     async def _rotate(self, session: Session, rotated: Session) -> None:
-        """One conditional write; a copy of it finds its own condition false."""
+        """Write the rotated session; once applied, a copy of the write is refused."""
         await self._store.update(
             Update(
                 SESSIONS,
@@ -289,7 +289,7 @@ def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Sessio
 
 
 def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenError:
-    """Tell the log why, and the caller nothing."""
+    """Log the reason; the caller does not learn it."""
     _log.info(
         "refresh_token_refused",
         reason=reason,

@@ -1,4 +1,4 @@
-"""A session and the rules it lives by: who may take which slot, and what a refresh token is worth.
+"""A session and its rules: which slot a login takes, and what a refresh token is good for.
 
 Pure: values in, values out. A subject has numbered slots and a session lives in exactly one of
 them, so there can't be more live sessions than slots, whatever races. A session also belongs
@@ -81,14 +81,14 @@ class Session(msgspec.Struct, frozen=True):
     subject: str
     id: SessionId
     token_generation: str
-    """Of the client, when the session was opened."""
+    """The client's token generation when the session was opened."""
     rotation: int
     """How often its refresh token has been replaced."""
     key_id: str
-    """Of the key that its current refresh token is derived with."""
+    """The id of the key that its current refresh token is derived with."""
     refresh_hash: str
     previous_hash: str
-    """Of the refresh token before; empty if there was none."""
+    """The hash of the refresh token before; empty if there was none."""
     opened_at_ms: int
     refreshed_at_ms: int
     ends_at_epoch: int

@@ -7,7 +7,7 @@ No other module knows what a variable of the service means. `read_settings` make
 from pricekeeper.settings.locations import (
     MEMORY,
     PREFIX_DEFAULT,
-    AwsOffers,
+    AwsPriceLocation,
     DynamoDbLocation,
     GenaiPackage,
     ListenAddress,
@@ -64,7 +64,7 @@ __all__ = [
     "STORE",
     "TRUSTED_PROXIES",
     "URL",
-    "AwsOffers",
+    "AwsPriceLocation",
     "DynamoDbLocation",
     "GenaiPackage",
     "ListenAddress",

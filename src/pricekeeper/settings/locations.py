@@ -1,4 +1,4 @@
-"""Where things are: the store, the prices, and where to listen, parsed from a setting's text."""
+"""Parses locations from a setting's text: of the store, of prices, and to listen at."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class GenaiPackage:
 
 
 @dataclass(frozen=True, slots=True)
-class AwsOffers:
+class AwsPriceLocation:
     """Prices from AWS's offers of a region: those files or URLs, or what AWS publishes."""
 
     region: str
-    places: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
-PriceLocation: TypeAlias = GenaiPackage | AwsOffers
+PriceLocation: TypeAlias = GenaiPackage | AwsPriceLocation
 
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where to listen."""
+    """An address to listen at."""
 
     host: str
     port: int
@@ -111,17 +111,17 @@ def parse_price_location(text: str) -> PriceLocation:
     if text == "genai-prices":
         return GenaiPackage()
     scheme, _, rest = text.partition(":")
-    region, named, places = rest.partition(":")
+    region, named, sources = rest.partition(":")
     if scheme != "aws" or not rest:
         raise SettingsError(PRICE_SOURCE, f"{text!r} is no source of prices; {_SOURCE_EXAMPLES}")
     if not _REGION.fullmatch(region):
         raise SettingsError(PRICE_SOURCE, f"{region!r} is not an AWS region; {_SOURCE_EXAMPLES}")
-    listed = tuple(places.split(",")) if named else ()
-    for place in listed:
-        if not place or ("://" in place and not place.startswith("https://")):
-            told = f"{place!r} is no file and no https URL; {_SOURCE_EXAMPLES}"
-            raise SettingsError(PRICE_SOURCE, told)
-    return AwsOffers(region, listed)
+    listed = tuple(sources.split(",")) if named else ()
+    for source in listed:
+        if not source or ("://" in source and not source.startswith("https://")):
+            message = f"{source!r} is no file and no https URL; {_SOURCE_EXAMPLES}"
+            raise SettingsError(PRICE_SOURCE, message)
+    return AwsPriceLocation(region, listed)
 
 
 def _split(url: str) -> SplitResult:

@@ -1,6 +1,6 @@
 """The environment and a settings file, read once into a frozen value.
 
-What a setting's text means is told at start, so that a typo does not show when it is first needed.
+Every setting is checked at the start, so that a typo does not show only when it is first needed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Settings:
     """Empty if it is said that there are none, ``None`` if nothing is said."""
     refresh_needs_secret: bool = False
     metrics_address: ListenAddress | None = None
-    """Where metrics and health have a listener of their own, if anywhere."""
+    """The address of a separate listener for metrics and health, if there is one."""
     metrics_token: str | None = None
     connections_max: int = CONNECTIONS_DEFAULT
     request_deadline_ms: int = 5_000
@@ -167,8 +167,8 @@ def _settings_file(path: str | None) -> dict[str, str]:
             continue
         name, separator, value = (part.strip() for part in text.partition("="))
         if not separator or name not in IN_A_FILE:
-            told = f"; {name} is no setting{suggest_setting(name)}" if separator else ""
-            raise SettingsError(SETTINGS_FILE, f"{path}, line {number}: want NAME=value{told}")
+            message = f"; {name} is no setting{suggest_setting(name)}" if separator else ""
+            raise SettingsError(SETTINGS_FILE, f"{path}, line {number}: want NAME=value{message}")
         made[name] = value
     return made
 
@@ -199,8 +199,8 @@ def _proxies(text: str | None) -> str | None:
         try:
             ip_network(one)
         except ValueError as error:
-            told = f"{one!r} is no address and no network such as 10.0.0.0/16 ({error})"
-            raise SettingsError(TRUSTED_PROXIES, told) from None
+            message = f"{one!r} is no address and no network such as 10.0.0.0/16 ({error})"
+            raise SettingsError(TRUSTED_PROXIES, message) from None
     return ",".join(named)
 
 

@@ -17,10 +17,10 @@ from pricekeeper.storage.expressions import (
 from pricekeeper.storage.opening import (
     enable_expiry,
     find_damage,
+    find_tables_without_expiry,
     forget_moments_ahead,
-    noted_leap_ms,
     open_store,
-    tables_without_expiry,
+    read_leap_ms,
 )
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
 from pricekeeper.storage.port import Store
@@ -52,8 +52,8 @@ __all__ = [
     "attr",
     "enable_expiry",
     "find_damage",
+    "find_tables_without_expiry",
     "forget_moments_ahead",
-    "noted_leap_ms",
     "open_store",
-    "tables_without_expiry",
+    "read_leap_ms",
 ]

@@ -265,7 +265,7 @@ class Remove(msgspec.Struct, frozen=True, tag=True):
     attribute: str
 
     def check(self) -> None:
-        """Nothing can be wrong with it."""
+        """Accept every removal."""
 
     def apply(self, item: Item) -> None:
         """Change the item."""

@@ -1,4 +1,4 @@
-"""From a store's URL to an open store. Nobody else needs to know which adapters exist."""
+"""Opens the store at a location. No other module knows which adapters exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def open_store(
 ) -> Store:
     """Open the store at that location. Its tables may still have to be created.
 
-    Creating them waits so long for a store that can't be reached yet.
+    ``start_wait_ms`` is how long creating them waits for a store that can't be reached yet.
 
     The adapter is imported here and not above, so that an embedded store never pays for
     importing an AWS client, nor the other way round.
@@ -46,29 +46,29 @@ async def open_store(
 
 
 async def enable_expiry(location: StoreLocation, *, clock: Clock) -> None:
-    """Let the store remove expired items by itself. SQLite's adapter does it; DynamoDB is told."""
+    """Let DynamoDB remove expired items by itself. For SQLite the adapter removes them."""
     match location:
         case DynamoDbLocation():
-            async with _opened_dynamodb(location, clock) as store:
+            async with _open_dynamodb(location, clock) as store:
                 await store.enable_expiry()
 
 
-async def tables_without_expiry(location: StoreLocation, *, clock: Clock) -> list[str]:
-    """The tables whose expired items nobody removes: they count for nothing and take up space."""
+async def find_tables_without_expiry(location: StoreLocation, *, clock: Clock) -> list[str]:
+    """Find the tables whose expired items nobody removes: they only take up space."""
     match location:
         case DynamoDbLocation():
-            async with _opened_dynamodb(location, clock) as store:
-                return [table.name for table in await store.tables_without_expiry()]
+            async with _open_dynamodb(location, clock) as store:
+                return [table.name for table in await store.find_tables_without_expiry()]
     return []
 
 
-def noted_leap_ms(location: StoreLocation) -> int:
-    """How far its wall time was ahead, by the last note of a service that doubted it; else 0."""
+def read_leap_ms(location: StoreLocation) -> int:
+    """Read how far wall time was ahead when a service last doubted it; 0 if it did not."""
     match location:
         case SqliteLocation(path):
-            from pricekeeper.storage.sqlite.moments import stored_moments  # noqa: PLC0415
+            from pricekeeper.storage.sqlite.moments import load_moments  # noqa: PLC0415
 
-            moments = stored_moments(path)
+            moments = load_moments(path)
             return 0 if moments is None else moments.leap_ms
     return 0
 
@@ -99,9 +99,7 @@ async def find_damage(
 
 
 @asynccontextmanager
-async def _opened_dynamodb(
-    location: DynamoDbLocation, clock: Clock
-) -> AsyncIterator[DynamoDbStore]:
+async def _open_dynamodb(location: DynamoDbLocation, clock: Clock) -> AsyncIterator[DynamoDbStore]:
     from pricekeeper.storage.dynamodb.store import DynamoDbStore  # noqa: PLC0415
 
     store = await DynamoDbStore.open(location, clock=clock, meter=StoreMeter())

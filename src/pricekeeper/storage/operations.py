@@ -1,4 +1,4 @@
-"""What a store can be asked to do, as frozen values, and the rules every store applies to them.
+"""The operations of a store as frozen values, and the rules every store applies to them.
 
 The rules are DynamoDB's, checked here so that both adapters refuse the same things with
 the same error before anything is sent or queued.
@@ -34,13 +34,13 @@ _NOT_UPDATABLE: Final = frozenset({PARTITION_KEY, SORT_KEY, ""})
 
 
 class Put(msgspec.Struct, frozen=True, tag=True):
-    """Write a whole item, in place of what may be there."""
+    """Write a whole item; it replaces the one that may be there."""
 
     table: Table
     item: Item
     condition: Condition | None = None
     key: Key = Key("")
-    """Where the item goes; taken from the item itself."""
+    """The key of the item; taken from the item itself."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "key", self.table.key_of(self.item))
@@ -146,7 +146,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What a query found. ``after`` is where to go on, empty at the end."""
+    """The items that a query found. ``after`` continues the query; it is empty at the end."""
 
     items: tuple[Item, ...]
     after: str = ""
@@ -160,8 +160,8 @@ def check_transaction(operations: Sequence[Write]) -> None:
         )
     for operation in operations:
         operation.check()
-    places = {(operation.table.name, operation.key) for operation in operations}
-    if len(places) < len(operations):
+    keys = {(operation.table.name, operation.key) for operation in operations}
+    if len(keys) < len(operations):
         raise InvalidOperationError("a transaction can't touch one item twice")
 
 

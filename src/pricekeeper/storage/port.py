@@ -40,8 +40,8 @@ class Store(Protocol):
     async def delete(self, operation: Delete) -> Item | None:
         """Remove an item and return what it was.
 
-        To be the only one who took it, insist that it exists: of several bare deletes at one
-        moment, more than one may be told what there was.
+        Of several deletes at one moment, more than one may return the item. Only with the
+        condition that it exists does exactly one succeed.
         """
         ...
 
@@ -50,7 +50,7 @@ class Store(Protocol):
         ...
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         """The items at these keys, in that order; any number, repeats allowed."""
         ...
@@ -64,5 +64,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of everything. Closing twice is fine."""
+        """Finish the accepted calls, then close everything. Closing twice is fine."""
         ...

@@ -23,7 +23,7 @@ from pricekeeper.storage.values import (
 
 
 class Key(msgspec.Struct, frozen=True):
-    """Where one item lives. ``sk`` is ``None`` in a table without sort key."""
+    """The key of one item. ``sk`` is ``None`` in a table without sort key."""
 
     pk: str
     sk: str | None = None

@@ -1,9 +1,9 @@
-"""Reading the attributes of a stored item with the types they must have.
+"""Reads the attributes of a stored item, each with the type that it must have.
 
 Codecs read through this. An attribute that is missing or has another type makes the item
 unreadable: that is reported at once (`pricekeeper.telemetry.strange_items`), and raised as
 `UnreadableItemError` for the reader to decide how far it reaches. No such attribute ever becomes a
-zero, an empty text, or a crash for whoever reads the item next to it.
+zero, an empty text, or a crash for the reader of another item.
 """
 
 from __future__ import annotations

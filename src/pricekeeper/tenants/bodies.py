@@ -1,8 +1,8 @@
-"""The bodies that settings come in: the types that they are read as, and documented by.
+"""The types of the bodies that settings come in, which are also their documentation.
 
-A rule in `extra_json_schema` is only told here and kept in `parsing`, because it needs the labels
-of the deployment or names the very part that is wrong. `MESSAGE` is what is told about a value
-that does not fit its type.
+A rule in `extra_json_schema` is only documented here. `parsing` checks it, because it needs the
+labels of the deployment or names the very part that is wrong. `MESSAGE` is the error message for a
+value that does not fit its type.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NO_TIME_ZONE: Final = "must be an IANA time zone such as America/New_York"
 UNKNOWN_LABEL: Final = "is not a model label of this deployment"
 
 
-def _told(message: str, **rules: Any) -> Meta:
+def _with_message(message: str, **rules: Any) -> Meta:
     return Meta(extra={MESSAGE: message}, **rules)
 
 
 def _whole(least: int, most: int) -> Meta:
     """A whole number in that range, both ends included."""
-    return _told(f"must be an integer from {least} to {most}", ge=least, le=most)
+    return _with_message(f"must be an integer from {least} to {most}", ge=least, le=most)
 
 
 Amount = Annotated[int, _whole(1, bounds.LIMIT_AMOUNT_MAX)]
@@ -40,7 +40,7 @@ Seconds = Annotated[int, _whole(*bounds.REFRESH_SECS_RANGE)]
 Sessions = Annotated[int, _whole(*bounds.SESSION_LIMIT_RANGE)]
 Name = Annotated[
     str,
-    _told(
+    _with_message(
         NO_NAME,
         description="Printable characters; blanks around them do not count.",
         pattern=r"\S",
@@ -50,7 +50,7 @@ Name = Annotated[
 ]
 TimeZone = Annotated[
     str,
-    _told(
+    _with_message(
         NO_TIME_ZONE,
         description="The name of an IANA time zone.",
         examples=["America/New_York"],
@@ -58,7 +58,7 @@ TimeZone = Annotated[
         max_length=64,
     ),
 ]
-Label = Annotated[str, _told(UNKNOWN_LABEL, extra_json_schema={"pattern": LABEL})]
+Label = Annotated[str, _with_message(UNKNOWN_LABEL, extra_json_schema={"pattern": LABEL})]
 LabelOrAny = Annotated[str, Meta(extra_json_schema={"pattern": LABEL_OR_ANY})]
 LimitName = Annotated[str, Meta(extra_json_schema={"pattern": LIMIT_NAME})]
 
@@ -73,7 +73,7 @@ class RateLimitBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 Ordering = Annotated[
     list[Label],
-    _told(
+    _with_message(
         f"must be a list of 1 to {bounds.ORDERING_LENGTH_MAX} model labels",
         min_length=1,
         max_length=bounds.ORDERING_LENGTH_MAX,
@@ -83,21 +83,21 @@ Ordering = Annotated[
 ]
 Quotas = Annotated[
     dict[Label, Micros],
-    _told(
+    _with_message(
         "must be an object of micro-dollars a day by model label",
         description="Micro-dollars a day, for every label of the ordering at least.",
     ),
 ]
 Limits = Annotated[
     dict[LimitName, RateLimitBody],
-    _told(
+    _with_message(
         f"must be an object of up to {bounds.LIMITS_PER_LABEL_MAX} named limits",
         max_length=bounds.LIMITS_PER_LABEL_MAX,
     ),
 ]
 RateLimits = Annotated[
     dict[LabelOrAny, Limits],
-    _told(
+    _with_message(
         "must be an object of limits by model label or *",
         description="Token buckets by label, or * for any, and then by name.",
     ),
@@ -109,12 +109,12 @@ class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     org_name: Name
     timezone: TimeZone
-    quota_scope: Annotated[Literal["ORG", "APP"], _told("must be one of ORG, APP")]
+    quota_scope: Annotated[Literal["ORG", "APP"], _with_message("must be one of ORG, APP")]
     model_ordering: Ordering
     quotas: Quotas
-    sticky_fallback_enabled: Annotated[bool, _told("must be true or false")] | None = True
+    sticky_fallback_enabled: Annotated[bool, _with_message("must be true or false")] | None = True
     agg_shard_count: (
-        Annotated[Literal[8, 16, 32, 64], _told("must be one of 8, 16, 32, 64")] | None
+        Annotated[Literal[8, 16, 32, 64], _with_message("must be one of 8, 16, 32, 64")] | None
     ) = bounds.SHARD_COUNT_DEFAULT
     tight_mode_threshold_pct: Percent | None = bounds.TIGHT_PCT_DEFAULT
     refresh_interval_normal_secs: Seconds | None = bounds.REFRESH_NORMAL_SECS_DEFAULT

@@ -1,11 +1,11 @@
-"""Policies that were read a moment ago, so that a warm client costs no store call.
+"""A cache of policies, so that most requests cost no store call.
 
-A policy is kept for `POLICY_AGE_MS_MAX` from the moment its read began. Half a minute
-rather than the whole one that settings would bear, because a policy also says whether a
-client still stands, and that must be known everywhere within thirty seconds.
+A policy is kept for `POLICY_AGE_MS_MAX` from the moment its read began. For settings a whole
+minute would do. But a policy also says whether a client still exists, and that must be known
+everywhere within thirty seconds.
 
-A change that this instance makes is seen by it at once: the change forgets what it touched,
-and a read that was under way meanwhile may have missed it, so its answer is not kept.
+An instance sees its own changes at once: a change removes the policies that it concerns. A read
+that was in flight meanwhile may have missed the change, so its result is not cached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PolicyCache:
         self._changes = 0
 
     def get(self, client: Client) -> Policy | None:
-        """What is known of the client and still young enough."""
+        """The client's cached policy, if it is not too old."""
         entry = self._entries.get(client)
         if entry is None:
             return None
@@ -53,18 +53,18 @@ class PolicyCache:
         return self._changes, self._clock.monotonic_ms() + POLICY_AGE_MS_MAX
 
     def keep(self, policy: Policy, reading: Reading) -> None:
-        """Remember what was read, unless something changed while it was being read."""
+        """Cache the policy, unless something changed while it was being read."""
         changes, good_until_ms = reading
         if changes != self._changes:
             return
         self._entries.put(policy.client, (good_until_ms, policy))
 
     def drop(self, client: Client) -> None:
-        """The client was read, and is no more."""
+        """Remove the policy of a client that does not exist any more."""
         self._entries.pop(client)
 
     def forget(self, client: Client) -> None:
-        """The client was changed: an organisation takes the policies of its apps with it."""
+        """Remove the policy of a client that was changed; for an organisation, its apps' too."""
         self._changes += 1
         self._entries.pop(client)
         if client.app_id is None:

@@ -18,7 +18,7 @@ QUOTA_USD_MICROS_MAX: Final = 10**15
 SHARD_COUNTS: Final = (8, 16, 32, 64)
 SHARD_COUNT_DEFAULT: Final = 8
 SHARD_COUNT_MAX: Final = 1_024
-"""Of an item that was imported; what is configured here is one of `SHARD_COUNTS`."""
+"""The most shards in an imported item; settings allow only `SHARD_COUNTS`."""
 TIGHT_PCT_RANGE: Final = (50, 100)
 TIGHT_PCT_DEFAULT: Final = 95
 REFRESH_SECS_RANGE: Final = (1, 86_400)

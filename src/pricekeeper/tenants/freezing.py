@@ -27,9 +27,9 @@ async def freeze(
     """Freeze the client, or give its freeze another reason."""
     for _ in range(ATTEMPTS_MAX):
         item = await read(client)
-        standing = items.freeze_of(item)
-        wanted = next_freeze(standing, _scope(client), by, now_epoch)
-        if standing == wanted or await _write(store, client, item, wanted):
+        current = items.freeze_of(item)
+        wanted = next_freeze(current, _scope(client), by, now_epoch)
+        if current == wanted or await _write(store, client, item, wanted):
             return wanted
     raise _contended(client)
 
@@ -38,17 +38,17 @@ async def unfreeze(store: Store, read: ReadItem, client: Client, by: Attribution
     """Lift the client's own freeze; whether there was one."""
     for _ in range(ATTEMPTS_MAX):
         item = await read(client)
-        standing = items.freeze_of(item)
-        if standing is None:
+        current = items.freeze_of(item)
+        if current is None:
             return False
-        require_authority(standing, by.org_id)
+        require_authority(current, by.org_id)
         if await _write(store, client, item, None):
             return True
     raise _contended(client)
 
 
 async def _write(store: Store, client: Client, item: Item, wanted: Freeze | None) -> bool:
-    """Whether the freeze is now as wanted; not if somebody else has changed it meanwhile."""
+    """Write the freeze; whether that worked. It fails if another has changed it meanwhile."""
     operation = Update(
         CONFIG,
         items.config_key(client),

@@ -8,7 +8,7 @@ The item also holds the client's credentials, which are not ours: settings are w
 attribute by attribute and never replace the item. Attributes that this service added to the
 schema, and those with a default in it, need not be there: an imported item is one like any
 other. An item that lacks more than that, or holds something else than it must, can't be read:
-`UnreadableItemError` is raised to whoever asks about that client.
+`UnreadableItemError` is raised to callers that ask about that client.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _OPTIONAL: Final = tuple(field.name for field in fields(AppSettings) if field.na
 
 
 def org_partition(client: Client) -> str:
-    """Where the organisation and all of its apps live."""
+    """The partition of the organisation and all of its apps."""
     return f"ORG#{client.org_id}"
 
 
@@ -88,7 +88,7 @@ def config_key(client: Client) -> Key:
 
 
 def app_sort_key(app_id: AppId) -> str:
-    """Where an app is within its organisation's partition."""
+    """The sort key of an app in its organisation's partition."""
     return f"{APP_PREFIX}{app_id}"
 
 
@@ -145,7 +145,7 @@ def same_generation(life: Life) -> Condition:
 
 
 def time_moves_on(generation: Generation) -> Condition:
-    """No generation of the client has begun later, by another instance's clock or by ours."""
+    """The condition that no generation of the client has begun later, by any clock."""
     valid_from = attr(TOKENS_VALID_FROM)
     return valid_from.absent() | valid_from.le(generation.since_epoch_ms)
 
@@ -167,13 +167,13 @@ def freeze_of(item: Item) -> Freeze | None:
     stored = item.get(FREEZE)
     if stored is None:
         return None
-    told = stored if isinstance(stored, Mapping) else {}
+    known = stored if isinstance(stored, Mapping) else {}
     scope: FreezeScope = "ORG" if item["SK"] == ORG_SORT_KEY else "APP"
     return Freeze(
         scope,
-        reason=str(told.get("reason", "")),
-        frozen_at_epoch=_epoch(told.get("frozen_at_epoch")) or 0,
-        by_org=told.get("by_org") is True,
+        reason=str(known.get("reason", "")),
+        frozen_at_epoch=_epoch(known.get("frozen_at_epoch")) or 0,
+        by_org=known.get("by_org") is True,
     )
 
 
@@ -184,29 +184,29 @@ def freeze_version(item: Item) -> int:
 
 
 def same_freeze(item: Item) -> Condition:
-    """The client is still the one that was read, and nobody has changed its freeze since."""
+    """The condition that the client is the one that was read, with the same freeze."""
     return same_life(life_of(item)) & _still(FREEZE_VERSION, freeze_version(item))
 
 
 def same_life(life: Life) -> Condition:
-    """The client exists and is still the one that was read."""
+    """The condition that the client exists and is the one that was read."""
     return _still(INCARNATION, life.incarnation)
 
 
 def same_settings(life: Life) -> Condition:
-    """And nobody has changed its settings since."""
+    """The condition that the client is the one that was read, with the same settings."""
     return same_life(life) & _still(VERSION, life.version)
 
 
 def no_app_of(org_life: Life) -> Condition:
-    """No such app, or only what is left of one whose organisation is no more."""
+    """The condition that there is no such app, or only one of a deleted organisation."""
     return ITEM_ABSENT | (
         attr(ORG_INCARNATION).exists() & attr(ORG_INCARNATION).ne(org_life.incarnation)
     )
 
 
 def gone_or_left_over(org_incarnation: str) -> Condition:
-    """The app is of that life of its organisation, or is not there at all."""
+    """The condition that the app is of that life of its organisation, or absent."""
     return ITEM_ABSENT | _still(ORG_INCARNATION, org_incarnation)
 
 

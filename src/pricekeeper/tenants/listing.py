@@ -1,8 +1,8 @@
 """Listing organisations and apps, page by page: queries, never a scan.
 
-A page may hold fewer entries than were asked for, even none, and still have a next one:
-whoever was deleted while the page was read is left out of it. So is a client whose item can't be
-read, after that was reported; its key is listed in ``unreadable``, for those who need everybody.
+A page may hold fewer entries than were asked for, even none, and still have a next one: clients
+that are deleted while the page is read are left out. So are clients whose items can't be read,
+which is reported; ``unreadable`` lists their keys, for callers that need all clients.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int
         raise NotFoundError(client.client_id)
     behind = "" if after is None else items.app_sort_key(after)
     page = await store.query(items.apps_query(client, behind, _checked(limit)))
-    items.org_settings(org)  # if it can't be read, none of its apps can be told from it
+    items.org_settings(org)  # if it can't be read, neither can the policy of any app
     policies, unreadable = _readable(
         [
             (items.app_of(org_id, app["SK"]), org, app)

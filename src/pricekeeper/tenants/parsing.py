@@ -31,7 +31,7 @@ from pricekeeper.tenants.configuration import (
 from pricekeeper.values import ModelLabel
 
 ERRORS_MAX: Final = 100
-"""No more mistakes than this are told: an answer is not larger than what was sent."""
+"""No more mistakes than this are reported: an answer is not larger than what was sent."""
 _SHOWN_MAX: Final = 64
 """How much of a name that we do not know is repeated in a message."""
 _NAMES: Final = frozenset({"org_name", "app_name"})
@@ -106,7 +106,7 @@ def _refuse(
     labels: Collection[str],
     coverage: Iterator[FieldError],
 ) -> None:
-    """Raise if anything is wrong with the body. Of a path, the first mistake is told."""
+    """Raise if anything is wrong with the body. Only the first mistake of a path is reported."""
     given = _given(body, kind)
     found: dict[str, str] = {}
     for error in chain(
@@ -133,8 +133,8 @@ def _unknown_errors(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Iter
     for field in body:
         if field not in kind.__struct_fields__:
             known = field in bodies.OrgBody.__struct_fields__
-            told = "is set on the organisation only" if known else _WORDING.unknown
-            yield FieldError(field[:_SHOWN_MAX], told)
+            message = "is set on the organisation only" if known else _WORDING.unknown
+            yield FieldError(field[:_SHOWN_MAX], message)
 
 
 def _text_errors(given: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -186,11 +186,11 @@ def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
         for name, limit in named.items() if isinstance(named, dict) else ():
             path = f"rate_limits.{cropped(label)}.{cropped(name)}"
             if not _LIMIT_NAME.fullmatch(name):
-                told = "a limit's name has 1 to 32 of a-z 0-9 _ and starts with a letter"
-                yield FieldError(path, told)
+                message = "a limit's name has 1 to 32 of a-z 0-9 _ and starts with a letter"
+                yield FieldError(path, message)
             elif _fills_too_slowly(limit):
-                told = "would take more than ten years to fill it"
-                yield FieldError(f"{path}.refill_amount", told)
+                message = "would take more than ten years to fill it"
+                yield FieldError(f"{path}.refill_amount", message)
 
 
 def _fills_too_slowly(limit: Any) -> bool:

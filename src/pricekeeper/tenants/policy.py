@@ -1,4 +1,4 @@
-"""The one merged value that every feature asks about a client: what holds for it, now.
+"""A client's policy: the settings in force, merged from its own and its organisation's.
 
 Inheritance is by field: what an app does not override is its organisation's. Quotas have
 two more rules. Under ORG scope all apps spend from the organisation's quotas, so an app's
@@ -31,7 +31,7 @@ from pricekeeper.values import AppId, ModelLabel, OrgId
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One existence of a client, from its creation to its deletion, and where it stands.
+    """One existence of a client, from its creation to its deletion, and its versions.
 
     A client that is deleted and created again has a new ``incarnation``: nothing of the
     old one counts for it. ``token_generation`` changes whenever everything that was issued
@@ -79,7 +79,7 @@ class Policy:
     session_limit: int
     rate_limits: RateLimits
     org_rate_limits: RateLimits
-    """The organisation's own, for whoever debits its bucket beside the app's."""
+    """The organisation's own limits; its bucket is debited together with the app's."""
     inherited_fields: tuple[str, ...]
     """What an app has from its organisation; empty for the organisation itself."""
     created_at_epoch: int
@@ -87,7 +87,7 @@ class Policy:
     token_generation: str
     tokens_valid_from_epoch_ms: int
     incarnation: str
-    """Of the client: another one, if it is deleted and created again."""
+    """The name of the client's life; another one if it is deleted and created again."""
     org_incarnation: str
     client_secret_created_at_epoch: int | None = None
     """When its present secret was claimed; ``None`` if it has none, or if nobody knows."""

@@ -132,9 +132,9 @@ class Tenants:
                 settings = parse_org_settings(body, self._labels, shard_count)
                 if updated := await self._update(client, settings, items.life_of(current)):
                     if items.INCARNATION not in current:
-                        await self._list_imported(client)
+                        await self._add_to_index(client)
                     return Saved(created=False, policy=items.policy_of(client, updated, updated))
-        return await self._gave_way(client)
+        return await self._read_winner(client)
 
     async def put_app(
         self,
@@ -154,15 +154,15 @@ class Tenants:
             if app is None or not items.is_app_of(app, org):
                 item = items.new_item(client, settings, self._new_life(), org_life.incarnation)
                 org_key = items.config_key(client.org)
-                stands = Check(CONFIG, org_key, items.same_life(org_life))
+                org_exists = Check(CONFIG, org_key, items.same_life(org_life))
                 vacant = items.no_app_of(org_life)
-                if await self._create(client, item, vacant, [stands], enrolment):
+                if await self._create(client, item, vacant, [org_exists], enrolment):
                     return Saved(created=True, policy=items.policy_of(client, org, item))
             elif updated := await self._update(client, settings, items.life_of(app)):
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
-        return await self._gave_way(client)
+        return await self._read_winner(client)
 
-    async def record(self, client: Client) -> Record:
+    async def read_record(self, client: Client) -> Record:
         """The client as it is at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
@@ -173,17 +173,17 @@ class Tenants:
         return Record(client, own, org, reading)
 
     def policy_of(self, record: Record) -> Policy:
-        """What holds for the client, and for as long as this read is young."""
+        """The client's policy, which is cached until this read is too old."""
         policy = items.policy_of(record.client, record.org_item, record.item)
         self._cache.keep(policy, record.reading)
         return policy
 
     async def get(self, client: Client) -> Policy:
-        """What holds for the client at this moment."""
-        return self.policy_of(await self.record(client))
+        """Read the policy of a registered client as it is at this moment."""
+        return self.policy_of(await self.read_record(client))
 
-    async def policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
-        """What holds for the client, as of at most 30 s ago; at once for changes made here.
+    async def find_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
+        """The client's policy as of at most 30 s ago; changes made here are seen at once.
 
         Raises `NotFoundError` for a client that does not exist, or exists no more. An app that
         nobody has registered may have its organisation's settings: see `unregistered_policy`.
@@ -196,7 +196,7 @@ class Tenants:
         return await self._reads.run(key, lambda: self.read_policy(client))
 
     async def read_policy(self, client: Client) -> Policy:
-        """The same at this moment: one read, never from the cache."""
+        """Read the client's policy as it is at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
         policy = _policy_of(client, org, app)
@@ -206,8 +206,8 @@ class Tenants:
         self._cache.keep(policy, reading)
         return policy
 
-    async def registered_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
-        """The same, for a client that was registered and has credentials of its own."""
+    async def find_registered_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
+        """As `find_policy`, for a client that was registered and has its own credentials."""
         client = Client(org_id, app_id)
         cached = self._cache.get(client)
         if cached is not None and cached.is_registered:
@@ -244,7 +244,7 @@ class Tenants:
         deployment's key has frozen: it could create the app anew, without the freeze.
         """
         client = Client(org_id, app_id)
-        record = await self.record(client)
+        record = await self.read_record(client)
         life, same = record.life, items.same_life(record.life)
         if key_org_id is not None:
             require_authority(items.freeze_of(record.item), key_org_id)
@@ -256,7 +256,7 @@ class Tenants:
                 raise ContendedError(f"{client.client_id}: its freeze has changed") from failure
             raise NotFoundError(client.client_id) from failure
         except OutcomeUnknownError as lost:
-            if await self._lives(client, life, lost):
+            if await self._is_alive(client, life, lost):
                 raise
         finally:
             self._cache.forget(client)
@@ -272,7 +272,7 @@ class Tenants:
         """
         client = Client(org_id, app_id)
         try:
-            await start_generation(self._store, self._clock, self._own_item, client, also)
+            await start_generation(self._store, self._clock, self._read_own_item, client, also)
         finally:
             self._cache.forget(client)
 
@@ -284,34 +284,34 @@ class Tenants:
         """
         try:
             now_epoch = self._clock.now_ms() // 1000
-            return await freezing.freeze(self._store, self._own_item, client, by, now_epoch)
+            return await freezing.freeze(self._store, self._read_own_item, client, by, now_epoch)
         finally:
             self._cache.forget(client)
 
     async def unfreeze(self, client: Client, by: Attribution) -> bool:
         """Lift the client's own freeze; whether there was one. An organisation's stays in force."""
         try:
-            return await freezing.unfreeze(self._store, self._own_item, client, by)
+            return await freezing.unfreeze(self._store, self._read_own_item, client, by)
         finally:
             self._cache.forget(client)
 
     def forget(self, client: Client) -> None:
-        """Somebody else has changed the client's item here: what is remembered of it is old."""
+        """Remove the client from the cache, because another module has changed its item."""
         self._cache.forget(client)
 
-    async def _own_item(self, client: Client) -> Item:
-        return (await self.record(client)).item
+    async def _read_own_item(self, client: Client) -> Item:
+        return (await self.read_record(client)).item
 
-    async def _list_imported(self, client: Client) -> None:
-        """See to it that an organisation which was not created here is in the list of all.
+    async def _add_to_index(self, client: Client) -> None:
+        """Put an organisation that was imported into the list of all organisations.
 
         If it is deleted meanwhile, or the reply is lost, nothing has to be done: the list is read
         together with the items, and the next update does this again.
         """
         index = items.index_key(client)
-        stands = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
+        org_exists = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
         with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
-            await self._store.transact([stands, Put(CONFIG, {"PK": index.pk, "SK": index.sk})])
+            await self._store.transact([org_exists, Put(CONFIG, {"PK": index.pk, "SK": index.sk})])
 
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         """The item of the organisation, and the app's if the client is one."""
@@ -330,7 +330,7 @@ class Tenants:
         others: Sequence[Write],
         enrolment: Enrolment | None,
     ) -> bool:
-        """Whether it was this call that created the item; if not, somebody was faster."""
+        """Create the item; whether this call did it. If not, another was faster."""
         enrolment = enrolment or Enrolment()
         if enrolment.operations:
             require_trusted_time(self._clock)  # a retrieval token ends at a moment
@@ -342,7 +342,7 @@ class Tenants:
             return False
         except OutcomeUnknownError as lost:
             # Ours if it is there: then so is everything that was to come with it.
-            if not await self._lives(client, items.life_of(item), lost):
+            if not await self._is_alive(client, items.life_of(item), lost):
                 raise
         finally:
             self._cache.forget(client)
@@ -351,7 +351,7 @@ class Tenants:
     async def _update(
         self, client: Client, settings: OrgSettings | AppSettings, life: Life
     ) -> Item | None:
-        """The item with these settings, ``None`` if somebody else was faster.
+        """Write the settings; returns the new item, ``None`` if another was faster.
 
         Only the version that was read is replaced: a copy of this write that arrives late
         can't undo what was acknowledged after it.
@@ -377,11 +377,11 @@ class Tenants:
         finally:
             self._cache.forget(client)
 
-    async def _gave_way(self, client: Client) -> Saved:
-        """Others replaced the settings each time before we could.
+    async def _read_winner(self, client: Client) -> Saved:
+        """Read the settings that others wrote each time before this call could.
 
-        Each of those writes came after this call began, so this one may count as having
-        been made just before the last of them. The answer shows what holds.
+        Each of those writes came after this call began, so this one counts as having been made
+        just before the last of them.
         """
         try:
             return Saved(created=False, policy=await self.get(client))
@@ -389,7 +389,7 @@ class Tenants:
             raise ContendedError(f"{client.client_id}: created and deleted by others") from error
 
     async def _end_org(self, client: Client, life: Life) -> bool:
-        """Whether it was this call that ended this life of the organisation."""
+        """End this life of the organisation; whether this call did it."""
         key = items.config_key(client)
         operations = [
             Delete(CONFIG, key, items.same_life(life)),
@@ -400,14 +400,14 @@ class Tenants:
         except TransactionCancelledError:
             return False
         except OutcomeUnknownError as lost:
-            if await self._lives(client, life, lost):
+            if await self._is_alive(client, life, lost):
                 raise
         finally:
             self._cache.forget(client)
         return True
 
-    async def _lives(self, client: Client, life: Life, lost: OutcomeUnknownError) -> bool:
-        """Whether the client exists in this life, asked because a reply was lost.
+    async def _is_alive(self, client: Client, life: Life, lost: OutcomeUnknownError) -> bool:
+        """Read whether the client exists in this life, because a reply was lost.
 
         If that can't be read either, the outcome stays as unknown as it was.
         """

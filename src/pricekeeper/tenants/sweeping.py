@@ -1,7 +1,7 @@
-"""Removing what is left of apps whose organisation is no more.
+"""Removes the items of apps whose organisation was deleted.
 
-Such apps count for nothing already; this only gives the space back. It goes page by page and
-can stop anywhere: whoever deletes the same organisation again goes on where it ended.
+Such apps count for nothing already; this only frees space. It goes page by page and can stop
+anywhere: deleting the same organisation again continues where it ended.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SWEEP_PAGES_MAX: Final = 100
 
 
 async def sweep_apps(store: Store, client: Client) -> int:
-    """Remove the apps that belong to no living organisation, as far as one call goes: how many.
+    """Remove the apps that belong to no living organisation, within bounds; returns how many.
 
-    Whether it lives is asked after the apps were read: an incarnation that is not in force
-    by then never will be again.
+    The organisation is read after the apps: an incarnation that is not in force by then never
+    will be again.
     """
     after, removed = "", 0
     for _ in range(SWEEP_PAGES_MAX):
@@ -43,7 +43,7 @@ async def sweep_apps(store: Store, client: Client) -> int:
 
 
 async def _remove(store: Store, dead: Sequence[Item]) -> bool:
-    """Whether the items are gone; not if one of them has begun a new life meanwhile."""
+    """Remove the items; whether that worked. It fails if one has begun a new life meanwhile."""
     operations = [
         Delete(
             CONFIG,

@@ -42,7 +42,7 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Flaw(StrEnum):
-    """Why a token does not count. For the log only: callers are told nothing but that."""
+    """Why a token is not valid. For the log only: callers do not learn the reason."""
 
     TOO_LONG = "longer than any of ours"
     UNKNOWN_HEADER = "its header is none of ours"
@@ -59,7 +59,7 @@ FORGERIES: Final = frozenset({Flaw.TOO_LONG, Flaw.UNKNOWN_HEADER, Flaw.BAD_SIGNA
 
 
 class VerifyingKeys(Protocol):
-    """Where the keys come from."""
+    """The source of the keys that verify tokens."""
 
     def verifying_key(self, header_segment: str) -> SigningKey | None:
         """The key whose tokens begin like this."""

@@ -11,8 +11,8 @@ from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.tokens.principal import Principal
 
 
-def revoked_place(token_id: str) -> tuple[Table, Key]:
-    """Where it stands that a token was revoked."""
+def revocation_key(token_id: str) -> tuple[Table, Key]:
+    """The table and key of a token's revocation."""
     return REVOKED_TOKENS, Key(token_id)
 
 

@@ -1,8 +1,8 @@
 """A keyring in a file that only its owner can read.
 
-Processes that start together agree: whoever gets the lock first makes the file, and the others
-find it. The file is always replaced as a whole, so a reader sees one keyring or another and
-never half of one; what was acknowledged survives a power cut.
+Processes that start together agree: the one that gets the lock first makes the file, and the
+others find it. The file is always replaced as a whole, so a reader never sees a part of a keyring.
+A rotation that was acknowledged survives a power cut.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class KeyFile:
 
     def load_or_create(self, now_epoch: int) -> Keyring:
         """The keyring in the file, made if there is none."""
-        with _told(self._path):
+        with _naming_path(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._path.exists():
-                with self._locked():
+                with self._lock():
                     if not self._path.exists():
                         self._write(new_keyring(now_epoch))
         return self.load()
 
     def load(self) -> Keyring:
         """The keyring in the file, which must be ours alone to read."""
-        with _told(self._path), self._path.open("rb") as file:
+        with _naming_path(self._path), self._path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(KEYFILE_BYTES_MAX + 1)
         if mode & _OTHERS:
@@ -64,7 +64,7 @@ class KeyFile:
         With ``drop_old`` the old keys go at once, and with them everything they have signed
         or derived: for keys that somebody else may have seen.
         """
-        with _told(self._path), self._locked():
+        with _naming_path(self._path), self._lock():
             if drop_old:
                 keyring = new_keyring(now_epoch)
             else:
@@ -81,7 +81,7 @@ class KeyFile:
         return found.st_ino, found.st_ctime_ns, found.st_size
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Hold a lock of its own, since the file itself is replaced."""
         lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
         try:
@@ -107,7 +107,7 @@ class KeyFile:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _naming_path(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -185,7 +185,7 @@ def new_keyring(now_epoch: int) -> Keyring:
 
 
 def parse_keyring(text: str | bytes) -> Keyring:
-    """Read a keyring as `dump_keyring` writes it. What is wrong is told without showing keys."""
+    """Read a keyring as `dump_keyring` writes it. The error for a wrong one shows no keys."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""The keyring in force: given by settings and fixed, or in a file that may be rotated meanwhile.
+"""The keyring in force: fixed, or in a file that may be rotated meanwhile.
 
-The file is looked at when a second has passed, and whenever a token comes with a key that is
-not known: another process may have rotated and signed with it just now.
+The file is checked when a second has passed, and whenever a token comes with an unknown key,
+because another process may just have rotated the keys and signed with the new one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import KeyringError
 from pricekeeper.sessions import RefreshKey
 from pricekeeper.tokens.keyfile import KeyFile
-from pricekeeper.tokens.keyring import Jwks, Keyring, SigningKey, parse_keyring
+from pricekeeper.tokens.keyring import Jwks, Keyring, SigningKey
 
 LOOK_INTERVAL_MS: Final = 1_000
 
@@ -39,26 +39,21 @@ class Keys:
         file = KeyFile(path)
         return cls(file.load_or_create(clock.now_ms() // 1000), clock, file)
 
-    @classmethod
-    def given(cls, text: str, clock: Clock) -> Self:
-        """Keys handed over as text: the contents of such a file."""
-        return cls(parse_keyring(text), clock)
-
     @property
     def revision(self) -> int:
         """Grows whenever the keyring is another: what was concluded before may not hold."""
-        self._current()
+        self._refresh_if_due()
         return self._revision
 
     def signing_key(self) -> SigningKey:
         """The key that signs now."""
-        return self._current().signing(self._now_epoch())
+        return self._refresh_if_due().signing(self._now_epoch())
 
     def verifying_key(self, header_segment: str) -> SigningKey | None:
         """The key whose tokens begin like this."""
         now_epoch = self._now_epoch()
-        key = self._current().verifying(header_segment, now_epoch)
-        return key or self._latest().verifying(header_segment, now_epoch)
+        key = self._refresh_if_due().verifying(header_segment, now_epoch)
+        return key or self._reload_if_changed().verifying(header_segment, now_epoch)
 
     def current_refresh_key(self) -> RefreshKey:
         """The key that refresh tokens are derived with now."""
@@ -67,24 +62,24 @@ class Keys:
     def find_refresh_key(self, key_id: str) -> RefreshKey | None:
         """The refresh key of that name."""
         now_epoch = self._now_epoch()
-        key = self._current().refreshing(key_id, now_epoch)
-        return key or self._latest().refreshing(key_id, now_epoch)
+        key = self._refresh_if_due().refreshing(key_id, now_epoch)
+        return key or self._reload_if_changed().refreshing(key_id, now_epoch)
 
     def jwks(self) -> Jwks:
         """The public keys, for those who verify by themselves."""
-        return self._current().jwks(self._now_epoch())
+        return self._refresh_if_due().jwks(self._now_epoch())
 
     def _now_epoch(self) -> int:
         return self._clock.now_ms() // 1000
 
-    def _current(self) -> Keyring:
+    def _refresh_if_due(self) -> Keyring:
         if self._file is None:
             return self._keyring
         if self._clock.monotonic_ms() - self._looked_ms >= LOOK_INTERVAL_MS:
-            return self._latest()
+            return self._reload_if_changed()
         return self._keyring
 
-    def _latest(self) -> Keyring:
+    def _reload_if_changed(self) -> Keyring:
         """The keyring as the file has it this moment.
 
         A file that went missing or bad is an operator's mistake that must not log everybody

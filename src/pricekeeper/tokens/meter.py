@@ -1,4 +1,4 @@
-"""What identity has done, counted as cheaply as the stores count."""
+"""Counts what identity has done."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class IdentityMeter:
     """Refresh tokens that did not count, those that were reused among them."""
 
     checks_from_memory: int = 0
-    """Access tokens that count, and whose standing was known: the store was not asked."""
+    """Valid access tokens whose last check was recent enough: the store was not read."""
 
     checks_from_store: int = 0
-    """Access tokens that count, as the store said when it was asked."""
+    """Valid access tokens that were checked in the store."""
 
     checks_refused: int = 0
     """Access tokens that did not count: forged, expired, revoked, or their session has ended."""

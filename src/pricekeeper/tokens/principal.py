@@ -1,4 +1,4 @@
-"""Whom a valid token speaks for, and what that allows.
+"""The principal that a valid token speaks for, and what it may do.
 
 An organisation may use its apps and read across them; an app is confined to itself.
 """

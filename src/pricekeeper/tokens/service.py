@@ -1,8 +1,7 @@
-"""Identity: tokens for secrets, for refresh tokens and for nothing; and what a token is worth.
+"""Identity: issues tokens for secrets and refresh tokens, validates, revokes and lists them.
 
-This is what the HTTP layer calls. Whoever asks about sessions or tokens is a client that has
-been authenticated, and is told about its own only: of anybody else's it learns as much as of
-those that never were.
+This is what the HTTP layer calls. A caller that asks about sessions or tokens is an authenticated
+client, and learns only about its own: those of other clients look as if they did not exist.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class Identity:
             audience=audience,
             meter=self.meter,
         )
-        sessions.on_touched(lambda session_id: self._validator.touch(session_id.nonce))
+        sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
 
     async def issue(
         self,
@@ -166,14 +165,14 @@ class Identity:
     async def refresh(
         self, refresh_token: str, authenticated: Authenticated | None = None
     ) -> Grant:
-        """A new access token and the next refresh token, if session and client still stand.
+        """A new access token and the next refresh token, if session and client still exist.
 
         If a client has authenticated itself, the token must be one of its own. `ClockInDoubtError`
         while the time is in doubt.
         """
         require_trusted_time(self._clock)
         try:
-            policy, opened = await self._refreshed(refresh_token, authenticated)
+            policy, opened = await self._refresh_session(refresh_token, authenticated)
         except InvalidTokenError:
             self.meter.refreshes_refused += 1
             raise
@@ -192,11 +191,11 @@ class Identity:
             raise
 
     async def validate(self, access_token: str) -> Principal:
-        """Whom the token speaks for; without a store call, if it was seen a moment ago."""
+        """The principal that the token speaks for; without a store call if it is cached."""
         return await self._validator.validate(access_token)
 
     async def revoke(self, client_id: str, token: str) -> None:
-        """Revoke a token of the client's own; of any other, nothing happens and nothing is told.
+        """Revoke a token of the client's own; any other is ignored without an error.
 
         A refresh token takes its session with it, and so every access token of the session.
         """
@@ -237,7 +236,7 @@ class Identity:
 
     async def list_sessions(self, client_id: str) -> tuple[Session, ...]:
         """The client's live sessions, oldest first."""
-        policy = await self._standing(client_id)
+        policy = await self._read_policy(client_id)
         if policy is None:
             return ()
         return await self._sessions.list_sessions(client_id, policy.token_generation)
@@ -258,12 +257,12 @@ class Identity:
         """The public keys, for those who verify tokens by themselves."""
         return self._keys.jwks()
 
-    async def _refreshed(
+    async def _refresh_session(
         self, refresh_token: str, authenticated: Authenticated | None
     ) -> tuple[Policy, Opened]:
         token = self._open_unspent(refresh_token)
         if authenticated is None:
-            policy = await self._standing(token.subject)
+            policy = await self._read_policy(token.subject)
         elif authenticated.client.client_id == token.subject:
             policy = authenticated.policy
         else:
@@ -285,12 +284,12 @@ class Identity:
         return token
 
     def _refresh_refusal(self, reason: str, token: RefreshToken) -> InvalidTokenError:
-        """Tell the log why, and the caller nothing."""
+        """Log the reason; the caller does not learn it."""
         _log.info("refresh_token_refused", reason=reason, client_id=token.subject)
         return InvalidTokenError(genuine=True)
 
-    async def _standing(self, client_id: str) -> Policy | None:
-        """What holds for the client at this moment; ``None`` if it is gone."""
+    async def _read_policy(self, client_id: str) -> Policy | None:
+        """Read the client's policy as it is at this moment; ``None`` if the client is gone."""
         try:
             return await self._tenants.get(parse_client_id(client_id))
         except (NotFoundError, InvalidValueError):
@@ -305,12 +304,12 @@ class Identity:
             if lost.item is None:
                 raise
         finally:
-            self._validator.touch(principal.token_id)
+            self._validator.mark_changed(principal.token_id)
         self.meter.tokens_revoked += 1
 
     async def _introspect_refresh(self, client_id: str, text: str) -> Introspection | None:
         token = self._sessions.open_refresh_token(text)
-        policy = await self._standing(token.subject) if token.subject == client_id else None
+        policy = await self._read_policy(token.subject) if token.subject == client_id else None
         if policy is None:
             return None
         session = await self._sessions.find(token, policy.token_generation)

@@ -1,14 +1,13 @@
-"""Whether an access token counts: its signature once, its standing every half minute.
+"""Validates access tokens: the signature once, the token's validity every half minute.
 
-Signatures don't change, so a token that was verified is remembered by its digest. Whether it
-still stands is asked of the store, in one reading, and the answer is believed for
-`STANDING_AGE_MS_MAX` from the moment the reading began: the token was not revoked, and its
-session is still in its slot. Whether its client stands is what `Tenants` knows, as young. A
-token that has fallen never rises again, so that answer is kept.
+Signatures don't change, so a verified token is cached by its digest. One read of the store shows
+whether it is still valid, that is, not revoked and its session still in its slot. The result is
+used for `VALIDITY_AGE_MS_MAX` from the moment the read began. `Tenants` knows whether its client
+still exists, at most as long ago. A token that became invalid stays so, and that result is kept.
 
-What this instance ends itself is seen at once: whoever ends something says what was touched,
-and an answer from before is asked for again. A store that can't be read is told to the caller;
-it never counts as a yes.
+What this instance ends itself is seen at once: the code that ends something marks it as changed,
+and earlier results are checked again. If the store can't be read, the caller gets its error; a
+token is never valid because of that.
 """
 
 from __future__ import annotations
@@ -32,30 +31,37 @@ from pricekeeper.tokens.access_token import (
     Flaw,
     verify,
 )
-from pricekeeper.tokens.items import revoked_place
+from pricekeeper.tokens.items import revocation_key
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.principal import Principal
 
-STANDING_AGE_MS_MAX: Final = 30_000
+VALIDITY_AGE_MS_MAX: Final = 30_000
 VERIFIED_MAX: Final = 20_000
-TOUCHED_MAX: Final = 10_000
+CHANGED_MAX: Final = 10_000
 
 _log = structlog.get_logger(__name__)
 
 
 class _Verified:
-    """A token whose signature is right, and what was last heard of its standing."""
+    """A token whose signature is right, and the result of the last check in the store."""
 
-    __slots__ = ("asked", "asked_ms", "fallen", "principal", "session_id", "token_generation")
+    __slots__ = (
+        "checked",
+        "checked_ms",
+        "invalid_because",
+        "principal",
+        "session_id",
+        "token_generation",
+    )
 
     def __init__(self, principal: Principal, session_id: SessionId) -> None:
         self.principal = principal
         self.session_id = session_id
         self.token_generation = ""
-        self.asked = -1
-        self.asked_ms = 0
-        self.fallen = ""
+        self.checked = -1
+        self.checked_ms = 0
+        self.invalid_because = ""
 
 
 class Validator:
@@ -81,38 +87,41 @@ class Validator:
         self._audience = audience
         self._meter = meter or IdentityMeter()
         self._verified: BoundedCache[bytes, _Verified] = BoundedCache(verified_max)
-        self._asking: SingleFlight[tuple[int, str], None] = SingleFlight("pricekeeper-token-check")
+        self._checks: SingleFlight[tuple[int, str], None] = SingleFlight("pricekeeper-token-check")
         self._revision = keys.revision
         self._changes = 0
-        self._touched: dict[str, int] = {}
-        self._all_touched = 0
+        self._changed_at: dict[str, int] = {}
+        self._all_changed_at = 0
 
     async def validate(self, token: str) -> Principal:
-        """Whom the token speaks for; `InvalidTokenError` if it does not count."""
+        """The principal that the token speaks for; `InvalidTokenError` if it is not valid."""
         verified = self._verified_token(token)
         principal = verified.principal
         if principal.expires_at_epoch <= self._clock.now_ms() // 1000:
             raise self._refusal(Flaw.EXPIRED, principal)
-        known = bool(verified.fallen) or self._is_fresh(verified)
+        known = bool(verified.invalid_because) or self._is_fresh(verified)
         if not known:
             # A reading from before something ended here is not shared after it.
             key = (self._changes, principal.token_id)
-            await self._asking.run(key, lambda: self._ask(verified))
-        if not verified.fallen:
+            await self._checks.run(key, lambda: self._check_store(verified))
+        if not verified.invalid_because:
             await self._match_client(verified)
-        if verified.fallen:
-            raise self._refusal(verified.fallen, principal)
+        if verified.invalid_because:
+            raise self._refusal(verified.invalid_because, principal)
         self._meter.checks_from_memory += known
         self._meter.checks_from_store += not known
         return principal
 
-    def touch(self, name: str) -> None:
-        """Something that has this name, a session's nonce or a token's id, may have ended here."""
+    def mark_changed(self, name: str) -> None:
+        """Have the session with this nonce, or the token with this id, checked again.
+
+        This instance may have ended it.
+        """
         self._changes += 1
-        if len(self._touched) >= TOUCHED_MAX:
-            self._touched.clear()
-            self._all_touched = self._changes
-        self._touched[name] = self._changes
+        if len(self._changed_at) >= CHANGED_MAX:
+            self._changed_at.clear()
+            self._all_changed_at = self._changes
+        self._changed_at[name] = self._changes
 
     def _verified_token(self, token: str) -> _Verified:
         """The token as it was verified before, or now."""
@@ -144,52 +153,52 @@ class Validator:
         return _Verified(principal, session_id)
 
     def _is_fresh(self, verified: _Verified) -> bool:
-        """Whether what is known of its standing is young, and nothing was touched since."""
-        asked = verified.asked
+        """Whether its last check is recent, and nothing was ended here since."""
+        checked = verified.checked
         return (
-            asked >= self._all_touched
-            and self._touched.get(verified.session_id.nonce, 0) <= asked
-            and self._touched.get(verified.principal.token_id, 0) <= asked
-            and self._clock.monotonic_ms() - verified.asked_ms < STANDING_AGE_MS_MAX
+            checked >= self._all_changed_at
+            and self._changed_at.get(verified.session_id.nonce, 0) <= checked
+            and self._changed_at.get(verified.principal.token_id, 0) <= checked
+            and self._clock.monotonic_ms() - verified.checked_ms < VALIDITY_AGE_MS_MAX
         )
 
-    async def _ask(self, verified: _Verified) -> None:
-        """Ask the store whether the token stands: one reading."""
-        asked, asked_ms = self._changes, self._clock.monotonic_ms()
+    async def _check_store(self, verified: _Verified) -> None:
+        """Read whether the token was revoked and its session still exists: one call."""
+        checked, checked_ms = self._changes, self._clock.monotonic_ms()
         principal, session_id = verified.principal, verified.session_id
         revoked, slot = await self._store.batch_get(
             [
-                revoked_place(principal.token_id),
+                revocation_key(principal.token_id),
                 (SESSIONS, slot_key(principal.client_id, session_id.slot)),
             ]
         )
         token_generation = generation_of(session_id, slot)
         if revoked is not None:
-            verified.fallen = "revoked"
+            verified.invalid_because = "revoked"
         elif token_generation is None:
-            verified.fallen = "its session has ended"
-        elif asked_ms >= verified.asked_ms:  # else somebody asked later and has heard already
+            verified.invalid_because = "its session has ended"
+        elif checked_ms >= verified.checked_ms:  # else a later check has its result already
             verified.token_generation = token_generation
-            verified.asked, verified.asked_ms = asked, asked_ms
+            verified.checked, verified.checked_ms = checked, checked_ms
 
     async def _match_client(self, verified: _Verified) -> None:
-        """Let the token fall if its client is gone, or has ended everything it held.
+        """Mark the token invalid if its client is gone, or has ended all of its tokens.
 
-        What is remembered of the client may be older than the session: then it is read again.
+        The cached policy of the client may be older than the session: then it is read again.
         """
         client = verified.principal.client
         try:
-            policy = await self._tenants.registered_policy(client.org_id, client.app_id)
+            policy = await self._tenants.find_registered_policy(client.org_id, client.app_id)
             if policy.token_generation != verified.token_generation:
                 policy = await self._tenants.get(client)
         except NotFoundError:
-            verified.fallen = "its client is gone"
+            verified.invalid_because = "its client is gone"
         else:
             if policy.token_generation != verified.token_generation:
-                verified.fallen = "everything of its client was ended"
+                verified.invalid_because = "everything of its client was ended"
 
     def _refusal(self, reason: str, principal: Principal | None = None) -> InvalidTokenError:
-        """Tell the log why, and the caller nothing."""
+        """Log the reason; the caller does not learn it."""
         self._meter.checks_refused += 1
         _log.info(
             "access_token_refused",
@@ -201,7 +210,7 @@ class Validator:
 
 
 def _principal(claims: Claims) -> Principal | None:
-    """Whom the claims name; ``None`` if they contradict themselves."""
+    """The principal that the claims name; ``None`` if they contradict themselves."""
     try:
         client = parse_client_id(claims.sub)
     except InvalidValueError:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from fault_proxy import Canned, Fault, FaultProxy
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage import Key, enable_expiry, tables_without_expiry
+from pricekeeper.storage import Key, enable_expiry, find_tables_without_expiry
 from pricekeeper.storage.dynamodb.client import Limits
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.storage.tables import ALL_TABLES, CONFIG, SESSIONS
@@ -173,9 +173,9 @@ async def test_expiry_is_looked_at_and_switched_on_by_command(
     location = DynamoDbLocation("us-east-1", fresh_prefix, dynamodb_local)
 
     await store.create_tables()
-    assert await tables_without_expiry(location, clock=clock) == [SESSIONS.name]
+    assert await find_tables_without_expiry(location, clock=clock) == [SESSIONS.name]
     await enable_expiry(location, clock=clock)
-    assert await tables_without_expiry(location, clock=clock) == []
+    assert await find_tables_without_expiry(location, clock=clock) == []
 
 
 async def test_creators_at_once(fresh: Opener, dynamodb_local: str) -> None:

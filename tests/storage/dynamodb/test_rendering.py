@@ -21,7 +21,7 @@ from pricekeeper.storage import (
 from pricekeeper.storage.dynamodb.rendering import (
     Placeholders,
     Renderer,
-    Request,
+    RequestBody,
     condition_text,
     update_text,
 )
@@ -31,8 +31,8 @@ from pricekeeper.storage.tables import CONFIG
 from storage.dynamodb.conditions import random_attributes, random_condition
 
 
-def told(into: Placeholders) -> Request:
-    request: Request = {}
+def told(into: Placeholders) -> RequestBody:
+    request: RequestBody = {}
     into.add_to(request)
     return request
 

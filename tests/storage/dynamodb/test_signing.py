@@ -8,8 +8,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotocoreCredentials
 
-from pricekeeper.storage.dynamodb.credentials import Access, CredentialSource
-from pricekeeper.storage.dynamodb.signing import CONTENT_TYPE, Credentials, Signer
+from pricekeeper.storage.dynamodb.credentials import AwsAccess, CredentialSource
+from pricekeeper.storage.dynamodb.signing import CONTENT_TYPE, AwsKeys, Signer
 
 REGIONS = ["us-east-1", "eu-central-1", "ap-southeast-2", "us-gov-west-1", "cn-north-1"]
 BODIES = [
@@ -28,15 +28,15 @@ ENDPOINTS = [
     "http://[::1]:8000",
 ]
 CREDENTIALS = [
-    Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
-    Credentials("ASIAEXAMPLE", "another/secret+with=signs", "IQoJb3JpZ2luX2VjE//token=="),
-    Credentials("LOCAL", "x"),
+    AwsKeys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
+    AwsKeys("ASIAEXAMPLE", "another/secret+with=signs", "IQoJb3JpZ2luX2VjE//token=="),
+    AwsKeys("LOCAL", "x"),
 ]
 TARGETS = ["GetItem", "UpdateItem", "TransactWriteItems", "DescribeTimeToLive"]
 
 
 def botocore_headers(
-    credentials: Credentials, region: str, endpoint: str, target: str, body: bytes
+    credentials: AwsKeys, region: str, endpoint: str, target: str, body: bytes
 ) -> dict[str, str]:
     request = AWSRequest(
         "POST",
@@ -66,7 +66,7 @@ def test_the_signature_is_botocores(
     kept too long would show.
     """
     random = Random(f"{region} {endpoint}")
-    access = Access(region, endpoint, CredentialSource(None, None))  # type: ignore[arg-type]
+    access = AwsAccess(region, endpoint, CredentialSource(None, None))  # type: ignore[arg-type]
     signer = Signer(region, access.host)
     for body in random.sample(BODIES, 5):
         now = datetime(2024, 1, 1, tzinfo=UTC).timestamp() + random.randrange(4 * 365 * 86_400)
@@ -83,7 +83,7 @@ def test_the_signature_is_botocores(
 
 def test_the_host_is_what_is_signed() -> None:
     """The port belongs to it unless it is the scheme's own."""
-    hosts = [Access("r", e, CredentialSource(None, None)).host for e in ENDPOINTS]  # type: ignore[arg-type]
+    hosts = [AwsAccess("r", e, CredentialSource(None, None)).host for e in ENDPOINTS]  # type: ignore[arg-type]
     assert hosts == [
         "dynamodb.us-east-1.amazonaws.com",
         "dynamodb.eu-central-1.amazonaws.com",

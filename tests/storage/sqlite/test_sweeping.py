@@ -10,13 +10,13 @@ import pytest
 
 from pricekeeper.clock import LEAP_MS_MAX, STEADY_MS, Doubt, ManualClock, TrustedClock, doubt_of
 from pricekeeper.settings import SqliteLocation
-from pricekeeper.storage import Key, Put, forget_moments_ahead, noted_leap_ms
+from pricekeeper.storage import Key, Put, forget_moments_ahead, read_leap_ms
 from pricekeeper.storage.opening import open_store
 from pricekeeper.storage.sqlite.moments import (
     SWEEP_AFTER_MS,
     SWEEP_PACE,
     Moments,
-    stored_moments,
+    load_moments,
     sweep_until_ms,
 )
 from pricekeeper.storage.sqlite.store import SqliteStore
@@ -97,13 +97,13 @@ async def test_nothing_is_swept_while_the_time_is_in_doubt(
     assert await store.sweep() == 0
     assert kept(path) == {"old", "young"}
     assert await store.get(REQUEST_DEDUP, Key("young")) is not None
-    assert stored_moments(path) == Moments(START_MS, 50 * HOUR_MS, START_MS - SWEEP_AFTER_MS)
-    assert noted_leap_ms(SqliteLocation(path)) == 50 * HOUR_MS
+    assert load_moments(path) == Moments(START_MS, 50 * HOUR_MS, START_MS - SWEEP_AFTER_MS)
+    assert read_leap_ms(SqliteLocation(path)) == 50 * HOUR_MS
     machine.jump_ms(-50 * HOUR_MS)
     assert await store.sweep() == 1
     assert doubt_of(clock) is None
     assert kept(path) == {"young"}
-    assert noted_leap_ms(SqliteLocation(path)) == 0
+    assert read_leap_ms(SqliteLocation(path)) == 0
 
 
 @pytest.mark.parametrize("how", ["at a start", "after a leap that lasted"])
@@ -234,11 +234,11 @@ async def test_a_file_that_remembers_nothing_can_be_used(
         }[damage]
     )
     connection.close()
-    assert stored_moments(path) is None
+    assert load_moments(path) is None
     store, clock = await start()
     assert doubt_of(clock) is None
     await store.sweep()
-    assert stored_moments(path) == Moments(START_MS, swept_until_ms=START_MS - SWEEP_AFTER_MS)
+    assert load_moments(path) == Moments(START_MS, swept_until_ms=START_MS - SWEEP_AFTER_MS)
 
 
 async def test_a_row_of_a_newer_version_is_read(start: Opener, path: str) -> None:
@@ -250,7 +250,7 @@ async def test_a_row_of_a_newer_version_is_read(start: Opener, path: str) -> Non
     connection = apsw.Connection(path)
     connection.execute('UPDATE "ClockMoments" SET item = ?', (item,))
     connection.close()
-    assert stored_moments(path) == Moments(5)
+    assert load_moments(path) == Moments(5)
 
 
 async def test_a_clock_that_judges_nothing_sweeps_as_well(path: str) -> None:

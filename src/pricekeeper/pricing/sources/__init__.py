@@ -1,4 +1,4 @@
-"""Where prices can come from, besides the deployment file.
+"""The sources of prices, besides the deployment file.
 
 Importing this is cheap: what only a refresh needs is imported when a source is loaded.
 """

@@ -84,7 +84,7 @@ class _Row(NamedTuple):
 
 
 def offer_urls(region: str) -> tuple[str, ...]:
-    """Where AWS publishes the offers of that region."""
+    """The URLs at which AWS publishes the offers of that region."""
     return tuple(_URL.format(offer=offer, region=region) for offer in OFFERS)
 
 
@@ -132,8 +132,8 @@ class AwsPriceList:
                             return await _read_response(response, url)
                         target = urljoin(target, response.headers["location"])
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            told = str(error) or "timeout"
-            raise PriceSourceError(url, f"can't be downloaded: {told}") from error
+            reason = str(error) or "timeout"
+            raise PriceSourceError(url, f"can't be downloaded: {reason}") from error
         raise PriceSourceError(url, f"redirects more than {REDIRECTS_MAX} times")
 
 

@@ -105,8 +105,8 @@ class GenaiPriceList:
             return Unmatched("the source knows commercial regions only")
         found = [listed for ref, listed in self._models if _same_release(model.ref, ref)]
         if len(found) != 1:
-            told = ", ".join(sorted(listed.id for listed in found))
-            return Unmatched(f"several could be it: {told}" if found else "not in the list")
+            ids = ", ".join(sorted(listed.id for listed in found))
+            return Unmatched(f"several could be it: {ids}" if found else "not in the list")
         noon = datetime(day.year, day.month, day.day, _NOON_HOUR, tzinfo=UTC)
         table = _table(found[0].get_prices(noon))
         reason = regional_reason(model)

@@ -1,8 +1,8 @@
 """One request to DynamoDB, and sending it again as often as is safe and sensible.
 
 A request fails in one of three ways. *Surely not applied*: no connection, a throttle, a
-conflict; it is sent again, whatever it is. *Refused*: an answer, which the caller of this
-module reads. *Reply lost*: a timeout, a reset, a broken or garbled body, a server error; the
+conflict; every request is sent again. *Refused*: DynamoDB has answered, and the caller of this
+module reads the answer. *Reply lost*: a timeout, a reset, a broken body, a server error; the
 write may have happened, and what follows depends on `Repeat`. Once a reply was lost, no later
 failure can prove that nothing was applied, so giving up means `OutcomeUnknownError` from then
 on.
@@ -36,7 +36,7 @@ from pricekeeper.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
-from pricekeeper.storage.dynamodb.credentials import Access
+from pricekeeper.storage.dynamodb.credentials import AwsAccess
 from pricekeeper.storage.dynamodb.faults import (
     PASSING,
     SKEWED,
@@ -53,7 +53,7 @@ _TARGET: Final = "DynamoDB_20120810."
 _CHECKSUM: Final = "x-amz-crc32"
 _OK: Final = 200
 _HALF_A_SECOND_MS: Final = 500
-"""A Date header has whole seconds: on average it is so much behind."""
+"""How much a Date header, in whole seconds, is behind on average."""
 _READS: Final = frozenset({"GetItem", "BatchGetItem", "Query"})
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -67,8 +67,8 @@ class Limits:
 
     connections_max: int = 64
     connect_timeout_ms: int = 1_000
-    """Until there is a connection, be it free again or new. Must be less than the total: then
-    whatever takes longer than that was sent."""
+    """How long to wait for a free or new connection. Must be less than the total: then a request
+    that takes longer was sent."""
     total_timeout_ms: int = 3_000
     """Until the reply has been read, connecting included."""
     attempts_max: int = 8
@@ -87,17 +87,17 @@ class Repeat(Enum):
     """Whether a request whose reply was lost may be sent again."""
 
     HARMLESS = "harmless"
-    """It changes nothing that anybody could see: send again, and never mind the first."""
+    """It changes nothing that anybody could see: send again."""
     TOKENED = "tokened"
-    """It carries a token by which DynamoDB knows it again: send again."""
+    """It carries a token by which DynamoDB recognises it: send again."""
     GUARDED = "guarded"
     """Applied once, its own condition refuses it: send again, but then a refusal says nothing."""
     NEVER = "never"
     """It could be applied twice."""
 
 
-class Refusal(Exception):  # noqa: N818  # an answer, and never seen outside of this package
-    """DynamoDB said no, properly; ``after_lost_reply`` if that may be our own doing."""
+class RequestRefused(Exception):  # noqa: N818  # an answer, and never seen outside of this package
+    """DynamoDB refused; with ``after_lost_reply`` the lost request itself may be the cause."""
 
     def __init__(self, fault: Fault, *, after_lost_reply: bool) -> None:
         super().__init__(fault.name)
@@ -106,12 +106,12 @@ class Refusal(Exception):  # noqa: N818  # an answer, and never seen outside of 
         self.after_lost_reply = after_lost_reply
 
 
-class Client:
+class DynamoDbClient:
     """A signing, counting, retrying connection pool to one endpoint."""
 
     def __init__(
         self,
-        access: Access,
+        access: AwsAccess,
         *,
         clock: Clock,
         meter: StoreMeter,
@@ -122,7 +122,7 @@ class Client:
         self.limits = limits
         self._clock = clock
         self._trusted = clock if isinstance(clock, TrustedClock) else None
-        self._date_heard = ""
+        self._date_noted = ""
         self._meter = meter
         self._prefix = prefix
         self._randomness = randomness
@@ -143,11 +143,11 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._session.close()
 
     async def pause(self, failures: int) -> None:
-        """Wait before trying again, the longer the more often it has failed: full jitter."""
+        """Wait before the next attempt, longer after more failures: full jitter."""
         await self._clock.sleep_ms(self._pause_ms(failures))
 
     async def call(
@@ -158,7 +158,7 @@ class Client:
         *,
         expected: str = "",
     ) -> dict[str, Any]:
-        """The reply to a request; `Refusal` for a condition, or for the ``expected`` error name.
+        """Send a request; `RequestRefused` for a condition, or for the ``expected`` error name.
 
         At most ``attempts_max`` attempts, none begun after ``patience_ms``. ``repeat`` may be a
         function, which is asked when a reply is lost and not before.
@@ -213,7 +213,7 @@ class Client:
             return Fault(Treatment.UNREACHABLE, type(error).__name__, str(error))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Fault(Treatment.LOST, type(error).__name__, str(error))
-        self._hear_date(response.headers.get("Date"))
+        self._note_date(response.headers.get("Date"))
         outcome = _read(response.status, response.headers.get(_CHECKSUM), content)
         if not isinstance(outcome, Fault):
             self._count_capacity(action, outcome)
@@ -224,14 +224,14 @@ class Client:
             self._credentials.discard(credentials)
         return outcome
 
-    def _hear_date(self, date: str | None) -> None:
-        """Tell our clock what time it is at the store. Its answers of one second say the same."""
-        if self._trusted is None or date is None or date == self._date_heard:
+    def _note_date(self, date: str | None) -> None:
+        """Give our clock the store's time, once for all replies with the same date."""
+        if self._trusted is None or date is None or date == self._date_noted:
             return
-        self._date_heard = date
+        self._date_noted = date
         with contextlib.suppress(ValueError):  # a proxy's own idea of a date says nothing
             date_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
-            self._trusted.hear_store_date(date_ms + _HALF_A_SECOND_MS)
+            self._trusted.note_store_date(date_ms + _HALF_A_SECOND_MS)
 
     def _pause_ms(self, failures: int) -> int:
         return full_jitter_ms(
@@ -248,7 +248,7 @@ class Client:
         for entry in consumed if isinstance(consumed, list) else (consumed,):
             table = entry.get("TableName", "").removeprefix(self._prefix)
             read, write = entry.get("ReadCapacityUnits", 0), entry.get("WriteCapacityUnits", 0)
-            if not read and not write:  # told apart only where an action could be either
+            if not read and not write:  # reported apart only where an action could be either
                 units = entry.get("CapacityUnits", 0)
                 read, write = (units, 0) if action in _READS else (0, units)
             if read:
@@ -265,7 +265,7 @@ def _body(request: Mapping[str, Any]) -> bytes:
 
 
 def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] | Fault:
-    """What came back: a reply, a fault, or something that tells us nothing."""
+    """The reply or the fault; what can't be read counts as a lost reply."""
     if checksum is not None and checksum != str(zlib.crc32(content)):
         return Fault(Treatment.LOST, "Checksum", "the reply does not match its checksum")
     try:
@@ -277,20 +277,20 @@ def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] |
 
 def _final(
     action: str, fault: Fault, lost: int, repeat: object, expected: str
-) -> Refusal | StoreError:
-    """What the last failure of a request comes to, given that ``lost`` replies went before."""
+) -> RequestRefused | StoreError:
+    """The error for the last failure of a request, after so many ``lost`` replies."""
     if fault.treatment is Treatment.REFUSED or fault.name == expected:
-        return Refusal(fault, after_lost_reply=lost > 0)
+        return RequestRefused(fault, after_lost_reply=lost > 0)
     # A cancellation under a token is certain: had the first copy been applied, DynamoDB
     # would have known the token. Any other failure leaves a lost reply lost.
     cancelled = fault.name == TRANSACTION_CANCELLED and fault.treatment not in PASSING
     if lost and repeat is not Repeat.HARMLESS and not cancelled:
-        return OutcomeUnknownError(f"it may or may not have been applied: {fault.told(action)}")
+        return OutcomeUnknownError(f"it may or may not have been applied: {fault.text(action)}")
     return fault.error(action)
 
 
-def _trust(access: Access) -> ssl.SSLContext | bool:
-    """Whom to trust: the machine's certificates, or those that the AWS set-up names."""
+def _trust(access: AwsAccess) -> ssl.SSLContext | bool:
+    """The certificates to trust: the machine's, or those that the AWS configuration names."""
     if access.ca_bundle is None:
         return True
     return ssl.create_default_context(cafile=access.ca_bundle)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage.dynamodb.signing import Credentials
+from pricekeeper.storage.dynamodb.signing import AwsKeys
 
 if TYPE_CHECKING:
     from botocore.session import Session
@@ -35,11 +35,11 @@ class CredentialSource:
         """``found`` is what botocore's chain gave."""
         self._found = found
         self._clock = clock
-        self._frozen: Credentials | None = None
+        self._frozen: AwsKeys | None = None
         self._look_again_ms = 0
         self._renewing = asyncio.Lock()
 
-    def current(self) -> Credentials | None:
+    def current(self) -> AwsKeys | None:
         """What to sign with, or ``None`` if it must be renewed first."""
         if self._frozen is not None and self._clock.monotonic_ms() >= self._look_again_ms:
             refresh_needed = getattr(self._found, "refresh_needed", None)  # not if they never end
@@ -48,13 +48,13 @@ class CredentialSource:
             self._look_again_ms = self._clock.monotonic_ms() + _LOOK_AGAIN_MS
         return self._frozen
 
-    def discard(self, refused: Credentials) -> None:
-        """AWS refuses what looked fresh to us: search anew before the next request."""
-        if self._frozen is refused:  # and not if somebody has renewed it in the meantime
+    def discard(self, refused: AwsKeys) -> None:
+        """Forget keys that AWS refuses, so that they are searched anew for the next request."""
+        if self._frozen is refused:  # and not if another caller has renewed it since
             self._frozen = self._found = None
 
-    async def renew(self) -> Credentials:
-        """Fresh credentials. Whoever comes while another caller renews takes what that one got."""
+    async def renew(self) -> AwsKeys:
+        """Renew the keys; callers that come meanwhile get the same ones."""
         async with self._renewing:
             if (renewed := self.current()) is not None:
                 return renewed
@@ -67,7 +67,7 @@ class CredentialSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AwsAccess:
     """Everything needed to talk to DynamoDB in one region."""
 
     region: str
@@ -86,7 +86,7 @@ class Access:
         return f"{host}:{parts.port}"
 
 
-async def find_access(location: DynamoDbLocation, clock: Clock) -> Access:
+async def find_access(location: DynamoDbLocation, clock: Clock) -> AwsAccess:
     """Ask botocore's chain for credentials and, unless the location says it, for the endpoint."""
     found, endpoint, ca_bundle = await asyncio.to_thread(_find, location)
     parts = urlsplit(endpoint)
@@ -94,7 +94,7 @@ async def find_access(location: DynamoDbLocation, clock: Clock) -> Access:
         raise StoreMisconfiguredError(f"the DynamoDB endpoint {endpoint} must have no path")
     source = CredentialSource(found, clock)
     await source.renew()
-    return Access(location.region, endpoint.rstrip("/"), source, ca_bundle)
+    return AwsAccess(location.region, endpoint.rstrip("/"), source, ca_bundle)
 
 
 def _find(location: DynamoDbLocation) -> tuple[Any, str, str | None]:
@@ -138,7 +138,7 @@ def _find_credentials(session: Session | None = None) -> Any:
     return found
 
 
-def _freeze(found: Any) -> Credentials:
+def _freeze(found: Any) -> AwsKeys:
     """A consistent copy of all parts; asks the network if botocore finds them too old."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
@@ -149,4 +149,4 @@ def _freeze(found: Any) -> Credentials:
         raise StoreUnavailableError(
             f"AWS credentials could not be renewed: {type(error).__name__}"
         ) from error
-    return Credentials(frozen.access_key, frozen.secret_key, frozen.token or None)
+    return AwsKeys(frozen.access_key, frozen.secret_key, frozen.token or None)

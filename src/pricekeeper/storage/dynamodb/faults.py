@@ -120,7 +120,7 @@ REASONS: Final[dict[str, ReasonCode]] = {
     "ValidationError": ReasonCode.INVALID,
     "ItemCollectionSizeLimitExceeded": ReasonCode.INVALID,
 }
-"""Why one operation of a cancelled transaction stood in the way."""
+"""Why one operation cancelled a transaction."""
 
 _CANCELLED_BY: Final = (
     (ReasonCode.INVALID, _T.INVALID),
@@ -155,10 +155,10 @@ class Fault:
     reply: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def error(self, action: str) -> StoreError:
-        """What the caller is told if this is where it ends and nothing was applied."""
-        return _ERRORS.get(self.treatment, StoreUnavailableError)(self.told(action))
+        """The error for the caller, if this is the last attempt and nothing was applied."""
+        return _ERRORS.get(self.treatment, StoreUnavailableError)(self.text(action))
 
-    def told(self, action: str) -> str:
+    def text(self, action: str) -> str:
         """The fault in one line, of bounded length."""
         return f"{action}: {self.name}: {self.message[:_MESSAGE_LENGTH_MAX]}"
 

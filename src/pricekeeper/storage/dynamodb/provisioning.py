@@ -1,12 +1,12 @@
-"""Making the tables: idempotent, by any number of processes at once.
+"""Creates the tables: idempotent, by any number of processes at once.
 
-A table is looked at before it is made, so that a deployment whose tables come from a template
-needs no permission to create any. A start looks at each table once. Whether items expire is looked
-at where a table has just been made, else by command: it can't change by itself, and without it
-expired items take up space and nothing else.
+A table is described before it is created, so that a deployment whose tables come from a template
+needs no permission to create any. A start describes each table once. Expiry is checked where a
+table has just been created, else by command: it can't change by itself, and without it expired
+items only take up space.
 
-A store that keeps failing is waited for, as long as the client's limits say, and each failure is
-logged. What an operator has to mend is not waited for.
+If the store keeps failing, this waits as long as the client's limits say, and logs each failure.
+It does not wait for what an operator has to mend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
-from pricekeeper.storage.dynamodb.client import Client, Refusal, Repeat
+from pricekeeper.storage.dynamodb.client import DynamoDbClient, Repeat, RequestRefused
 from pricekeeper.storage.dynamodb.faults import INVALID_REQUEST, TABLE_EXISTS, TABLE_MISSING
 from pricekeeper.storage.dynamodb.rendering import Renderer
 from pricekeeper.storage.tables import ALL_TABLES, Table
@@ -34,14 +34,14 @@ _log = structlog.get_logger(__name__)
 class Provisioner:
     """Creates what is missing and waits until it can be used."""
 
-    def __init__(self, client: Client, renderer: Renderer, clock: Clock) -> None:
+    def __init__(self, client: DynamoDbClient, renderer: Renderer, clock: Clock) -> None:
         self._client = client
         self._renderer = renderer
         self._clock = clock
         self._waits_until_ms = 0
 
     async def create_tables(self) -> None:
-        """All tables, active; with expiry switched on where one was being made just now."""
+        """Create missing tables, wait until they are active, and switch expiry on in new ones."""
         self._begin_to_wait()
         new = []
         for table in ALL_TABLES:
@@ -65,18 +65,18 @@ class Provisioner:
             if table.expires:
                 await self._enable_expiry(table)
 
-    async def without_expiry(self) -> list[Table]:
+    async def find_without_expiry(self) -> list[Table]:
         """The tables whose items are to expire and don't. Nothing is changed."""
         self._begin_to_wait()
-        return [one for one in ALL_TABLES if one.expires and not await self._expiry_enabled(one)]
+        return [one for one in ALL_TABLES if one.expires and not await self._is_expiry_enabled(one)]
 
     def _begin_to_wait(self) -> None:
         self._waits_until_ms = self._clock.monotonic_ms() + self._client.limits.start_wait_ms
 
-    async def _patiently(
+    async def _send_patiently(
         self, waiting_for: str, send: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
-        """The reply of a store that may fail for a while; `Refusal` as ever."""
+        """Send until the store answers, or the time to wait for it is over."""
         wait_ms = self._client.limits.start_wait_ms
         while True:
             try:
@@ -94,13 +94,13 @@ class Provisioner:
     async def _describe(self, table: Table) -> dict[str, Any] | None:
         name = self._renderer.table_name(table)
         try:
-            reply = await self._patiently(
+            reply = await self._send_patiently(
                 f"DescribeTable of {name}",
                 lambda: self._client.call(
                     "DescribeTable", {"TableName": name}, Repeat.HARMLESS, expected=TABLE_MISSING
                 ),
             )
-        except Refusal:
+        except RequestRefused:
             return None
         description: dict[str, Any] = reply["Table"]
         return description
@@ -116,13 +116,13 @@ class Provisioner:
             "BillingMode": "PAY_PER_REQUEST",
         }
         try:
-            await self._patiently(
+            await self._send_patiently(
                 f"CreateTable of {name}",
                 lambda: self._client.call(
                     "CreateTable", request, Repeat.HARMLESS, expected=TABLE_EXISTS
                 ),
             )
-        except Refusal:
+        except RequestRefused:
             return  # another creator was quicker, or our own first attempt was
 
     async def _await_active(self, table: Table) -> None:
@@ -141,7 +141,7 @@ class Provisioner:
             raise StoreMisconfiguredError(f"the table {name} exists with another key")
 
     async def _enable_expiry(self, table: Table) -> None:
-        if await self._expiry_enabled(table):
+        if await self._is_expiry_enabled(table):
             return
         name = self._renderer.table_name(table)
         request = {
@@ -149,22 +149,22 @@ class Provisioner:
             "TimeToLiveSpecification": {"Enabled": True, "AttributeName": EXPIRY},
         }
         try:
-            await self._patiently(
+            await self._send_patiently(
                 f"UpdateTimeToLive of {name}",
                 lambda: self._client.call(
                     "UpdateTimeToLive", request, Repeat.HARMLESS, expected=INVALID_REQUEST
                 ),
             )
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             # DynamoDB's way to say that it is on already; or that it can't be switched on.
-            if not await self._expiry_enabled(table):
+            if not await self._is_expiry_enabled(table):
                 raise StoreMisconfiguredError(
                     f"the table {name} does not let items expire: {refusal.reply}"
                 ) from None
 
-    async def _expiry_enabled(self, table: Table) -> bool:
+    async def _is_expiry_enabled(self, table: Table) -> bool:
         name = self._renderer.table_name(table)
-        reply = await self._patiently(
+        reply = await self._send_patiently(
             f"DescribeTimeToLive of {name}",
             lambda: self._client.call("DescribeTimeToLive", {"TableName": name}, Repeat.HARMLESS),
         )

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ThrottledError
-from pricekeeper.storage.dynamodb.client import Client, Repeat
+from pricekeeper.storage.dynamodb.client import DynamoDbClient, Repeat
 from pricekeeper.storage.dynamodb.expiry import is_expired, visible
 from pricekeeper.storage.dynamodb.rendering import Renderer
 from pricekeeper.storage.dynamodb.wire import Attributes, decode_item, encode_key
@@ -21,25 +21,25 @@ from pricekeeper.storage.values import SORT_KEY, Item
 
 _BATCH_KEYS_MAX: Final = 100
 
-Place: TypeAlias = tuple[Table, Key]
+TableKey: TypeAlias = tuple[Table, Key]
 
 
 class Reader:
     """The reads of more than one item."""
 
-    def __init__(self, client: Client, renderer: Renderer, clock: Clock) -> None:
+    def __init__(self, client: DynamoDbClient, renderer: Renderer, clock: Clock) -> None:
         self._client = client
         self._renderer = renderer
         self._clock = clock
 
-    async def batch_get(self, places: Sequence[Place], *, consistent: bool) -> list[Item | None]:
-        """The items at these places, in that order.
+    async def batch_get(self, keys: Sequence[TableKey], *, consistent: bool) -> list[Item | None]:
+        """The items at these keys, in that order.
 
         Keys that DynamoDB leaves unprocessed go to the back of the queue. The loop ends because
-        every round either finishes a key or counts as stalled, and there is a limit to those.
+        every request either finishes a key or counts as stalled, and those are limited.
         """
-        pending = list(dict.fromkeys(places))
-        found: dict[Place, Item] = {}
+        pending = list(dict.fromkeys(keys))
+        found: dict[TableKey, Item] = {}
         stalled = 0
         while pending:
             asked, pending = pending[:_BATCH_KEYS_MAX], pending[_BATCH_KEYS_MAX:]
@@ -53,15 +53,15 @@ class Reader:
             pending += left
             await self._client.pause(stalled)
         now_epoch = self._clock.now_ms() // 1000
-        return [visible(place[0], found.get(place), now_epoch) for place in places]
+        return [visible(key[0], found.get(key), now_epoch) for key in keys]
 
     async def query(self, query: Query, *, consistent: bool) -> Page:
         """Items of one partition, as many as are wanted and alive.
 
-        One more than that is looked for, to know whether this page is the last. The loop ends
-        with the partition: every round begins behind the last key of the one before. A page
-        that expired items have thinned out is followed by a larger one, so that a partition
-        full of them takes a logarithm of rounds and not one for each.
+        It asks for one more than that, to know whether this page is the last. The loop ends with
+        the partition: every request begins behind the last key of the one before. After a page
+        with expired items it asks for a larger one, so that the number of requests grows only
+        with the logarithm of the number of expired items.
         """
         start, nothing = _start(query)
         if nothing:
@@ -85,12 +85,12 @@ class Reader:
         return Page(page, after=str(page[-1][SORT_KEY]))
 
     async def _ask(
-        self, places: Sequence[Place], found: dict[Place, Item], *, consistent: bool
-    ) -> list[Place]:
-        """Ask once, add to what was found, and return what was left unprocessed."""
-        request = self._renderer.batch_get(places, consistent=consistent)
+        self, keys: Sequence[TableKey], found: dict[TableKey, Item], *, consistent: bool
+    ) -> list[TableKey]:
+        """Send one request, add its items to ``found``, and return the unprocessed keys."""
+        request = self._renderer.batch_get(keys, consistent=consistent)
         reply = await self._client.call("BatchGetItem", request, Repeat.HARMLESS)
-        tables = {self._renderer.table_name(table): table for table, _ in places}
+        tables = {self._renderer.table_name(table): table for table, _ in keys}
         for name, items in reply.get("Responses", {}).items():
             table = tables[name]
             for item in map(decode_item, items):
@@ -105,9 +105,9 @@ class Reader:
 def _start(query: Query) -> tuple[Attributes | None, bool]:
     """The key behind which to begin, if any, and whether nothing can be found at all.
 
-    DynamoDB refuses a range whose ends are the wrong way round, and a start outside of the
-    range. For us the first is empty, and the second is either no narrowing at all or the end.
-    Comparing strings by code points is comparing their UTF-8 by bytes, as DynamoDB does.
+    DynamoDB refuses a range whose ends are in the wrong order, and a start outside of the range.
+    For us the first is an empty range, and the second has no effect or ends the query. Comparing
+    strings by code points is comparing their UTF-8 by bytes, as DynamoDB does.
     """
     if query.first and query.last and query.first > query.last:
         return None, True

@@ -1,4 +1,4 @@
-"""What a refused write costs, which DynamoDB bills and does not tell.
+"""The cost of a refused write, which DynamoDB bills and does not report.
 
 A reply to a condition that failed has no ``ConsumedCapacity``, but AWS documents what it is: a
 conditional write that is refused consumes write units by the size of the item, the one that is
@@ -6,9 +6,9 @@ there or the one that was to be written, whichever is larger, and one unit at le
 that a condition cancels has prepared each of its operations: two units for each KB of each.
 
 What an update would have made of an item is not known here. It is taken as large as the item that
-is there, or as what the request carries if there is none. What a transaction would have met is
-known only where a condition failed. Conflicts and throttles are not counted: nothing says what they
-cost.
+is there, or as what the request carries if there is none. The items under a cancelled transaction
+are known only where a condition failed. Conflicts and throttles are not counted, since their cost
+is not documented.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from pricekeeper.storage.operations import Check, Delete, Put, Query, Update, Wr
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import PARTITION_KEY, SORT_KEY, Value
 
-Request: TypeAlias = dict[str, Any]
+RequestBody: TypeAlias = dict[str, Any]
 
 _SHARED_TYPES: Final = frozenset({str, int, bytes})
 _KINDS_IN_TRANSACTION: Final = {
@@ -54,14 +54,14 @@ class Placeholders:
         self._shared: dict[tuple[type, Value], str] = {}
 
     def name(self, attribute: str) -> str:
-        """What stands for the attribute; the same for the same attribute."""
+        """The placeholder of the attribute; the same one for the same attribute."""
         placeholder = self._names.get(attribute)
         if placeholder is None:
             placeholder = self._names[attribute] = f"#{len(self._names)}"
         return placeholder
 
     def value(self, value: Value) -> str:
-        """What stands for the value; the same for equal strings, numbers and bytes."""
+        """The placeholder of the value; the same one for equal strings, numbers and bytes."""
         kind = type(value)
         if kind not in _SHARED_TYPES:
             placeholder = f":{len(self._values)}"
@@ -74,8 +74,8 @@ class Placeholders:
             self._values[known] = {"N": str(value)} if kind is int else encode(value)
         return known
 
-    def add_to(self, request: Request) -> None:
-        """Put what was referred to into the request; it must not be there if empty."""
+    def add_to(self, request: RequestBody) -> None:
+        """Put the names and values into the request; DynamoDB refuses empty ones."""
         if self._names:
             request["ExpressionAttributeNames"] = {
                 placeholder: name for name, placeholder in self._names.items()
@@ -183,9 +183,9 @@ class Renderer:
         """What the table is called in DynamoDB."""
         return self._prefix + table.name
 
-    def write(self, operation: Write, condition: Condition | None) -> Request:
-        """One write; ``condition`` stands in for the operation's own."""
-        request: Request = {
+    def write(self, operation: Write, condition: Condition | None) -> RequestBody:
+        """One write; ``condition`` replaces the operation's own."""
+        request: RequestBody = {
             "TableName": self.table_name(operation.table),
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
@@ -203,7 +203,7 @@ class Renderer:
 
     def single_write(
         self, operation: Put | Update | Delete, condition: Condition | None, returned: str = "NONE"
-    ) -> Request:
+    ) -> RequestBody:
         """One write as a request of its own; ``returned`` is the item wanted back."""
         request = self.write(operation, condition)
         request["ReturnValues"] = returned
@@ -212,7 +212,7 @@ class Renderer:
 
     def transaction(
         self, writes: Sequence[tuple[Write, Condition | None]], client_token: str
-    ) -> Request:
+    ) -> RequestBody:
         """Several writes, all or nothing, each with the condition that is sent for it."""
         return {
             "TransactItems": [
@@ -223,7 +223,7 @@ class Renderer:
             "ReturnConsumedCapacity": "TOTAL",
         }
 
-    def get(self, table: Table, key: Key, *, consistent: bool) -> Request:
+    def get(self, table: Table, key: Key, *, consistent: bool) -> RequestBody:
         """One item by its key."""
         return {
             "TableName": self.table_name(table),
@@ -232,28 +232,28 @@ class Renderer:
             "ReturnConsumedCapacity": "TOTAL",
         }
 
-    def batch_get(self, places: Sequence[tuple[Table, Key]], *, consistent: bool) -> Request:
+    def batch_get(self, keys: Sequence[tuple[Table, Key]], *, consistent: bool) -> RequestBody:
         """Up to a hundred items by their keys, across tables."""
-        keys: dict[str, list[Attributes]] = {}
-        for table, key in places:
-            keys.setdefault(self.table_name(table), []).append(encode_key(key))
+        by_table: dict[str, list[Attributes]] = {}
+        for table, key in keys:
+            by_table.setdefault(self.table_name(table), []).append(encode_key(key))
         return {
             "RequestItems": {
                 name: {"Keys": wanted, "ConsistentRead": consistent}
-                for name, wanted in keys.items()
+                for name, wanted in by_table.items()
             },
             "ReturnConsumedCapacity": "TOTAL",
         }
 
     def query(
         self, query: Query, limit: int, start: Attributes | None, *, consistent: bool
-    ) -> Request:
+    ) -> RequestBody:
         """One page of a partition, behind the key ``start``."""
         into = Placeholders()
         text = f"{into.name(PARTITION_KEY)} = {into.value(query.pk)}"
         if query.prefix or query.first or query.last:
             text += f" AND {_range_text(query, into)}"
-        request: Request = {
+        request: RequestBody = {
             "TableName": self.table_name(query.table),
             "KeyConditionExpression": text,
             "ConsistentRead": consistent,

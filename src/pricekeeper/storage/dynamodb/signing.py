@@ -21,7 +21,7 @@ _SIGNED_SESSION: Final = "content-type;host;x-amz-date;x-amz-security-token;x-am
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class AwsKeys:
     """What requests are signed with. Nothing of it shows in a repr, and so in no log."""
 
     access_key: str = field(repr=False)
@@ -40,7 +40,7 @@ class Signer:
         self._second = -1
         self._stamp = ""
         self._mac = hmac.new(b"", digestmod="sha256")
-        self._mac_for: tuple[str, Credentials] | None = None
+        self._mac_for: tuple[str, AwsKeys] | None = None
 
     @property
     def constant_headers(self) -> dict[str, str]:
@@ -48,7 +48,7 @@ class Signer:
         return {"Host": self._host, "Accept-Encoding": "identity", "Content-Type": CONTENT_TYPE}
 
     def headers(
-        self, credentials: Credentials, target: str, body: bytes, now_epoch: int
+        self, credentials: AwsKeys, target: str, body: bytes, now_epoch: int
     ) -> dict[str, str]:
         """The headers of one request, the signature among them, to go with the constant ones."""
         if now_epoch != self._second:

@@ -1,8 +1,8 @@
 """The port's seven calls on DynamoDB.
 
-Holds together the parts that know one thing each: `rendering` the words, `client` the sending,
-`expiry` what counts as absent, `transactions` and `reading` what takes several requests.
-Reads and transactions are sent again when a reply is lost; a single write only if it guards
+Combines the other modules: `rendering` makes requests, `client` sends them, `expiry` decides what
+counts as absent, `transactions` and `reading` do what takes several requests. Reads and
+transactions are sent again when a reply is lost. A single write is sent again only if it guards
 itself (`guards`), and a bare ``ADD`` never.
 """
 
@@ -23,7 +23,7 @@ from pricekeeper.errors import (
     StoreError,
 )
 from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage.dynamodb.client import Client, Limits, Refusal, Repeat
+from pricekeeper.storage.dynamodb.client import DynamoDbClient, Limits, Repeat, RequestRefused
 from pricekeeper.storage.dynamodb.credentials import find_access
 from pricekeeper.storage.dynamodb.expiry import (
     condition_to_send,
@@ -53,12 +53,12 @@ from pricekeeper.storage.values import EXPIRY, Item
 from pricekeeper.telemetry import StoreMeter
 
 _LIMITS: Final = Limits()
-_ROUNDS_MAX: Final = 4
-"""How often an expired item may change under one update before we call it contended."""
+_ATTEMPTS_MAX: Final = 4
+"""How often an expired item may change before the update fails as contended."""
 
 
-class _Gate:
-    """Lets calls in and counts them until it is shut; shutting waits until they are out."""
+class _CallTracker:
+    """Counts calls and those in flight until it is closed; closing waits for them."""
 
     __slots__ = ("_drained", "_inside", "_meter", "_open")
 
@@ -68,8 +68,8 @@ class _Gate:
         self._inside = 0
         self._drained = asyncio.Event()
 
-    def admit(self, call: str) -> _Gate:
-        """Use as ``with gate.admit(name)``."""
+    def track(self, call: str) -> _CallTracker:
+        """Use as ``with tracker.track(name)``."""
         if not self._open:
             raise StoreClosedError("the store is closed")
         self._meter.calls[call] += 1
@@ -77,15 +77,15 @@ class _Gate:
         return self
 
     def __enter__(self) -> None:
-        """Nothing more to do: `admit` has done it."""
+        """Do nothing: `track` has counted the call."""
 
     def __exit__(self, *_: object) -> None:
         self._inside -= 1
         if not self._inside and not self._open:
             self._drained.set()
 
-    async def shut(self) -> None:
-        """Admit nobody any more and wait for those inside."""
+    async def close_and_drain(self) -> None:
+        """Refuse further calls and wait for those in flight."""
         self._open = False
         if self._inside:
             await self._drained.wait()
@@ -95,7 +95,7 @@ class DynamoDbStore:
     """Items in DynamoDB. Bound to the event loop it was opened on."""
 
     def __init__(
-        self, client: Client, renderer: Renderer, *, clock: Clock, meter: StoreMeter
+        self, client: DynamoDbClient, renderer: Renderer, *, clock: Clock, meter: StoreMeter
     ) -> None:
         self._client = client
         self._renderer = renderer
@@ -103,7 +103,7 @@ class DynamoDbStore:
         self._reader = Reader(client, renderer, clock)
         self._transactions = Transactions(client, renderer, clock)
         self._provisioner = Provisioner(client, renderer, clock)
-        self._gate = _Gate(meter)
+        self._calls = _CallTracker(meter)
 
     @classmethod
     async def open(
@@ -116,7 +116,7 @@ class DynamoDbStore:
         randomness: random.Random | None = None,
     ) -> DynamoDbStore:
         """Find credentials and endpoint. Nothing is sent to DynamoDB yet."""
-        client = Client(
+        client = DynamoDbClient(
             await find_access(location, clock),
             clock=clock,
             meter=meter,
@@ -128,7 +128,7 @@ class DynamoDbStore:
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         """The item at that key."""
-        with self._gate.admit("get"):
+        with self._calls.track("get"):
             request = self._renderer.get(table, table.checked(key), consistent=consistent)
             reply = await self._client.call("GetItem", request, Repeat.HARMLESS)
             item = decode_item(reply["Item"]) if "Item" in reply else None
@@ -136,28 +136,28 @@ class DynamoDbStore:
 
     async def put(self, operation: Put) -> None:
         """Write a whole item."""
-        with self._gate.admit("put"):
+        with self._calls.track("put"):
             operation.check()
             now_epoch = self._now_epoch()
             condition = condition_to_send(operation, now_epoch)
             request = self._renderer.single_write(operation, condition)
             try:
                 await self._client.call("PutItem", request, partial(_repeat, operation))
-            except Refusal as refusal:
+            except RequestRefused as refusal:
                 raise _refused(refusal, operation.table, now_epoch) from None
 
     async def update(self, operation: Update) -> Item:
         """Change an item and return it as it is afterwards."""
-        with self._gate.admit("update"):
+        with self._calls.track("update"):
             operation.check()
             repeat = partial(_repeat, operation)
-            for _ in range(_ROUNDS_MAX):
+            for _ in range(_ATTEMPTS_MAX):
                 now_epoch = self._now_epoch()
                 condition = condition_to_send(operation, now_epoch)
                 request = self._renderer.single_write(operation, condition, "ALL_NEW")
                 try:
                     reply = await self._client.call("UpdateItem", request, repeat)
-                except Refusal as refusal:
+                except RequestRefused as refusal:
                     held = _held(refusal)
                     replaceable = (
                         is_expired(operation.table, held, now_epoch)
@@ -175,63 +175,63 @@ class DynamoDbStore:
 
     async def delete(self, operation: Delete) -> Item | None:
         """Remove an item and return what it was."""
-        with self._gate.admit("delete"):
+        with self._calls.track("delete"):
             operation.check()
             now_epoch = self._now_epoch()
             condition = condition_to_send(operation, now_epoch)
             request = self._renderer.single_write(operation, condition, "ALL_OLD")
             try:
                 reply = await self._client.call("DeleteItem", request, partial(_repeat, operation))
-            except Refusal as refusal:
+            except RequestRefused as refusal:
                 raise _refused(refusal, operation.table, now_epoch) from None
             old = decode_item(reply["Attributes"]) if reply.get("Attributes") else None
             return visible(operation.table, old, now_epoch)
 
     async def transact(self, operations: Sequence[Write]) -> None:
         """Apply 1 to 100 operations on different items, all or nothing."""
-        with self._gate.admit("transact"):
+        with self._calls.track("transact"):
             check_transaction(operations)
             await self._transactions.transact(operations)
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         """The items at these keys, in that order; any number, repeats allowed."""
-        with self._gate.admit("batch_get"):
-            for table, key in places:
+        with self._calls.track("batch_get"):
+            for table, key in keys:
                 table.checked(key)
-            return await self._reader.batch_get(places, consistent=consistent)
+            return await self._reader.batch_get(keys, consistent=consistent)
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         """Items of one partition in order."""
-        with self._gate.admit("query"):
+        with self._calls.track("query"):
             query.check()
             return await self._reader.query(query, consistent=consistent)
 
     async def create_tables(self) -> None:
         """Make whatever tables are missing and wait until they can be used."""
-        with self._gate.admit("create_tables"):
+        with self._calls.track("create_tables"):
             await self._provisioner.create_tables()
 
     async def enable_expiry(self) -> None:
         """Let items expire by themselves in every table where they should."""
-        with self._gate.admit("enable_expiry"):
+        with self._calls.track("enable_expiry"):
             await self._provisioner.enable_expiry()
 
-    async def tables_without_expiry(self) -> list[Table]:
+    async def find_tables_without_expiry(self) -> list[Table]:
         """The tables in which items should expire by themselves and don't."""
-        with self._gate.admit("tables_without_expiry"):
-            return await self._provisioner.without_expiry()
+        with self._calls.track("tables_without_expiry"):
+            return await self._provisioner.find_without_expiry()
 
     async def close(self) -> None:
-        """Finish what was accepted, which its own limits bound, then let go of everything."""
-        await self._gate.shut()
+        """Finish the accepted calls, which the client's limits bound, then close connections."""
+        await self._calls.close_and_drain()
         await self._client.close()
 
     async def _replace(self, operation: Update, held: Item) -> Item | None:
-        """Put what the update makes of nothing in place of the expired item, if it is still there.
+        """Replace the expired item by what the update makes of an absent one.
 
-        ``None`` if it is not: somebody else removed or replaced it, so begin again.
+        ``None`` if the expired item is not there any more, so that the update has to begin again.
         """
         fresh = operation.apply(None)
         check_item_size(fresh)
@@ -239,7 +239,7 @@ class DynamoDbStore:
         request = self._renderer.single_write(put, put.condition)
         try:
             await self._client.call("PutItem", request, partial(_repeat, put))
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             if refusal.after_lost_reply:
                 raise _refused(refusal, operation.table, self._now_epoch()) from None
             return None
@@ -253,14 +253,14 @@ def _repeat(operation: Put | Update | Delete) -> Repeat:
     return Repeat.GUARDED if guards_itself(operation) else Repeat.NEVER
 
 
-def _held(refusal: Refusal) -> Item | None:
-    """The item that failed the condition, as it physically is."""
+def _held(refusal: RequestRefused) -> Item | None:
+    """The item that failed the condition, expired or not."""
     attributes = refusal.reply.get("Item")
     return decode_item(attributes) if attributes else None
 
 
-def _refused(refusal: Refusal, table: Table, now_epoch: int) -> StoreError:
-    """What a failed condition tells the caller."""
+def _refused(refusal: RequestRefused, table: Table, now_epoch: int) -> StoreError:
+    """The error that a failed condition means for the caller."""
     item = visible(table, _held(refusal), now_epoch)
     if refusal.after_lost_reply:
         return OutcomeUnknownError(

@@ -1,15 +1,14 @@
-"""Transactions: sent under a token of their own, expired items, and the reasons.
+"""Transactions: their token, expired items, and the reasons of a cancellation.
 
-**DynamoDB's token** (``ClientRequestToken``) makes copies of one *request* harmless, byte for
-byte the same one, for ten minutes. We make a new one for every call and keep it over all re-sends
-of that call.
+**DynamoDB's token** (``ClientRequestToken``) makes copies of one *request* harmless for ten
+minutes, if they are the same byte for byte. Every call has a new token, which all of its re-sends
+carry.
 
-**An expired item under an update** must not be built upon, so the update is sent with the
-condition that the item is alive, and DynamoDB cancels. Then the expired item is deleted, if it
-still is that one, and the very same request is sent again. Deleting what already counts as
-absent changes nothing that anybody could see, so it needs no token, may happen twice, and may
-be left undone; and because the request does not change, a copy of it that is still under way
-somewhere can't be applied beside it.
+**An update must not build on an expired item**, so it is sent with the condition that the item is
+alive, and DynamoDB cancels. Then the expired item is deleted, unless it has changed, and the very
+same request is sent again. The expired item already counts as absent, so nobody can see that it is
+deleted: this needs no token, may happen twice, and may be left undone. Because the request does
+not change, a copy of it that is still in flight can't be applied in addition.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pricekeeper.errors import (
     ReasonCode,
     TransactionCancelledError,
 )
-from pricekeeper.storage.dynamodb.client import Client, Refusal, Repeat
+from pricekeeper.storage.dynamodb.client import DynamoDbClient, Repeat, RequestRefused
 from pricekeeper.storage.dynamodb.expiry import (
     condition_to_send,
     is_expired,
@@ -40,8 +39,8 @@ from pricekeeper.storage.expressions import Compare
 from pricekeeper.storage.operations import Delete, Update, Write
 from pricekeeper.storage.values import EXPIRY, Item
 
-_ROUNDS_MAX: Final = 4
-"""How often expired items may come back under one transaction before we call it contended."""
+_ATTEMPTS_MAX: Final = 4
+"""How often expired items may come back before the transaction fails as contended."""
 
 _PASSED: Final = CancellationReason(ReasonCode.NONE)
 
@@ -49,7 +48,7 @@ _PASSED: Final = CancellationReason(ReasonCode.NONE)
 class Transactions:
     """Applies several operations, all or nothing."""
 
-    def __init__(self, client: Client, renderer: Renderer, clock: Clock) -> None:
+    def __init__(self, client: DynamoDbClient, renderer: Renderer, clock: Clock) -> None:
         self._client = client
         self._renderer = renderer
         self._clock = clock
@@ -61,50 +60,52 @@ class Transactions:
             [(operation, condition_to_send(operation, now_epoch)) for operation in operations],
             client_token=uuid.uuid4().hex,
         )
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             try:
                 await self._client.call("TransactWriteItems", request, Repeat.TOKENED)
-            except Refusal as refusal:
-                told = _items_told(refusal, operations)
+            except RequestRefused as refusal:
+                reported = _reported_items(refusal, operations)
             else:
                 return
-            expired = _expired_under_updates(operations, told, now_epoch)
-            reasons = _reasons(operations, told, expired, now_epoch)
+            expired = _expired_under_updates(operations, reported, now_epoch)
+            reasons = _reasons(operations, reported, expired, now_epoch)
             if any(reason.code is ReasonCode.CONDITION_FAILED for reason in reasons):
                 raise TransactionCancelledError(reasons)
-            for place, expires in expired.items():
-                await self._remove(operations[place], expires)
+            for index, expires in expired.items():
+                await self._remove(operations[index], expires)
         raise ContendedError("TransactWriteItems: expired items kept coming back")
 
     async def _remove(self, operation: Write, expires: int) -> None:
         """Delete the expired item, unless it is another one by now."""
         delete = Delete(operation.table, operation.key, Compare(EXPIRY, "=", expires))
         request = self._renderer.single_write(delete, delete.condition)
-        with contextlib.suppress(Refusal):
+        with contextlib.suppress(RequestRefused):
             await self._client.call("DeleteItem", request, Repeat.HARMLESS)
 
 
-def _items_told(refusal: Refusal, sent: Sequence[Write]) -> list[tuple[ReasonCode, Item | None]]:
-    """What DynamoDB says of each operation sent: a code, and the item as it physically is."""
-    told: list[dict[str, Any]] = refusal.reply["CancellationReasons"]
+def _reported_items(
+    refusal: RequestRefused, sent: Sequence[Write]
+) -> list[tuple[ReasonCode, Item | None]]:
+    """DynamoDB's report on each operation: a code, and the item, expired or not."""
+    reported: list[dict[str, Any]] = refusal.reply["CancellationReasons"]
     return [
         (
             REASONS.get(reason.get("Code", ""), ReasonCode.NONE),
             decode_item(reason["Item"]) if reason.get("Item") else None,
         )
-        for _, reason in zip(sent, told, strict=True)
+        for _, reason in zip(sent, reported, strict=True)
     ]
 
 
 def _expired_under_updates(
     operations: Sequence[Write],
-    told: Sequence[tuple[ReasonCode, Item | None]],
+    reported: Sequence[tuple[ReasonCode, Item | None]],
     now_epoch: int,
 ) -> dict[int, int]:
-    """Which updates failed only because of an expired item, by place, and its expiry."""
+    """The expiry of each expired item that alone made an update fail, by the update's index."""
     return {
-        place: item[EXPIRY]
-        for place, (operation, (_, item)) in enumerate(zip(operations, told, strict=True))
+        index: item[EXPIRY]
+        for index, (operation, (_, item)) in enumerate(zip(operations, reported, strict=True))
         if item is not None
         and isinstance(operation, Update)
         and is_expired(operation.table, item, now_epoch)
@@ -114,14 +115,14 @@ def _expired_under_updates(
 
 def _reasons(
     operations: Sequence[Write],
-    told: Sequence[tuple[ReasonCode, Item | None]],
+    reported: Sequence[tuple[ReasonCode, Item | None]],
     expired: dict[int, int],
     now_epoch: int,
 ) -> list[CancellationReason]:
-    """The reasons in terms of what the caller asked for, and may see."""
+    """The reasons as the caller sees them, for whom expired items are absent."""
     return [
         _PASSED
-        if place in expired or code is ReasonCode.NONE
+        if index in expired or code is ReasonCode.NONE
         else CancellationReason(code, visible(operation.table, item, now_epoch))
-        for place, (operation, (code, item)) in enumerate(zip(operations, told, strict=True))
+        for index, (operation, (code, item)) in enumerate(zip(operations, reported, strict=True))
     ]

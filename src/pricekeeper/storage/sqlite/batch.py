@@ -38,11 +38,11 @@ from pricekeeper.storage.sqlite.moments import Moments, read_moments, write_mome
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import DAMAGED, EXPIRY, ITEM_BYTES_MAX, Item
 
-_Place: TypeAlias = tuple[str, Key]
+_RowKey: TypeAlias = tuple[str, Key]
 _Row: TypeAlias = tuple[str, str, int | None, bytes]
 _Result = TypeVar("_Result")
 
-Recent: TypeAlias = dict[_Place, bytes | None]
+Recent: TypeAlias = dict[_RowKey, bytes | None]
 
 _NOTHING: Final[Item] = {}
 _SURELY_SMALL: Final = ITEM_BYTES_MAX // 4
@@ -59,8 +59,8 @@ class Batch:
         self._connection = connection
         self._recent = recent
         self._now_epoch = now_epoch
-        self._seen: dict[_Place, Item | None] = {}
-        self._rows: dict[_Place, _Row | None] = {}
+        self._seen: dict[_RowKey, Item | None] = {}
+        self._rows: dict[_RowKey, _Row | None] = {}
 
     def put(self, operation: Put) -> None:
         """Write a whole item."""
@@ -74,14 +74,14 @@ class Batch:
     def update(self, operation: Update) -> Item:
         """Change an item and return it."""
         table, key = operation.table, operation.key
-        place = (table.name, key)
-        item = self._at(place, table)
+        row_key = (table.name, key)
+        item = self._find(row_key, table)
         condition = operation.condition
         if condition is not None and not condition.holds(item or _NOTHING):
             raise ConditionFailedError(item)
-        fresh = _applied(operation, item)
-        self._rows[place] = _row(table, key, fresh)
-        self._seen[place] = fresh
+        fresh = _updated_item(operation, item)
+        self._rows[row_key] = _row(table, key, fresh)
+        self._seen[row_key] = fresh
         return fresh
 
     def delete(self, operation: Delete) -> Item | None:
@@ -96,7 +96,7 @@ class Batch:
         reasons = [self._reason(operation) for operation in operations]
         if any(reason is not _PASSED for reason in reasons):
             raise TransactionCancelledError(reasons)
-        staged = [self._staged(operation) for operation in operations]
+        staged = [self._stage(operation) for operation in operations]
         for operation, (item, row) in zip(operations, staged, strict=True):
             if not isinstance(operation, Check):
                 self._write(operation.table, operation.key, item, row)
@@ -133,9 +133,9 @@ class Batch:
         """Write what changed, each row once."""
         written: dict[str, list[_Row]] = {}
         deleted: dict[str, list[tuple[str, str]]] = {}
-        for place, row in self._rows.items():
-            name, key = place
-            self._recent[place] = None if row is None else row[3]
+        for row_key, row in self._rows.items():
+            name, key = row_key
+            self._recent[row_key] = None if row is None else row[3]
             if row is None:
                 deleted.setdefault(name, []).append((key.pk, key.sk or ""))
             else:
@@ -147,17 +147,17 @@ class Batch:
         self._rows.clear()
 
     def _current(self, table: Table, key: Key) -> Item | None:
-        return self._at((table.name, key), table)
+        return self._find((table.name, key), table)
 
-    def _at(self, place: _Place, table: Table) -> Item | None:
-        """What is there now: as this batch has left it, or else as the file has it."""
-        if place in self._seen:
-            item = self._seen[place]
+    def _find(self, row_key: _RowKey, table: Table) -> Item | None:
+        """Read the item as this batch has left it, or else as the file has it."""
+        if row_key in self._seen:
+            item = self._seen[row_key]
         else:
-            if place not in self._recent:
-                self._recent[place] = read_data(self._connection, table, place[1])
-            data = self._recent[place]
-            item = self._seen[place] = None if data is None else unpack(data, place[1])
+            if row_key not in self._recent:
+                self._recent[row_key] = read_data(self._connection, table, row_key[1])
+            data = self._recent[row_key]
+            item = self._seen[row_key] = None if data is None else unpack(data, row_key[1])
         if item is not None and EXPIRY in item and table.expires and self._expired(item):
             return None
         return item
@@ -180,22 +180,22 @@ class Batch:
             return _PASSED
         return CancellationReason(ReasonCode.CONDITION_FAILED, item)
 
-    def _staged(self, operation: Write) -> tuple[Item | None, _Row | None]:
+    def _stage(self, operation: Write) -> tuple[Item | None, _Row | None]:
         table, key = operation.table, operation.key
         if isinstance(operation, Put):
             return operation.item, _row(table, key, operation.item)
         if isinstance(operation, Update):
-            item = _applied(operation, self._current(table, key))
+            item = _updated_item(operation, self._current(table, key))
             return item, _row(table, key, item)
         return None, None
 
     def _write(self, table: Table, key: Key, item: Item | None, row: _Row | None) -> None:
-        place = (table.name, key)
-        self._seen[place] = item
-        self._rows[place] = row
+        row_key = (table.name, key)
+        self._seen[row_key] = item
+        self._rows[row_key] = row
 
 
-def _applied(operation: Update, item: Item | None) -> Item:
+def _updated_item(operation: Update, item: Item | None) -> Item:
     """The item as the update leaves it; nothing can be built on one that can't be decoded."""
     if item is not None and DAMAGED in item:
         raise InvalidOperationError(f"{operation.table.name}: the item there can't be decoded")

@@ -129,11 +129,11 @@ def read_item(connection: apsw.Connection, table: Table, key: Key, now_epoch: in
 
 
 def read_items(
-    connection: apsw.Connection, places: Sequence[tuple[Table, Key]], now_epoch: int
+    connection: apsw.Connection, keys: Sequence[tuple[Table, Key]], now_epoch: int
 ) -> list[Item | None]:
     """Many items, as they were at one moment."""
     with connection:
-        items = [read_item(connection, table, key, now_epoch) for table, key in places]
+        items = [read_item(connection, table, key, now_epoch) for table, key in keys]
     return items  # noqa: RET504 - mypy thinks that a connection's exit may swallow exceptions
 
 
@@ -153,27 +153,27 @@ def read_range(connection: apsw.Connection, query: Query, now_epoch: int) -> lis
 
 
 def translated(error: apsw.Error, *, committing: bool = False) -> StoreError:
-    """What an error of SQLite means for the operation that met it.
+    """The store's error for an error of SQLite.
 
     Until COMMIT nothing is applied. A COMMIT that ran out of space wrote no commit record.
     Any other I/O error there leaves a record that may or may not have reached the disk.
     """
-    told = f"SQLite: {error}"
+    text = f"SQLite: {error}"
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
-        return ContendedError(f"{told}: another process holds the file")
+        return ContendedError(f"{text}: another process holds the file")
     if isinstance(error, apsw.ReadOnlyError):
-        return StoreReadOnlyError(told)
+        return StoreReadOnlyError(text)
     if isinstance(error, _UNUSABLE):
-        return StoreMisconfiguredError(told)
+        return StoreMisconfiguredError(text)
     if isinstance(error, apsw.SQLError) and "no such table" in str(error):
         return StoreMisconfiguredError(
-            f"{told}; create the tables first: pricekeeper tables create"
+            f"{text}; create the tables first: pricekeeper tables create"
         )
     if isinstance(error, apsw.FullError):
-        return StoreFullError(told)
+        return StoreFullError(text)
     if not committing:
-        return StoreUnavailableError(told)
-    return OutcomeUnknownError(f"{told}, while committing")
+        return StoreUnavailableError(text)
+    return OutcomeUnknownError(f"{text}, while committing")
 
 
 def _library_version() -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""Whether the database file is still the one that was opened, and still ours alone to change.
+"""Watches whether the database file is still the one that was opened, changed by SQLite alone.
 
 SQLite keeps the files open, so it goes on writing when somebody removes or replaces them, and
-whatever is written then is gone with the process. So after each commit, before anybody is told
-of it, the names are looked up again:
+what is written then is lost when the process ends. So after each commit, before the callers get
+their answers, the names are looked up again:
 
 - The file and its log must have the device and inode that they had when they were opened.
 - The bytes of the file must be changed by checkpoints alone. A copy over the name keeps the inode
@@ -76,7 +76,7 @@ class FileWatch:
         self.failure: StoreMisconfiguredError | None = None
         """Why nothing may be read or written any more."""
         self.overwritten = False
-        """Whether the file has bytes of somebody else, which the log must not be mixed with."""
+        """Whether another program has written to the file, so that the log does not fit it."""
         self._opened = _identity_of(self._path)
         self._log = _identity_of(self._log_path)
         self._index = _identity_of(self._index_path)
@@ -87,19 +87,19 @@ class FileWatch:
         self._written = self._read_written(found, others_version)
 
     def refuse_if_unusable(self, *, may_be_applied: bool = False) -> None:
-        """Raise what was found, if anything was. It costs nothing."""
+        """Raise the failure, if one was found. It costs nothing."""
         if self.failure is not None:
             error = error_copy(self.failure)
             error.may_be_applied = may_be_applied
             raise error
 
     def look(self) -> os.stat_result | None:
-        """Compare the names with what was opened; what the file is like, if it is still there."""
+        """Compare the names with the opened files; returns the file's stat if it is the same."""
         if self.failure is not None:
             return None
         found = _stat(self._path)
         if found is None or _identity(found) != self._opened:
-            self._find_replaced()
+            self._fail_as_replaced()
             return None
         log, index = _identity_of(self._log_path), _identity_of(self._index_path)
         if self._log is None:  # SQLite makes them when they are first needed
@@ -133,14 +133,14 @@ class FileWatch:
         return self._written.log_frames
 
     def accept(self) -> None:
-        """Take the file as it is now for what it should be: SQLite has just written it."""
+        """Note the present state of the file as right, because SQLite has just written it."""
         found = _stat(self._path)
         if found is not None:  # else the next look says so
             others_version: int = self._connection.execute("PRAGMA data_version").get
             self._written = self._read_written(found, others_version)
 
     def _wait_for_checkpoint(self, known: _Written) -> None:
-        """Wait until a checkpoint explains why the file has changed; find it if none does."""
+        """Wait until a checkpoint explains why the file has changed; fail if none does."""
         patience_ms = self._checkpoint_ms_max
         while self.look() is not None and not _is_explained(known, self._written):
             if patience_ms <= 0:
@@ -159,7 +159,7 @@ class FileWatch:
             self.accept()
 
     def note_damage(self, error: apsw.Error) -> None:
-        """SQLite has found that the file is damaged."""
+        """Refuse everything from now on, because SQLite has found the file to be damaged."""
         self._fail(
             StoreDamagedError(
                 f"{self._path} is damaged ({error}); stop the service, look at it with "
@@ -168,18 +168,18 @@ class FileWatch:
             "damaged",
         )
 
-    def _find_replaced(self) -> None:
-        """Keep the log of the old file from being replayed into the one that is there now."""
+    def _fail_as_replaced(self) -> None:
+        """Fail, and keep the old file's log from being replayed into the new file."""
         kept = [
             moved
             for name, opened in ((self._log_path, self._log), (self._index_path, self._index))
             if opened is not None and (moved := _move_aside(name, opened))
         ]
-        told = f"; what the log of the old one held is kept in {kept[0]}" if kept else ""
+        kept_note = f"; what the log of the old one held is kept in {kept[0]}" if kept else ""
         self._fail(
             StoreReplacedError(
                 f"{self._path} was removed or replaced while the service ran; restart it to go on "
-                f"with what is there now{told}"
+                f"with what is there now{kept_note}"
             ),
             "replaced",
         )

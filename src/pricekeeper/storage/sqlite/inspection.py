@@ -18,7 +18,7 @@ _STEPS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """What was found. ``complete`` says whether there was time to look at all of the file."""
+    """The damage that was found. ``complete`` says whether there was time to check all."""
 
     damage: str | None
     complete: bool = True
@@ -34,11 +34,11 @@ def check_file(path: str, clock: Clock, patience_ms: int) -> FileCheck:
     try:
         connection.execute("PRAGMA query_only = ON")
         connection.set_progress_handler(lambda: clock.monotonic_ms() > deadline_ms, _STEPS)
-        told = str(connection.execute("PRAGMA quick_check(1)").get)
+        result = str(connection.execute("PRAGMA quick_check(1)").get)
     except apsw.InterruptError:
         return FileCheck(None, complete=False)
     except apsw.Error as error:
         return FileCheck(str(error))
     finally:
         connection.close()
-    return FileCheck(None if told == "ok" else told)
+    return FileCheck(None if result == "ok" else result)

@@ -1,15 +1,15 @@
 """What the file remembers of the time, and how far expired rows may be deleted.
 
 An expired row counts for nothing, so deleting it late costs space alone. Deleting it early can't be
-mended: a revocation that is gone makes a token good again. A wall clock that is ahead when a
-service starts can't be told from a service that was stopped for long. So two rules hold:
+mended: a deleted revocation makes a token valid again. When a service starts, a wall clock that is
+ahead looks like a long time that the service was stopped. So two rules hold:
 
 - A row is deleted a day after its expiry (`SWEEP_AFTER_MS`).
 - A sweep goes on where the last one ended, also after a start, and its time passes at most twice
   as fast as the monotonic clock's. After a long stop it takes as long again to catch up.
 
-Together: a clock that is ahead, by whatever amount and whoever believes it, has to be so for a day
-before anything is deleted that a right clock would still show.
+Together: a clock must be ahead, by any amount, for a day before anything is deleted that a right
+clock would still show.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def sweep_until_ms(now_ms: int, swept_until_ms: int | None, elapsed_ms: int) -> 
 
 
 def read_moments(connection: apsw.Connection) -> Moments | None:
-    """What the file remembers; ``None`` if nothing that can be read."""
+    """The moments in the file; ``None`` if there are none that can be read."""
     try:
         for (data,) in connection.execute(STATEMENTS[MOMENTS].peek, _KEY):
             return _decode(data)
@@ -85,8 +85,8 @@ def write_moments(connection: apsw.Connection, moments: Moments) -> None:
     connection.execute(STATEMENTS[MOMENTS].upsert, row)
 
 
-def stored_moments(path: str) -> Moments | None:
-    """What the file at that path remembers."""
+def load_moments(path: str) -> Moments | None:
+    """Read the moments in the file at that path."""
     with closing(connect(path, busy_timeout_ms=_BUSY_TIMEOUT_MS, read_only=True)) as connection:
         try:
             return read_moments(connection)

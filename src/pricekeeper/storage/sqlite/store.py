@@ -92,8 +92,8 @@ class SqliteStore:
         except apsw.Error as error:
             raise translated(error) from error
         if moments is not None and isinstance(clock, TrustedClock):
-            clock.hear_deleted(moments.deleted_until_ms)
-            clock.hear_newest_moment(moments.newest_ms)
+            clock.note_deleted(moments.deleted_until_ms)
+            clock.note_newest_moment(moments.newest_ms)
         writer = Writer(connection, clock=clock, meter=meter, watch=watch)
         return cls(writer, reader, clock=clock, meter=meter, moments=moments, watch=watch)
 
@@ -128,12 +128,12 @@ class SqliteStore:
         await self._writer.submit(Batch.transact, tuple(operations))
 
     async def batch_get(
-        self, places: Sequence[tuple[Table, Key]], *, consistent: bool = True
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         """The items at these keys, in that order, all as of one moment."""
         del consistent
         self._meter.calls["batch_get"] += 1
-        return await self._read(read_items, [(table, table.checked(key)) for table, key in places])
+        return await self._read(read_items, [(table, table.checked(key)) for table, key in keys])
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         """Items of one partition in order."""
@@ -162,7 +162,7 @@ class SqliteStore:
         noted = Moments(now_ms, leap_ms, swept_until_ms=until_ms)
         moments = await self._writer.submit(Batch.note_moments, noted)
         if trusted is not None:
-            trusted.hear_deleted(moments.deleted_until_ms)
+            trusted.note_deleted(moments.deleted_until_ms)
         if leap_ms or doubt_of(self._clock) is not None:
             return 0
         self._swept_until_ms, self._swept_at_ms = until_ms, began_ms
@@ -177,7 +177,7 @@ class SqliteStore:
         return swept
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of the file."""
+        """Finish the accepted operations, then close the file."""
         self._sweeper.cancel()
         await asyncio.gather(self._sweeper, return_exceptions=True)
         await self._writer.close()
@@ -203,7 +203,7 @@ class SqliteStore:
             raise translated(error) from error
 
     def _look_at_file(self) -> None:
-        """Raise if the file is not to be used any more; look at it now and then."""
+        """Look at the file now and then; raise if it must not be used any more."""
         if self._watch is None:
             return
         now_ms = self._clock.monotonic_ms()

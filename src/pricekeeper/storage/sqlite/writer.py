@@ -1,9 +1,9 @@
-"""One thread that writes, many callers that wait: group commit.
+"""Group commit: one thread writes the operations of many callers.
 
-Everything that is submitted while a commit is under way goes into the next one, so under
-load a single fsync carries many operations; an idle store commits at once. A caller's future
-is resolved only after its COMMIT has returned. Submissions of one turn of the event loop are
-handed over together, which keeps batches whole instead of splitting off the first arrival.
+Everything that is submitted during a commit goes into the next one, so under load a single fsync
+serves many operations; an idle store commits at once. A caller's future is resolved only after
+its COMMIT has returned. Submissions of one turn of the event loop go to the thread together, so
+that the first of them is not committed alone.
 
 Bounds: `PENDING_MAX` operations accepted and unanswered, `BATCH_MAX` of them in one commit,
 about `RECENT_MAX` packed items remembered.
@@ -32,7 +32,7 @@ PENDING_MAX: Final = 10_000
 BATCH_MAX: Final = 1_000
 RECENT_MAX: Final = 10_000
 CHECKPOINT_FRAMES: Final = 1_000
-"""So long the log gets before it is written back into the file."""
+"""The log is written back into the file when it is this long."""
 
 _Result = TypeVar("_Result")
 _Argument = TypeVar("_Argument")
@@ -93,7 +93,7 @@ class Writer:
             self._closed = True
             self._loop.call_soon(self._inbox.put, None)
         await asyncio.shield(self._stopped)
-        self._thread.join()  # it has said its last word; this takes no time
+        self._thread.join()  # it has nothing left to do; this takes no time
 
     def _hand_over(self) -> None:
         gathered, self._gathered = self._gathered, []
@@ -103,7 +103,7 @@ class Writer:
         self._pending -= len(answers)
         for future, result, error in answers:
             if future.done():
-                continue  # its caller was cancelled; the operation stands
+                continue  # its caller was cancelled; the operation is applied
             if error is not None:
                 future.set_exception(error)
             else:
@@ -129,13 +129,13 @@ class Writer:
                 else:
                     backlog = backlog + arrived
             jobs, backlog = backlog[:BATCH_MAX], backlog[BATCH_MAX:]
-            self._tell(self._answer, self._commit(jobs))
+            self._call_in_loop(self._answer, self._commit(jobs))
         if self._watch is not None and self._watch.overwritten:
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
-        self._tell(self._stopped.set_result, None)
+        self._call_in_loop(self._stopped.set_result, None)
 
-    def _tell(self, callback: Callable[[Any], object], argument: object) -> None:
+    def _call_in_loop(self, callback: Callable[[Any], object], argument: object) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, argument)
 
@@ -152,14 +152,14 @@ class Writer:
             self._connection.execute("COMMIT")
             self._verify_file()
         except apsw.Error as error:
-            return self._failed(jobs, self._meaning_of(error, committing=committing))
-        except Exception as error:  # noqa: BLE001 - a bug of ours: told to every caller, loudly
-            return self._failed(jobs, error)
+            return self._roll_back(jobs, self._explain(error, committing=committing))
+        except Exception as error:  # noqa: BLE001 - a bug of ours: raised to every caller
+            return self._roll_back(jobs, error)
         self._meter.committed(len(jobs))
         return answers
 
     def _verify_file(self) -> None:
-        """Raise if what was just committed is in a file that nobody will find again."""
+        """Raise if the commit went into a file that was removed or replaced."""
         watch = self._watch
         if watch is None:
             return
@@ -171,8 +171,8 @@ class Writer:
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             watch.accept()
 
-    def _meaning_of(self, error: apsw.Error, *, committing: bool) -> StoreError:
-        """What an error means; why it came about, if that can be seen from the file."""
+    def _explain(self, error: apsw.Error, *, committing: bool) -> StoreError:
+        """The error for the caller; if the file was replaced or damaged, that is the error."""
         watch = self._watch
         if watch is not None:
             watch.look()
@@ -183,13 +183,13 @@ class Writer:
         return translated(error, committing=committing)
 
     def _forget_if_stale(self) -> None:
-        """Drop what we remember if another connection has written since, or if it is too much."""
+        """Clear the cached items if another connection has written, or if there are too many."""
         version = self._connection.execute("PRAGMA data_version").get
         if version != self._data_version or len(self._recent) > RECENT_MAX:
             self._recent.clear()
         self._data_version = version
 
-    def _failed(self, jobs: list[_Job], error: Exception) -> list[_Answer]:
+    def _roll_back(self, jobs: list[_Job], error: Exception) -> list[_Answer]:
         self._recent.clear()
         if self._connection.in_transaction:
             # Should even this fail, the next BEGIN does too, and we come here again.

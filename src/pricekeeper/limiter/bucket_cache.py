@@ -1,15 +1,15 @@
-"""What everything that writes to buckets shares: the store, the clock, and what was last seen.
+"""The buckets as this process last saw them, with the store and the clock that they come from.
 
-A write is planned from what this process last saw of a bucket, and sent without reading
-first. That may be out of date, but every write carries the conditions under which it is right:
-a wrong guess costs a write, never a token.
+A write is planned from the cached bucket and sent without reading first. The cache may be out of
+date, but every write carries the conditions under which it is right: a wrong guess costs a write,
+never a token.
 
 A bucket that was refilled further in the future than clocks may differ was refilled by a clock
-that had leapt, or ours has. Waiting for ours to get there could take days, and moving ``rf`` back
-would refill the difference once more if it is ours that is wrong. So for such a bucket time goes
-on from its ``rf``: by as much as has passed here, on the monotonic clock, since it was first seen
-there. Such a reading is never ahead of the clock that wrote ``rf``, nor behind our own. Hence no
-more is admitted than what the bound allows for clocks that are wrong by that much.
+that had leapt, or our clock has leapt back. Waiting until our clock shows that time could take
+days, and moving ``rf`` back would refill the difference once more if our clock is the wrong one.
+So for such a bucket time goes on from its ``rf``, by as much as has passed on our monotonic clock
+since the bucket was first seen. Such a reading is never ahead of the clock that wrote ``rf``, nor
+behind our own. Hence no more is admitted than the bound allows for clocks that wrong.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, full_jitter_ms
 from pricekeeper.errors import ContendedError
-from pricekeeper.limiter.bucket import Bucket, Draw, is_ahead
+from pricekeeper.limiter.bucket import Bucket, Debit, is_ahead
 from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.storage import Key, Store
 
 ATTEMPTS_MAX: Final = 16
-"""Writes that may be refused because others came first, before it is called contended."""
+"""After so many writes that were refused because others came first, the caller gets an error."""
 SEEN_MAX: Final = 10_000
 """Buckets that a process remembers."""
 
@@ -39,8 +39,8 @@ _PAUSE_MS_MAX: Final = 64
 class _Seen(NamedTuple):
     """A bucket as it was last seen.
 
-    ``offset_ms`` is by how much its time is ahead of our monotonic clock, at the least. That
-    counts where it is ``ahead`` of the wall clock, or once was and has not been brought back.
+    ``offset_ms`` is the least by which its time is ahead of our monotonic clock. It is used only
+    if the bucket is ``ahead`` of the wall clock, or was and has not been brought back since.
     """
 
     bucket: Bucket
@@ -48,8 +48,8 @@ class _Seen(NamedTuple):
     ahead: bool
 
 
-class Till:
-    """One store's buckets, as one process deals with them."""
+class BucketCache:
+    """The buckets of one store that one process has seen."""
 
     def __init__(
         self, store: Store, *, clock: Clock, meter: LimiterMeter, jitter: Callable[[int], int]
@@ -60,16 +60,16 @@ class Till:
         self._jitter = jitter
         self._seen: BoundedCache[Key, _Seen] = BoundedCache(SEEN_MAX)
         self._some_ahead = False
-        """Whether any bucket was ever seen ahead: else there is no need to look for one."""
+        """Whether any bucket was ever seen ahead; if not, no bucket has to be looked up."""
 
-    def recall(self, draw: Draw) -> Bucket | None:
+    def recall(self, debit: Debit) -> Bucket | None:
         """The bucket as it was last seen here, if it was."""
-        seen = self._seen.get(bucket_key(draw.entity, draw.resource))
+        seen = self._seen.get(bucket_key(debit.entity, debit.resource))
         return None if seen is None else seen.bucket
 
-    def remember(self, draw: Draw, bucket: Bucket | None) -> None:
-        """Keep what was seen of a bucket; the one not asked for longest makes room."""
-        key = bucket_key(draw.entity, draw.resource)
+    def remember(self, debit: Debit, bucket: Bucket | None) -> None:
+        """Keep the bucket; the least recently used one makes room. ``None`` removes it."""
+        key = bucket_key(debit.entity, debit.resource)
         if bucket is None:
             self._seen.pop(key)
             return
@@ -80,24 +80,26 @@ class Till:
         self._seen.put(key, _Seen(bucket, offset_ms, ahead))
         self._some_ahead = self._some_ahead or ahead
 
-    def reading_ms(self, draw: Draw, bucket: Bucket | None, now_ms: int, monotonic_ms: int) -> int:
-        """What time it is for the bucket when our clocks show that."""
+    def reading_ms(
+        self, debit: Debit, bucket: Bucket | None, now_ms: int, monotonic_ms: int
+    ) -> int:
+        """The time that counts for the bucket when our clocks show these times."""
         ahead = bucket is not None and is_ahead(bucket, now_ms)
         if bucket is None or not (ahead or self._some_ahead):
             return now_ms
-        seen = self._seen.peek(bucket_key(draw.entity, draw.resource))
+        seen = self._seen.peek(bucket_key(debit.entity, debit.resource))
         if seen is None or seen.bucket.refilled_at_ms != bucket.refilled_at_ms:
             return bucket.refilled_at_ms if ahead else now_ms
         if not ahead and not seen.ahead:
             return now_ms
         return max(now_ms, bucket.refilled_at_ms, seen.offset_ms + monotonic_ms)
 
-    def read_clock_ms(self, draw: Draw, bucket: Bucket | None) -> int:
-        """What time it is for the bucket now."""
-        return self.reading_ms(draw, bucket, self.clock.now_ms(), self.clock.monotonic_ms())
+    def read_clock_ms(self, debit: Debit, bucket: Bucket | None) -> int:
+        """The time that counts for the bucket now."""
+        return self.reading_ms(debit, bucket, self.clock.now_ms(), self.clock.monotonic_ms())
 
     async def pause(self, attempt: int) -> None:
-        """Wait before an attempt, counted from 0: not at first, then ever longer."""
+        """Wait before an attempt (the first is 0): not at first, then ever longer."""
         if attempt >= _AT_ONCE:
             pause_ms = full_jitter_ms(
                 attempt - _AT_ONCE + 1,
@@ -107,8 +109,8 @@ class Till:
             )
             await self.clock.sleep_ms(pause_ms)
 
-    def contended(self, draw: Draw) -> ContendedError:
+    def contended(self, debit: Debit) -> ContendedError:
         """What to raise when the attempts are used up."""
         return ContendedError(
-            f"{draw.entity} {draw.resource}: others changed the bucket {ATTEMPTS_MAX} times"
+            f"{debit.entity} {debit.resource}: others changed the bucket {ATTEMPTS_MAX} times"
         )

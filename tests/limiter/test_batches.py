@@ -1,4 +1,4 @@
-"""Rounds of requests: who shares one, what it may cost, and what is told of it when others meddle.
+"""Batches: which requests share one, what it may cost, and what they get when others interfere.
 
 On one store: what the writes mean to each of them is the business of the other tests.
 """
@@ -14,16 +14,16 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
-from pricekeeper.limiter.bucket import Draw
-from pricekeeper.limiter.taking import Taken
-from pricekeeper.limiter.till import ATTEMPTS_MAX
-from pricekeeper.limiter.turnstile import ROUND_MAX
+from pricekeeper.limiter.batch import Taken
+from pricekeeper.limiter.batcher import BATCH_MAX
+from pricekeeper.limiter.bucket import Debit
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Add, Item, Key, Update, Write, open_store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 DAILY = Limit.per_day("n", 100)
-ONE = [Draw("e", "r", {"n": DAILY}, {"n": 1})]
+ONE = [Debit("e", "r", {"n": DAILY}, {"n": 1})]
 
 
 class Watched(Hooked):
@@ -121,7 +121,7 @@ async def test_transactions_on_one_chain_go_one_after_another(
     assert store.most_under_way == 1
 
 
-async def test_a_transaction_has_room_for_the_records_of_a_round(
+async def test_a_transaction_has_room_for_the_records_of_a_batch(
     make: Callable[..., Limiter], store: Watched
 ) -> None:
     """And for no more than that: beside its bucket, so many leases."""
@@ -131,11 +131,11 @@ async def test_a_transaction_has_room_for_the_records_of_a_round(
     await asyncio.gather(
         *(
             limiter.try_acquire("e", "r", {"n": 1}, lease_id=uuid.uuid4())
-            for _ in range(2 * ROUND_MAX)
+            for _ in range(2 * BATCH_MAX)
         )
     )
 
-    assert [len(sent) for sent in store.sent] == [1 + 1, 1 + ROUND_MAX, 1 + ROUND_MAX - 1]
+    assert [len(sent) for sent in store.sent] == [1 + 1, 1 + BATCH_MAX, 1 + BATCH_MAX - 1]
 
 
 async def test_what_is_too_big_costs_the_others_no_write(
@@ -180,7 +180,7 @@ async def test_whose_limits_differ_are_served_each_on_its_own_terms(
 async def test_who_was_served_is_not_told_of_what_became_of_the_others(
     limiter: Limiter, store: Watched
 ) -> None:
-    """Whether it led the round or followed."""
+    """Whether it runs the batch or is run by another."""
     await limiter.acquire("e", "r", {"n": 40})
     store.gate = asyncio.Event()
     tasks = [
@@ -202,7 +202,7 @@ async def test_who_was_served_is_not_told_of_what_became_of_the_others(
     assert await left(limiter) == 0
 
 
-async def test_a_round_that_gets_on_has_all_of_its_attempts_again(
+async def test_a_batch_that_makes_progress_has_all_of_its_attempts_again(
     limiter: Limiter, make: Callable[..., Limiter], store: Watched
 ) -> None:
     """It is contended only if it loses so many times in a row."""
@@ -220,7 +220,7 @@ async def test_a_round_that_gets_on_has_all_of_its_attempts_again(
 
     async def before(name: str) -> None:
         if name == "batch_get":
-            await other._completion.of(lease.release())
+            await other._completion.complete(lease.release())
         await meddle(name)
 
     store.before = before
@@ -284,17 +284,17 @@ async def test_who_shared_a_write_with_one_that_is_gone_is_told_that_nobody_know
     limiter: Limiter, store: Watched
 ) -> None:
     """It ends only with the event loop; whoever comes next is served all the same."""
-    turnstile = limiter._turnstile
+    batcher = limiter._batcher
     store.gate = asyncio.Event()
-    first = asyncio.create_task(turnstile.take(ONE))
+    first = asyncio.create_task(batcher.take(ONE))
     await turns()
-    leader, *followers = (asyncio.create_task(turnstile.take(ONE)) for _ in range(3))
+    leader, *followers = (asyncio.create_task(batcher.take(ONE)) for _ in range(3))
     await turns()
     store.gate.set()
     store.gate = asyncio.Event()
     await first
     await turns()
-    late = asyncio.create_task(turnstile.take(ONE))
+    late = asyncio.create_task(batcher.take(ONE))
     await turns()
     leader.cancel()
     outcomes = await asyncio.gather(leader, *followers, return_exceptions=True)
@@ -306,18 +306,18 @@ async def test_who_shared_a_write_with_one_that_is_gone_is_told_that_nobody_know
         OutcomeUnknownError,
     ]
     assert isinstance(await late, Taken)
-    assert turnstile._lines == {}
+    assert batcher._queues == {}
 
 
-async def test_who_is_gone_from_the_line_keeps_nobody_waiting(
+async def test_a_request_that_left_the_queue_keeps_nobody_waiting(
     limiter: Limiter, store: Watched
 ) -> None:
-    """It neither leads nor is led."""
-    turnstile = limiter._turnstile
+    """It neither runs a batch nor is part of one."""
+    batcher = limiter._batcher
     store.gate = asyncio.Event()
-    first = asyncio.create_task(turnstile.take(ONE))
+    first = asyncio.create_task(batcher.take(ONE))
     await turns()
-    gone, other = (asyncio.create_task(turnstile.take(ONE)) for _ in range(2))
+    gone, other = (asyncio.create_task(batcher.take(ONE)) for _ in range(2))
     await turns()
     gone.cancel()
     await turns()
@@ -347,11 +347,11 @@ async def test_what_is_remembered_after_a_transaction_is_what_was_written(
     limiter: Limiter, make: Callable[..., Limiter]
 ) -> None:
     """Nothing is told of it, so it has to be worked out."""
-    for place in (1, 2, 3):
+    for count in (1, 2, 3):
         lease = await limiter.acquire("e", "r", {"n": 5}, parents=["org"])
         assert (lease.limits["n"].remaining, lease.limits["n"].consumed) == (
-            100 - 5 * place,
-            5 * place,
+            100 - 5 * count,
+            5 * count,
         )
     assert lease.limits == await make().peek("e", "r")
 
@@ -367,20 +367,20 @@ async def test_a_process_remembers_the_buckets_that_it_had_to_do_with_last(
     limiter: Limiter,
 ) -> None:
     """So many of them, and none that it knows to be absent."""
-    limiter._till._seen = BoundedCache(2)
-    draws = {entity: Draw(entity, "r", {"n": DAILY}, {"n": 1}) for entity in ("a", "b", "c")}
+    limiter._cache._seen = BoundedCache(2)
+    debits = {entity: Debit(entity, "r", {"n": DAILY}, {"n": 1}) for entity in ("a", "b", "c")}
 
     def known() -> str:
-        memory = limiter._till._seen
-        return "".join(entity for entity in draws if Key(entity, "r") in memory)
+        memory = limiter._cache._seen
+        return "".join(entity for entity in debits if Key(entity, "r") in memory)
 
     for entity in ("a", "b"):
         await limiter.acquire(entity, "r", {"n": 1})
-    assert limiter._till.recall(draws["a"]) is not None
+    assert limiter._cache.recall(debits["a"]) is not None
     await limiter.acquire("c", "r", {"n": 1})
     assert known() == "ac"
     await limiter.acquire("a", "r", {"n": 1})
     await limiter.acquire("b", "r", {"n": 1})
     assert known() == "ab"
-    limiter._till.remember(draws["a"], None)
+    limiter._cache.remember(debits["a"], None)
     assert known() == "b"

@@ -16,7 +16,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
-from pricekeeper.limiter.turnstile import LANES_MAX, ROUND_MAX
+from pricekeeper.limiter.batcher import BATCH_MAX, IN_FLIGHT_MAX
 from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
 
@@ -52,7 +52,7 @@ def limiter(hooked: Hooked, clock: ManualClock) -> Limiter:
 
 
 async def waiting(count: int) -> None:
-    """Let everybody get in line."""
+    """Let every request get into the queue."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -103,7 +103,7 @@ async def test_those_who_only_take_do_not_wait_for_each_other(
     hooked.before = hold_up
     tasks = [asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 1})) for _ in range(20)]
     await waiting(10)
-    assert len(arrived) == LANES_MAX
+    assert len(arrived) == IN_FLIGHT_MAX
     opened.set()
     await asyncio.gather(*tasks)
     assert len(arrived) < 20
@@ -160,7 +160,7 @@ async def test_many_names_share_a_transaction(
     assert (await limiter.peek(entity, "r"))["n"].consumed == 0
 
 
-async def test_a_round_has_a_bound(
+async def test_a_batch_has_a_bound(
     store: Store, clock: ManualClock, meter: StoreMeter, entity: str
 ) -> None:
     """So that the records of its leases fit into one transaction."""
@@ -170,12 +170,12 @@ async def test_a_round_has_a_bound(
     await asyncio.gather(
         *(
             limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())
-            for _ in range(2 * ROUND_MAX)
+            for _ in range(2 * BATCH_MAX)
         )
     )
 
     assert meter.calls == {"transact": 3}
-    assert (await limiter.peek(entity, "r"))["n"].consumed == 2 * ROUND_MAX
+    assert (await limiter.peek(entity, "r"))["n"].consumed == 2 * BATCH_MAX
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), OutcomeUnknownError("lost")])
@@ -200,7 +200,7 @@ async def test_a_failure_is_told_to_everybody_it_concerns_and_blocks_nobody(
     assert isinstance(await limiter.try_acquire(entity, "r", {"n": 1}), Denial)
 
 
-async def test_a_bug_in_who_leads_does_not_leave_the_others_waiting(
+async def test_a_bug_in_the_request_that_runs_a_batch_does_not_leave_the_others_waiting(
     limiter: Limiter, hooked: Hooked, entity: str
 ) -> None:
     """It is told to whoever shared the write; who comes after them starts anew."""
@@ -240,7 +240,7 @@ async def test_whose_limits_differ_do_not_share_a_write(
     assert all(outcome.granted for outcome in await asyncio.gather(*tasks))
 
 
-async def test_who_is_cancelled_in_line_gives_back_what_it_got(
+async def test_a_request_that_is_cancelled_in_the_queue_gives_back_what_it_got(
     limiter: Limiter, hooked: Hooked, entity: str
 ) -> None:
     """Though the write was another's as well."""
@@ -311,7 +311,7 @@ MISTAKES = [
 async def test_a_mistake_is_told_to_everybody_it_concerns_and_lets_nobody_through(
     hooked: Hooked, clock: ManualClock, entity: str, mistake: Exception
 ) -> None:
-    """Each raises an error of its own, nobody is left waiting, and the line goes on."""
+    """Each raises an error of its own, nobody is left waiting, and the queue goes on."""
     limiter = Limiter(hooked, clock=clock, limits=[DAILY], on_unavailable="allow")
     await limiter.acquire(entity, "r", {"n": 0})
     gate = Gate(hooked)
@@ -339,5 +339,5 @@ async def test_a_mistake_is_told_to_everybody_it_concerns_and_lets_nobody_throug
         (type(mistake), str(mistake), vars(mistake))
     ] * 4
     assert len({id(one) for one in others}) == 4
-    assert (limiter.meter.unlimited, limiter._turnstile._lines) == (0, {})
+    assert (limiter.meter.unlimited, limiter._batcher._queues) == (0, {})
     assert (await limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())).granted

@@ -1,6 +1,6 @@
-"""A request that is made again and again: checked once, then as quick as can be.
+"""A request that is checked once and then made many times, as quickly as possible.
 
-What it takes is spent for good: whoever wants something back asks for a lease.
+What it takes is spent for good: a caller that wants tokens back asks for a lease.
 """
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest
+from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import Pool
-from pricekeeper.limiter.requests import Request
-from pricekeeper.limiter.till import Till
+from pricekeeper.limiter.requests import CheckedRequest
 
 
-class Standing:
-    """Made by `Limiter.standing`."""
+class PreparedRequest:
+    """Made by `Limiter.prepare`."""
 
-    __slots__ = ("_acquisition", "_meter", "_pool", "_request", "_till")
+    __slots__ = ("_acquisition", "_cache", "_meter", "_pool", "_request")
 
     def __init__(
         self,
-        request: Request,
+        request: CheckedRequest,
         *,
-        till: Till,
+        cache: BucketCache,
         pool: Pool,
         meter: LimiterMeter,
-        acquisition: Callable[[Request], Acquisition],
+        acquisition: Callable[[CheckedRequest], Acquisition],
     ) -> None:
         self._request = request
-        self._till = till
+        self._cache = cache
         self._pool = pool
         self._meter = meter
         self._acquisition = acquisition
@@ -45,11 +45,11 @@ class Standing:
         return True
 
     async def take(self) -> Lease | Denial:
-        """Take it from memory or from the buckets; a denial is an answer."""
-        return await self._acquisition(self._request).decided()
+        """Take the tokens from memory or from the buckets; a denial is returned, not raised."""
+        return await self._acquisition(self._request).decide()
 
     def limits(self) -> Mapping[str, LimitStatus]:
-        """How the limits stand, as far as this instance knows; what it has fetched is gone."""
+        """The state of the limits in this instance's cache; prefetched tokens count as taken."""
         takes = self._request.takes
-        buckets = [self._till.recall(draw) for draw in takes]
-        return scarcest(takes, buckets, self._till.clock.now_ms())
+        buckets = [self._cache.recall(debit) for debit in takes]
+        return scarcest(takes, buckets, self._cache.clock.now_ms())
