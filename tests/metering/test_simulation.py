@@ -18,6 +18,7 @@ import pytest
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from metering.audit import Audit, Reported, Watcher
 from metering.conftest import LABELS, PREMIUM, a_policy
+from memory_store import MemoryStore
 from metering.older_version import OlderMetering
 from metering.variants import BROKEN, SOUND, Variant
 from minting import minted
@@ -27,6 +28,7 @@ from pricekeeper.metering import Aggregator, Metering, Usage, day_start_ms
 from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Key, Store, Table, open_store
+from pricekeeper.values import OrgId
 
 SEEDS = range(30, 60)
 INSTANCES = 3
@@ -200,11 +202,13 @@ class World:
             self.clock.advance_ms(3 * TICK_MS)  # the second time, every tick is closed
 
 
-async def simulate(seed: int, variant: Variant) -> World:
+async def simulate(seed: int, variant: Variant, *, on_sqlite: bool = False) -> World:
     """One history, from ten minutes before a midnight on; raises what it finds wrong."""
     zone = ZONES[seed % len(ZONES)]
     clock = ManualClock(day_start_ms(zone, "20181104") - 10 * 60_000)
-    store = await open_store(SqliteLocation(MEMORY), clock=clock)
+    store: Store = MemoryStore(clock)
+    if on_sqlite:
+        store = await open_store(SqliteLocation(MEMORY), clock=clock)
     try:
         await store.create_tables()
         await Aggregator(store, clock).run_once()  # so that the next need not look far back

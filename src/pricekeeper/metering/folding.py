@@ -84,9 +84,9 @@ class Folder:
 
         ``closable`` is the last tick that could be closed before this began.
         """
-        postings: dict[str, set[Posting]] = defaultdict(set)
+        postings: dict[str, list[Posting]] = defaultdict(list)
         for posting in await self._reader.postings(ticks):
-            postings[posting.org_id].add(posting)
+            postings[posting.org_id].append(posting)
         orgs = list(postings.values())
         for start in range(0, len(orgs), ORGS_AT_ONCE):
             await asyncio.gather(
@@ -130,9 +130,9 @@ class Folder:
         raise ContendedError(f"the totals of {repair.org_id} on {repair.day} kept changing")
 
     async def _fold_org(
-        self, postings: Collection[Posting], ticks: Sequence[int], closable: int, tally: Tally
+        self, postings: Sequence[Posting], ticks: Sequence[int], closable: int, tally: Tally
     ) -> None:
-        org_id = next(iter(postings)).org_id
+        org_id = postings[0].org_id
         left: Collection[Facet] | None = None
         try:
             for _ in range(ATTEMPTS_MAX):
@@ -174,13 +174,13 @@ class Folder:
     ) -> list[Facet]:
         """Move these totals forward; returns those for which more has to be read."""
         facets, left = list(found), list[Facet]()
-        unmade: set[Repair] = set()
+        unmade: dict[Repair, None] = {}
         for start in range(0, len(facets), TOTALS_AT_ONCE):
             some = facets[start : start + TOTALS_AT_ONCE]
             stored = await self._store.batch_get([(DAILY_TOTAL, facet.key) for facet in some])
             for item, facet in zip(stored, some, strict=True):
                 if item is not None and not has_fold(item):
-                    unmade.add(Repair(facet.org_id, facet.day))
+                    unmade[Repair(facet.org_id, facet.day)] = None
             puts = [
                 self._move(facet, item, found[facet], through, closable, as_of_ms, tally)
                 for item, facet in zip(stored, some, strict=True)

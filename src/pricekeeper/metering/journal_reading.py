@@ -37,13 +37,13 @@ class JournalReader:
         """The ticks, from the first to the last, in which anybody posted something."""
         return list(ticks_from(await self._all(lambda after: ticks_query(first, last, after))))
 
-    async def postings(self, ticks: Collection[int], org_id: str = "") -> set[Posting]:
+    async def postings(self, ticks: Collection[int], org_id: str = "") -> list[Posting]:
         """Where something was posted in these ticks, by everybody or by one organisation."""
         found: set[Posting] = set()
         for some in _chunks(sorted(ticks)):
             for items in await asyncio.gather(*(self._markers(tick, org_id) for tick in some)):
                 found.update(postings_from(items))
-        return found
+        return sorted(found)
 
     async def records(self, postings: Iterable[Posting]) -> AsyncIterator[Record]:
         """The records of these regions, whenever they were posted.
