@@ -17,10 +17,10 @@ from pricekeeper.cli.demo.service import running_service
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.http.batch import _parse_each
 from pricekeeper.http.runtime import _usage
-from pricekeeper.http.wire.runtime import UsageBody
 from pricekeeper.metering import GROUP_RECORDS, Usage
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
+from pricekeeper.usecases.wire.runtime import UsageBody
 
 
 @pytest.fixture(scope="module")

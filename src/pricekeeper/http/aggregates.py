@@ -8,17 +8,16 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Final
 
-from pricekeeper.errors import FieldError, InvalidValueError
+from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.http.caching import cached
-from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.problems import rfc3339
 from pricekeeper.http.runtime import quota_use
-from pricekeeper.http.wire import aggregates as wire
 from pricekeeper.metering import Total, day_start_ms, org_day
 from pricekeeper.metering.days import day_of
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy, QuotaScope
+from pricekeeper.usecases.wire import aggregates as wire
+from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import ModelLabel
 
 DAYS_MAX: Final = 92

@@ -14,12 +14,13 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET
 
-from pricekeeper.errors import InvalidValueError, PriceKeeperError
-from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
+from pricekeeper.errors import InvalidValueError, PriceKeeperError, RequestRefusedError
+from pricekeeper.http.edge import read_body, strict_json
 from pricekeeper.http.operation import Answer, Call
 from pricekeeper.http.problems import RETRY_SECS, problem_of, status_of
-from pricekeeper.http.wire import runtime as wire
 from pricekeeper.metering import BATCH_MAX, GROUP_RECORDS, Recorded, Refused, Usage
+from pricekeeper.shapes import convert
+from pricekeeper.usecases.wire import runtime as wire
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
 _OUTCOMES: Final = ("accepted", "duplicate", "failed")

@@ -10,10 +10,10 @@ from pricekeeper.http.gate import address_of
 from pricekeeper.http.identity import session_list
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.provisioning import frozen_answer
-from pricekeeper.http.wire import containment as wire
-from pricekeeper.http.wire.identity import SessionList
 from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.tenants import Client
+from pricekeeper.usecases.wire import containment as wire
+from pricekeeper.usecases.wire.sessions import SessionList
 from pricekeeper.values import REASON_LENGTH_MAX, Attribution, parse_reason
 
 _REASON: Final = Parameter(

@@ -14,16 +14,14 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
-import msgspec
 from starlette.requests import ClientDisconnect
 
-from pricekeeper.errors import FieldError, PriceKeeperError
+from pricekeeper.errors import PriceKeeperError, RequestRefusedError
 from pricekeeper.http.incoming import Incoming
-from pricekeeper.shapes import cropped, shape_errors, worded
+from pricekeeper.shapes import convert, cropped
 
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
@@ -33,22 +31,9 @@ BODY_BYTES_MAX: Final = 16 * 1024
 VALUES_MAX: Final = 20_000
 """Of a body. Each value costs the event loop up to a microsecond. A batch of 100 records with all
 that a record may have takes a sixth of these."""
-ERRORS_MAX: Final = 100
-"""No more mistakes than this are told: the rest shows when these are mended."""
-
 COLLECTED_LENGTH_MAX: Final = 64 * 1024
 _Wire = TypeVar("_Wire")
 _ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"host"})
-
-
-class RequestRefusedError(PriceKeeperError):
-    """A request that can't be understood; ``mistakes`` names each bad field."""
-
-    code = "INVALID_REQUEST"
-
-    def __init__(self, detail: str, mistakes: tuple[FieldError, ...] = ()) -> None:
-        super().__init__(detail)
-        self.mistakes = mistakes
 
 
 class _NotAcceptableError(ValueError):
@@ -119,19 +104,6 @@ def _media_type(request: Incoming) -> str | None:
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
     """Bytes to a value of the wire type, or every mistake in them."""
     return convert(strict_json(body), wire)
-
-
-def convert(plain: Any, wire: type[_Wire], at: str = "") -> _Wire:
-    """Plain JSON to a value of the wire type, or every mistake in it."""
-    try:
-        return msgspec.convert(plain, wire)
-    except msgspec.ValidationError as error:
-        told = tuple(islice(shape_errors(plain, wire, at), ERRORS_MAX)) or (worded(error, at),)
-        if len(told) > 1:
-            detail = f"{len(told)} fields are wrong: {', '.join(m.field for m in told[:5])}"
-        else:
-            detail = f"{told[0].field or 'the body'}: {told[0].message}"
-        raise RequestRefusedError(detail, told) from None
 
 
 def strict_json(body: bytes) -> Any:

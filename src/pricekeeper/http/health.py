@@ -10,7 +10,7 @@ from pricekeeper.clock import Doubt
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
 from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
-from pricekeeper.http.wire.common import Health
+from pricekeeper.http.wire import Health
 
 CLOCK_IN_DOUBT: Final = "clock in doubt"
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)

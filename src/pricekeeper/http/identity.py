@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pricekeeper.credentials import Authenticated
-from pricekeeper.errors import InvalidClientError, InvalidTokenError
-from pricekeeper.http.edge import RequestRefusedError
+from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
+from pricekeeper.http import wire
 from pricekeeper.http.gate import address_of, bearer_of, is_barred, limit_client, principal_of
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
-from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, rfc3339
-from pricekeeper.http.wire import identity as wire
-from pricekeeper.http.wire.common import OAuthError
+from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError
+from pricekeeper.http.wire import OAuthError
 from pricekeeper.sessions import Session
 from pricekeeper.tenants import parse_client_id
 from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
+from pricekeeper.usecases.wire.sessions import SessionAnswer, SessionList
+from pricekeeper.usecases.wire.values import rfc3339
 
 LABEL_LENGTH_MAX: Final = 256
 _BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]
@@ -102,7 +103,7 @@ async def list_sessions(call: Call) -> Answer:
 def session_list(sessions: Sequence[Session], limit: int, current_id: str = "") -> Answer:
     """Live sessions as they are shown; ``current_id`` is the one that asks."""
     answers = [
-        wire.SessionAnswer(
+        SessionAnswer(
             session_id=str(session.id),
             created_at=rfc3339(session.opened_at_ms),
             last_used_at=rfc3339(session.refreshed_at_ms),
@@ -113,7 +114,7 @@ def session_list(sessions: Sequence[Session], limit: int, current_id: str = "") 
         )
         for session in sessions
     ]
-    return Answer(200, wire.SessionList(answers, limit), NO_STORE)
+    return Answer(200, SessionList(answers, limit), NO_STORE)
 
 
 async def end_session(call: Call) -> Answer:
@@ -282,7 +283,7 @@ OPERATIONS: Final = (
         "/auth/sessions",
         "listSessions",
         list_sessions,
-        answers={200: wire.SessionList},
+        answers={200: SessionList},
         access=Access.ANY_CLIENT,
     ),
     _identity(

@@ -16,10 +16,10 @@ from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
     PriceKeeperError,
+    RequestRefusedError,
     SessionLimitRaceError,
     StoreError,
 )
-from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.operation import Answer, Call
 from pricekeeper.http.problems import REALM, BearerDeniedError, Problem, problem_of
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.credentials import Provisioned, Retrieval
-from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
-from pricekeeper.http.edge import RequestRefusedError, read_body, strict_json
+from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
+from pricekeeper.http.edge import read_body, strict_json
 from pricekeeper.http.gate import count_failure, limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.problems import rfc3339
-from pricekeeper.http.wire import provisioning as wire
-from pricekeeper.http.wire.common import APP_ID
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import Client, Freeze, Policy
+from pricekeeper.usecases.wire import provisioning as wire
+from pricekeeper.usecases.wire.values import APP_ID, rfc3339
 from pricekeeper.values import OrgId, parse_app_id, parse_model_label, parse_org_id
 
 PAGE_DEFAULT: Final = 100

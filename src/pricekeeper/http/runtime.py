@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from pricekeeper.errors import (
@@ -19,18 +17,16 @@ from pricekeeper.http.batch import answer_batch
 from pricekeeper.http.caching import cached_answer
 from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.problems import rfc3339
-from pricekeeper.http.wire import runtime as wire
-from pricekeeper.http.wire.common import TIMESTAMP
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
 from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
 from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import ANY_LABEL, Policy, RateLimits
+from pricekeeper.usecases.wire import runtime as wire
+from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import ModelLabel
 
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_RFC3339: Final = re.compile(TIMESTAMP, re.ASCII)
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 _FORCE: Final = Parameter(
     "force_check",
@@ -130,20 +126,6 @@ def quota_use(
     hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
     status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
     return hundredths / 100, status
-
-
-def parse_timestamp(text: str) -> int:
-    """RFC 3339 to milliseconds since the epoch."""
-    try:
-        if not _RFC3339.fullmatch(text):
-            raise ValueError
-        moment = datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidValueError(
-            "timestamp", "must be a time such as 2026-01-23T15:30:45Z"
-        ) from None
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 
 def _forced(call: Call) -> bool:

@@ -23,6 +23,7 @@ from pricekeeper.errors import (
     NotFoundError,
     OverloadedError,
     PriceKeeperError,
+    RequestRefusedError,
     StoreDamagedError,
     StoreReplacedError,
 )
@@ -30,7 +31,6 @@ from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import (
     BodyTooLargeError,
-    RequestRefusedError,
     refuse_twofold,
 )
 from pricekeeper.http.encoding import EncodedAnswers
