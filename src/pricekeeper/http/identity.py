@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 from pricekeeper.credentials import Authenticated
@@ -14,11 +13,10 @@ from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError
 from pricekeeper.http.wire import OAuthError
-from pricekeeper.sessions import Session
-from pricekeeper.tenants import parse_client_id
+from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
-from pricekeeper.usecases.wire.sessions import SessionAnswer, SessionList
-from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.usecases import sessions as cases
+from pricekeeper.usecases.wire.sessions import SessionList
 
 LABEL_LENGTH_MAX: Final = 256
 _BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]
@@ -94,27 +92,9 @@ async def introspect(call: Call) -> Answer:
 async def list_sessions(call: Call) -> Answer:
     """The live sessions of the calling client, the oldest first."""
     principal = _principal(call)
-    tenants = call.services.tenants
-    policy = await tenants.registered_policy(principal.org_id, principal.app_id)
-    sessions = await call.services.identity.list_sessions(principal.client_id)
-    return session_list(sessions, policy.session_limit, principal.session_id)
-
-
-def session_list(sessions: Sequence[Session], limit: int, current_id: str = "") -> Answer:
-    """Live sessions as they are shown; ``current_id`` is the one that asks."""
-    answers = [
-        SessionAnswer(
-            session_id=str(session.id),
-            created_at=rfc3339(session.opened_at_ms),
-            last_used_at=rfc3339(session.refreshed_at_ms),
-            expires_at=rfc3339(session.ends_at_epoch * 1000),
-            user_agent=session.labels.user_agent,
-            address=session.labels.address,
-            current=str(session.id) == current_id,
-        )
-        for session in sessions
-    ]
-    return Answer(200, SessionList(answers, limit), NO_STORE)
+    client = Client(principal.org_id, principal.app_id)
+    answer = await cases.list_sessions(call.services, client, principal.session_id)
+    return Answer(200, answer, NO_STORE)
 
 
 async def end_session(call: Call) -> Answer:

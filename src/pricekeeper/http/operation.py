@@ -19,7 +19,7 @@ from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits, Headers
 from pricekeeper.http.metrics import Metrics
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import Client, Policy
 from pricekeeper.tokens import Principal
 from pricekeeper.values import AppId, OrgId
 
@@ -91,7 +91,8 @@ class Call(msgspec.Struct):
 
     async def read_policy(self) -> Policy:
         """Read the policy of the client that the path names, once for the whole request."""
-        self._policy = await self.services.tenants.policy(self.org_id, self.app_id_or_none)
+        client = self.client
+        self._policy = await self.services.tenants.policy(client.org_id, client.app_id)
         return self._policy
 
     @property
@@ -112,9 +113,9 @@ class Call(msgspec.Struct):
         return AppId(self.path["app_id"])
 
     @property
-    def app_id_or_none(self) -> AppId | None:
-        """The app in the path, where a path may do without."""
-        return AppId(self.path["app_id"]) if "app_id" in self.path else None
+    def client(self) -> Client:
+        """The client in the path: the app, or the organisation if there is none."""
+        return Client(self.org_id, AppId(self.path["app_id"]) if "app_id" in self.path else None)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
