@@ -18,7 +18,7 @@ from pricekeeper.cli.places import Place
 from pricekeeper.settings import RETRIEVAL_TOKEN
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
-    from pricekeeper.client import Admin, PriceKeeper
+    from pricekeeper.cli.places import AnyAdmin, AnyKeeper
     from pricekeeper.tenants import Client
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
@@ -221,14 +221,14 @@ async def end_session(
     return Outcome({"status": "ended", "session_id": session}, done(told))
 
 
-async def _end_as_admin(admin: Admin, client: Client, session: str | None, reason: str) -> None:
+async def _end_as_admin(admin: AnyAdmin, client: Client, session: str | None, reason: str) -> None:
     if session is None:
         await admin.end_sessions(client.org_id, client.app_id, reason=reason)
     else:
         await admin.end_session(client.org_id, client.app_id, session_id=session, reason=reason)
 
 
-async def _end_as_client(keeper: PriceKeeper, session: str | None) -> None:
+async def _end_as_client(keeper: AnyKeeper, session: str | None) -> None:
     if session is None:
         await keeper.end_sessions()
     else:

@@ -98,11 +98,6 @@ def place_command(
     return _registered(group, name, _KEY_OPTIONS, run, asks)
 
 
-def client_command(group: typer.Typer, name: str) -> Decorator:
-    """A command that works on a service with a client's credentials, or on the store."""
-    return _registered(group, name, _CLIENT_OPTIONS, _on_place)
-
-
 def either_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works with a client's credentials or the provisioning key, or on the store."""
     return _registered(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_place)

@@ -18,7 +18,7 @@ from pricekeeper.cli.listing import Listing, table
 from pricekeeper.cli.places import Place
 
 if TYPE_CHECKING:
-    from pricekeeper.client import Admin
+    from pricekeeper.cli.places import AnyAdmin
 
 ORGS_MAX: Final = 1_000
 ORGS_DEFAULT: Final = 100
@@ -37,7 +37,7 @@ async def read_overview(place: Place, limit: int, after: str | None) -> dict[str
 
 
 async def _read_orgs(
-    admin: Admin, limit: int, after: str | None
+    admin: AnyAdmin, limit: int, after: str | None
 ) -> tuple[list[dict[str, Any]], str | None]:
     found: list[dict[str, Any]] = []
     for _ in range(_EMPTY_PAGES_MAX):
@@ -49,7 +49,7 @@ async def _read_orgs(
     return found, after
 
 
-async def _read_org(place: Place, admin: Admin, org: Mapping[str, Any]) -> dict[str, Any] | None:
+async def _read_org(place: Place, admin: AnyAdmin, org: Mapping[str, Any]) -> dict[str, Any] | None:
     """An organisation and its apps; ``None`` if it was deleted meanwhile."""
     org_id = org["org_id"]
     day = await _read_day(place, org_id)

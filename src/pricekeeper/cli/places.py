@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pricekeeper.cli.exits import MisusedError, RefusedError
 from pricekeeper.settings import (
@@ -25,8 +25,12 @@ from pricekeeper.settings import (
 )
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
+    from pricekeeper.cli.local import LocalAdmin, LocalKeeper
     from pricekeeper.client import Admin, PriceKeeper
     from pricekeeper.tenants import Client
+
+    AnyAdmin: TypeAlias = Admin | LocalAdmin
+    AnyKeeper: TypeAlias = PriceKeeper | LocalKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +75,15 @@ class Place(Protocol):
     """Where a command works."""
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> AnyAdmin:
         """Provisioning."""
         ...
 
-    def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
+    def keeper(self, client: Client, *, itself: bool = False) -> AnyKeeper:
         """What concerns one client; ``itself`` if its organisation can't act for it."""
         ...
 
-    def reader(self, client: Client) -> PriceKeeper:
+    def reader(self, client: Client) -> AnyKeeper:
         """A look at one client's data, which a provisioning key opens as well."""
         ...
 

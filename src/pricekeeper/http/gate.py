@@ -62,7 +62,7 @@ def _reads_by_key(call: Call, operation: Operation) -> bool:
 async def limit_client(call: Call, client_id: str, *, variant: bool = False) -> None:
     """Charge a request to the client that it was proved to be from, as its operation declares."""
     operation = call.operation
-    if operation is not None:  # whoever opens the store by hand has come through no gate
+    if operation is not None:  # `admit` has set it
         kind = operation.variant_limit if variant else operation.limit
         await _limit(call, kind, f"client/{client_id}")
 

@@ -77,7 +77,7 @@ class Call(msgspec.Struct):
     key_org_id: OrgId | None = None
     """Of the organisation whose own provisioning key came; ``None`` for the deployment's key."""
     actor: str = ""
-    """Which key came, by its fingerprint; or which user of the command line."""
+    """Which key came, by its fingerprint."""
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
     operation: Operation | None = None
