@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.http.caching import cached
@@ -89,47 +90,21 @@ def _max_age(policy: Policy, mode: QuotaStatus) -> int:
     return policy.refresh_interval_tight_secs
 
 
-def _operations(base: str, kind: str, access: Access) -> Sequence[Operation]:
-    common: dict[str, Any] = {
-        "access": access,
-        "limit": "aggregates",
-        "tag": "aggregates",
-        "key_may_read": True,
-    }
-    one = {200: wire.AggregateAnswer, 304: None}
+_row: Final = partial(Operation, limit="aggregates", tag="aggregates", key_may_read=True)
+_DAY: Final = {200: wire.AggregateAnswer, 304: None}
+_DAYS: Final = {200: wire.AggregateRange, 304: None}
+
+
+def _operations(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
+    path, name = f"{base}/aggregates", f"{kind}Aggregates"
     return (
-        Operation(
-            "GET",
-            f"{base}/aggregates/today",
-            f"{kind}AggregatesToday",
-            today.__doc__ or "",
-            today,
-            answers=one,
-            **common,
-        ),
-        Operation(
-            "GET",
-            f"{base}/aggregates/{{date}}",
-            f"{kind}AggregatesOnDay",
-            on_day.__doc__ or "",
-            on_day,
-            answers=one,
-            **common,
-        ),
-        Operation(
-            "GET",
-            f"{base}/aggregates",
-            f"{kind}AggregatesInRange",
-            in_range.__doc__ or "",
-            in_range,
-            answers={200: wire.AggregateRange, 304: None},
-            query=_RANGE,
-            **common,
-        ),
+        _row("GET", f"{path}/today", f"{name}Today", today, _DAY, access),
+        _row("GET", f"{path}/{{date}}", f"{name}OnDay", on_day, _DAY, access),
+        _row("GET", path, f"{name}InRange", in_range, _DAYS, access, query=_RANGE),
     )
 
 
 OPERATIONS: Final = (
-    *_operations(_APP, "app", Access.APP),
-    *_operations(_ORG, "org", Access.ORG),
+    *_operations("app", _APP, Access.APP),
+    *_operations("org", _ORG, Access.ORG),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.edge import parse_json, read_body
@@ -81,84 +82,31 @@ def _attribution(call: Call, reason: str | None) -> Attribution:
     return Attribution(call.actor, address_of(call), call.request_id, reason, call.key_org_id)
 
 
-def _operation(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
-    summary = (handler.__doc__ or "").strip()
-    problems = more.pop("problems", frozenset({404}))
-    return Operation(
-        method,
-        path,
-        name,
-        summary,
-        handler,
-        Access.PROVISIONING,
-        tag="containment",
-        limit="provisioning",
-        problems=problems,
-        **more,
-    )
+_row: Final = partial(
+    Operation,
+    access=Access.PROVISIONING,
+    tag="containment",
+    limit="provisioning",
+    problems=(404,),
+)
 
 
 def _operations(kind: str, base: str) -> tuple[Operation, ...]:
-    refusable = frozenset({403, 404})
     return (
-        _operation(
-            "POST",
-            f"{base}/credentials/revoke",
-            f"revoke{kind}Credentials",
-            revoke_credentials,
-            answers={200: wire.CredentialsRevoked},
-            body=wire.RevokeCredentialsBody,
-        ),
-        _operation(
-            "GET",
-            f"{base}/sessions",
-            f"list{kind}Sessions",
-            list_sessions,
-            answers={200: SessionList},
-        ),
-        _operation(
-            "DELETE",
-            f"{base}/sessions",
-            f"end{kind}Sessions",
-            end_sessions,
-            answers={204: None},
-            query=(_REASON,),
-        ),
-        _operation(
-            "DELETE",
-            f"{base}/sessions/{{session_id}}",
-            f"end{kind}Session",
-            end_session,
-            answers={204: None},
-            query=(_REASON,),
-        ),
-        _operation(
-            "PUT",
-            f"{base}/freeze",
-            f"freeze{kind}",
-            freeze,
-            answers={200: wire.FreezeAnswer},
-            body=wire.ReasonBody,
-            problems=refusable,
-        ),
-        _operation(
-            "DELETE",
-            f"{base}/freeze",
-            f"unfreeze{kind}",
-            unfreeze,
-            answers={204: None},
-            query=(_REASON,),
-            problems=refusable,
-        ),
-        _operation(
-            "POST",
-            f"{base}/limits/reset",
-            f"reset{kind}Limits",
-            reset_limits,
-            answers={200: wire.LimitsReset},
-            body=wire.ReasonBody,
-        ),
-    )
+        _row("POST", f"{base}/credentials/revoke", f"revoke{kind}Credentials", revoke_credentials,
+             {200: wire.CredentialsRevoked}, body=wire.RevokeCredentialsBody),
+        _row("GET", f"{base}/sessions", f"list{kind}Sessions", list_sessions, {200: SessionList}),
+        _row("DELETE", f"{base}/sessions", f"end{kind}Sessions", end_sessions, {204: None},
+             query=(_REASON,)),
+        _row("DELETE", f"{base}/sessions/{{session_id}}", f"end{kind}Session", end_session,
+             {204: None}, query=(_REASON,)),
+        _row("PUT", f"{base}/freeze", f"freeze{kind}", freeze, {200: wire.FreezeAnswer},
+             body=wire.ReasonBody, problems=(403, 404)),
+        _row("DELETE", f"{base}/freeze", f"unfreeze{kind}", unfreeze, {204: None},
+             query=(_REASON,), problems=(403, 404)),
+        _row("POST", f"{base}/limits/reset", f"reset{kind}Limits", reset_limits,
+             {200: wire.LimitsReset}, body=wire.ReasonBody),
+    )  # fmt: skip
 
 
 OPERATIONS: Final = (

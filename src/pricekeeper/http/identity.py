@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
@@ -12,7 +13,6 @@ from pricekeeper.http.gate import address_of, bearer_of, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError
-from pricekeeper.http.wire import OAuthError
 from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
 from pricekeeper.usecases import sessions as cases
@@ -210,85 +210,25 @@ def _granted(grant: Grant) -> wire.TokenAnswer:
     )
 
 
-def _identity(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
-    access = more.pop("access", Access.PUBLIC)
-    summary = (handler.__doc__ or "").strip()
-    return Operation(method, path, name, summary, handler, access, tag="identity", **more)
-
-
-def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, **limits: str) -> Operation:
-    return _identity(
-        "POST",
-        path,
-        name,
-        handler,
-        answers={200: answer, 400: OAuthError, 401: OAuthError},
-        body=body,
-        takes_form=True,
-        limits_itself=True,
-        oauth=True,
-        **limits,
-    )
-
-
+_row: Final = partial(Operation, tag="identity")
+_public: Final = partial(_row, access=Access.PUBLIC)
+_own: Final = partial(_row, access=Access.ANY_CLIENT)
+_oauth: Final = partial(_public, takes_form=True, limits_itself=True, oauth=True)
+_REFUSALS: Final = {400: wire.OAuthError, 401: wire.OAuthError}
 OPERATIONS: Final = (
-    _oauth(
-        "/auth/token",
-        "issueToken",
-        token,
-        wire.TokenAnswer,
-        wire.TokenBody,
-        limit="token",
-        variant_limit="refresh",
-    ),
-    _oauth(
-        "/auth/refresh",
-        "refreshToken",
-        refresh,
-        wire.TokenAnswer,
-        wire.RefreshBody,
-        limit="refresh",
-    ),
-    _oauth("/auth/revoke", "revokeToken", revoke, wire.Empty, wire.RevokeBody, limit="revoke"),
-    _oauth(
-        "/auth/introspect",
-        "introspectToken",
-        introspect,
-        wire.Claims,
-        wire.RevokeBody,
-        limit="revoke",
-    ),
-    _identity(
-        "GET",
-        "/auth/sessions",
-        "listSessions",
-        list_sessions,
-        answers={200: SessionList},
-        access=Access.ANY_CLIENT,
-    ),
-    _identity(
-        "DELETE",
-        "/auth/sessions",
-        "endSessions",
-        end_sessions,
-        answers={204: None},
-        access=Access.ANY_CLIENT,
-    ),
-    _identity(
-        "DELETE",
-        "/auth/sessions/{session_id}",
-        "endSession",
-        end_session,
-        answers={204: None},
-        access=Access.ANY_CLIENT,
-        problems=frozenset({404}),
-    ),
-    _identity("GET", "/.well-known/jwks.json", "jwks", jwks, answers={200: wire.Jwks}),
-    _identity(
-        "GET",
-        "/.well-known/oauth-authorization-server",
-        "serverMetadata",
-        metadata,
-        answers={200: wire.Metadata},
-    ),
-)
+    _oauth("POST", "/auth/token", "issueToken", token, {200: wire.TokenAnswer, **_REFUSALS},
+           body=wire.TokenBody, limit="token", variant_limit="refresh"),
+    _oauth("POST", "/auth/refresh", "refreshToken", refresh, {200: wire.TokenAnswer, **_REFUSALS},
+           body=wire.RefreshBody, limit="refresh"),
+    _oauth("POST", "/auth/revoke", "revokeToken", revoke, {200: wire.Empty, **_REFUSALS},
+           body=wire.RevokeBody, limit="revoke"),
+    _oauth("POST", "/auth/introspect", "introspectToken", introspect,
+           {200: wire.Claims, **_REFUSALS}, body=wire.RevokeBody, limit="revoke"),
+    _own("GET", "/auth/sessions", "listSessions", list_sessions, {200: SessionList}),
+    _own("DELETE", "/auth/sessions", "endSessions", end_sessions, {204: None}),
+    _own("DELETE", "/auth/sessions/{session_id}", "endSession", end_session, {204: None},
+         problems=(404,)),
+    _public("GET", "/.well-known/jwks.json", "jwks", jwks, {200: wire.Jwks}),
+    _public("GET", "/.well-known/oauth-authorization-server", "serverMetadata", metadata,
+            {200: wire.Metadata}),
+)  # fmt: skip

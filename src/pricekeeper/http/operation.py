@@ -7,7 +7,7 @@ Routes, authentication, parsing, rate limits and the OpenAPI document all come f
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
@@ -138,11 +138,11 @@ class Operation:
     method: str
     path: str
     name: str
-    summary: str
     handler: Handler
-    access: Access
+    """Its docstring is the summary in the documentation."""
     answers: Mapping[int, Any]
     """The type of the body by status, ``None`` for an answer without one."""
+    access: Access
     body: Any = None
     """The wire type of the body; ``None`` if the operation takes none."""
     reads_body: bool = False
@@ -164,8 +164,13 @@ class Operation:
     tag: str = "runtime"
     bounds_itself: bool = False
     """Whether it answers in time by itself, so that no deadline is needed."""
-    problems: frozenset[int] = field(default_factory=frozenset)
+    problems: tuple[int, ...] = ()
     """Further statuses that are answered with a problem, beyond those that access implies."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence."""
+        return (self.handler.__doc__ or "").strip()
 
     async def perform(self, call: Call) -> Answer:
         """Read the body and the policy that the handler needs, then let it do its work.

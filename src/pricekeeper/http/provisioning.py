@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
@@ -20,6 +21,7 @@ SETTINGS_BYTES_MAX: Final = 256 * 1024
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _ORG: Final = "/api/v1/orgs/{org_id}"
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
+_KINDS: Final = (("Org", _ORG), ("App", _APP))
 _AFTER: Final = "The `next` of the page before."
 _LIMIT: Final = Parameter(
     "limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100}
@@ -135,126 +137,37 @@ def _page(call: Call) -> tuple[str | None, int]:
     return query.get("after"), int(text)
 
 
-def _provisioning(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
-    summary = (handler.__doc__ or "").strip()
-    limit = more.pop("limit", "provisioning")
-    access = more.pop("access", Access.PROVISIONING)
-    return Operation(
-        method, path, name, summary, handler, access, tag="provisioning", limit=limit, **more
-    )
-
-
-OPERATIONS: Final = (
-    _provisioning(
-        "GET", "/api/v1/orgs", "listOrgs", list_orgs, answers={200: wire.OrgList}, query=_ORG_PAGES
-    ),
-    _provisioning(
-        "PUT",
-        _ORG,
-        "putOrg",
-        put_org,
-        answers={200: wire.OrgAnswer, 201: wire.OrgAnswer},
-        body=wire.OrgBody,
-        reads_body=True,
-        problems=frozenset({409}),
-    ),
-    _provisioning(
-        "GET", _ORG, "getOrg", get_org, answers={200: wire.OrgAnswer}, problems=frozenset({404})
-    ),
-    _provisioning(
-        "DELETE", _ORG, "deleteOrg", delete_org, answers={204: None}, problems=frozenset({404})
-    ),
-    _provisioning(
-        "GET",
-        f"{_ORG}/apps",
-        "listApps",
-        list_apps,
-        answers={200: wire.AppList},
-        query=_APP_PAGES,
-        problems=frozenset({404}),
-    ),
-    _provisioning(
-        "PUT",
-        _APP,
-        "putApp",
-        put_app,
-        answers={200: wire.AppAnswer, 201: wire.AppAnswer},
-        body=wire.AppBody,
-        reads_body=True,
-        problems=frozenset({404, 409}),
-    ),
-    _provisioning(
-        "GET", _APP, "getApp", get_app, answers={200: wire.AppAnswer}, problems=frozenset({404})
-    ),
-    _provisioning(
-        "DELETE",
-        _APP,
-        "deleteApp",
-        delete_app,
-        answers={204: None},
-        problems=frozenset({403, 404}),
-    ),
-    *(
-        _provisioning(
-            "POST",
-            f"{base}/credentials/rotate",
-            f"rotate{kind}Credentials",
-            rotate,
-            answers={200: wire.Rotated},
-            body=wire.RotateBody,
-            problems=frozenset({404}),
-        )
-        for kind, base in (("Org", _ORG), ("App", _APP))
-    ),
-    _provisioning(
-        "POST",
-        f"{_ORG}/provisioning-key",
-        "issueProvisioningKey",
-        issue_provisioning_key,
-        answers={201: wire.ProvisioningKey},
-        access=Access.DEPLOYMENT,
-    ),
-    _provisioning(
-        "DELETE",
-        f"{_ORG}/provisioning-key",
-        "withdrawProvisioningKey",
-        withdraw_provisioning_key,
-        answers={204: None},
-        access=Access.DEPLOYMENT,
-    ),
-    *(
-        operation
-        for kind, base in (("Org", _ORG), ("App", _APP))
-        for operation in (
-            _provisioning(
-                "PUT",
-                f"{base}/model-override",
-                f"put{kind}Override",
-                put_override,
-                answers={200: wire.OverrideAnswer},
-                body=wire.OverrideBody,
-                problems=frozenset({404}),
-            ),
-            _provisioning(
-                "DELETE",
-                f"{base}/model-override",
-                f"delete{kind}Override",
-                delete_override,
-                answers={204: None},
-                problems=frozenset({404}),
-            ),
-        )
-    ),
-    _provisioning(
-        "POST",
-        "/api/v1/credentials/claim",
-        "claimSecret",
-        claim_secret,
-        answers={200: wire.Claimed},
-        body=wire.ClaimBody,
-        access=Access.PUBLIC,
-        limit="claim",
-        limits_itself=True,
-        problems=frozenset({404}),
-    ),
+_row: Final = partial(
+    Operation, access=Access.PROVISIONING, tag="provisioning", limit="provisioning"
 )
+_SAVED_ORG: Final = {200: wire.OrgAnswer, 201: wire.OrgAnswer}
+_SAVED_APP: Final = {200: wire.AppAnswer, 201: wire.AppAnswer}
+OPERATIONS: Final = (
+    _row("GET", "/api/v1/orgs", "listOrgs", list_orgs, {200: wire.OrgList}, query=_ORG_PAGES),
+    _row("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
+         body=wire.OrgBody, reads_body=True, problems=(409,)),
+    _row("GET", _ORG, "getOrg", get_org, {200: wire.OrgAnswer}, problems=(404,)),
+    _row("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, problems=(404,)),
+    _row("GET", f"{_ORG}/apps", "listApps", list_apps, {200: wire.AppList},
+         query=_APP_PAGES, problems=(404,)),
+    _row("PUT", _APP, "putApp", put_app, _SAVED_APP,
+         body=wire.AppBody, reads_body=True, problems=(404, 409)),
+    _row("GET", _APP, "getApp", get_app, {200: wire.AppAnswer}, problems=(404,)),
+    _row("DELETE", _APP, "deleteApp", delete_app, {204: None}, problems=(403, 404)),
+    *(_row("POST", f"{base}/credentials/rotate", f"rotate{kind}Credentials", rotate,
+           {200: wire.Rotated}, body=wire.RotateBody, problems=(404,))
+      for kind, base in _KINDS),
+    _row("POST", f"{_ORG}/provisioning-key", "issueProvisioningKey", issue_provisioning_key,
+         {201: wire.ProvisioningKey}, access=Access.DEPLOYMENT),
+    _row("DELETE", f"{_ORG}/provisioning-key", "withdrawProvisioningKey",
+         withdraw_provisioning_key, {204: None}, access=Access.DEPLOYMENT),
+    *(_row("PUT", f"{base}/model-override", f"put{kind}Override", put_override,
+           {200: wire.OverrideAnswer}, body=wire.OverrideBody, problems=(404,))
+      for kind, base in _KINDS),
+    *(_row("DELETE", f"{base}/model-override", f"delete{kind}Override", delete_override,
+           {204: None}, problems=(404,))
+      for kind, base in _KINDS),
+    _row("POST", "/api/v1/credentials/claim", "claimSecret", claim_secret, {200: wire.Claimed},
+         body=wire.ClaimBody, access=Access.PUBLIC, limit="claim", limits_itself=True,
+         problems=(404,)),
+)  # fmt: skip

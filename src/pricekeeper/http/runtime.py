@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from pricekeeper.errors import InvalidValueError, RateLimitExceededError
 from pricekeeper.http.batch import answer_batch
@@ -78,78 +79,21 @@ def _forced(call: Call) -> bool:
     return text == "true"
 
 
-def _runtime(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
-    summary = (handler.__doc__ or "").strip()
-    return Operation(method, path, name, summary, handler, Access.APP, **more)
-
-
+_row: Final = partial(Operation, access=Access.APP)
 OPERATIONS: Final = (
-    _runtime(
-        "POST",
-        f"{_APP}/usage",
-        "recordUsage",
-        record_usage,
-        answers={202: wire.UsageAnswer},
-        body=wire.UsageBody,
-        limit="usage",
-        problems=frozenset({409}),
-    ),
-    _runtime(
-        "GET",
-        f"{_APP}/model-selection",
-        "selectModel",
-        model_selection,
-        answers={200: wire.SelectionAnswer, 304: None},
-        query=(_FORCE,),
-        limit="selection",
-        variant_limit="force_check",
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/usage/batch",
-        "recordUsageBatch",
-        record_batch,
-        answers={207: wire.BatchAnswer},
-        body=wire.BatchBody,
-        reads_body=True,
-        limit="batch",
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/limits/acquire",
-        "acquire",
-        acquire,
-        answers={200: wire.Acquired},
-        body=wire.AcquireBody,
-        limit="limits",
-        problems=frozenset({409, 429}),
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/leases/{{lease_id}}/adjust",
-        "adjustLease",
-        adjust,
-        answers={200: wire.Adjusted},
-        body=wire.AdjustBody,
-        limit="limits",
-        problems=frozenset({409}),
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/leases/{{lease_id}}/release",
-        "releaseLease",
-        release,
-        answers={204: None},
-        limit="limits",
-        problems=frozenset({409}),
-    ),
-    _runtime(
-        "GET",
-        f"{_APP}/limits",
-        "listLimits",
-        limits,
-        answers={200: wire.LimitList},
-        limit="limits",
-        key_may_read=True,
-    ),
-)
+    _row("POST", f"{_APP}/usage", "recordUsage", record_usage, {202: wire.UsageAnswer},
+         body=wire.UsageBody, limit="usage", problems=(409,)),
+    _row("GET", f"{_APP}/model-selection", "selectModel", model_selection,
+         {200: wire.SelectionAnswer, 304: None},
+         query=(_FORCE,), limit="selection", variant_limit="force_check"),
+    _row("POST", f"{_APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
+         body=wire.BatchBody, reads_body=True, limit="batch"),
+    _row("POST", f"{_APP}/limits/acquire", "acquire", acquire, {200: wire.Acquired},
+         body=wire.AcquireBody, limit="limits", problems=(409, 429)),
+    _row("POST", f"{_APP}/leases/{{lease_id}}/adjust", "adjustLease", adjust, {200: wire.Adjusted},
+         body=wire.AdjustBody, limit="limits", problems=(409,)),
+    _row("POST", f"{_APP}/leases/{{lease_id}}/release", "releaseLease", release, {204: None},
+         limit="limits", problems=(409,)),
+    _row("GET", f"{_APP}/limits", "listLimits", limits, {200: wire.LimitList},
+         limit="limits", key_may_read=True),
+)  # fmt: skip
