@@ -34,14 +34,14 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.limiter import Limiter  # noqa: PLC0415
     from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
 
     clients, buckets = 0, []
-    async with opened_store(settings) as store:
+    async with open_local_store(settings) as store:
         clock = SystemClock()
         limiter = Limiter(store, clock=clock)
         async for policy in _policies(Tenants(store, clock, ())):

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.cli.backends import Target
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.local import opened_store
-from pricekeeper.cli.places import Target
+from pricekeeper.cli.local import open_local_store
 from pricekeeper.cli.secret_ages import Ages, stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import tables_found
@@ -156,9 +156,9 @@ def _metrics(settings: Settings) -> Check:
     if at is not None and token is None and not is_loopback(at.host):
         told = f"whoever reaches {at.host}, port {at.port}, reads what every tenant spends"
         return Check("metrics", "WARN", told, HOW_TO_MAKE_A_TOKEN)
-    places = [] if at is None else [f"on {at.host}, port {at.port}"]
-    places += [] if token is None else ["with their token"]
-    return Check("metrics", "OK", ", ".join(places))
+    shown = [] if at is None else [f"on {at.host}, port {at.port}"]
+    shown += [] if token is None else ["with their token"]
+    return Check("metrics", "OK", ", ".join(shown))
 
 
 def _data_folder(settings: Settings) -> Iterator[Check]:
@@ -232,7 +232,7 @@ async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check
         if whole.level == "FAIL":
             return  # what follows would write to it
     try:
-        async with opened_store(settings, clock=clock) as store:
+        async with open_local_store(settings, clock=clock) as store:
             found = await tables_found(store)
             missing = [name for name, there in found.items() if not there]
             if missing:

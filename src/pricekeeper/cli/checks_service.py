@@ -10,8 +10,8 @@ from typing import Final
 
 import aiohttp
 
+from pricekeeper.cli.backends import Target
 from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check, secrets_check
-from pricekeeper.cli.places import Target
 from pricekeeper.cli.secret_ages import served_secrets
 from pricekeeper.client import Admin, PriceKeeper, ServiceError
 from pricekeeper.clock import SystemClock

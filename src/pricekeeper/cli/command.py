@@ -1,6 +1,6 @@
 """How a function becomes a command: options that all share, an event loop, and the answer shown.
 
-A command is an async function that takes the place it works on (or the settings, if it can only
+A command is an async function that takes the backend it works on (or the settings, if it can only
 work on the store) and gives back an `Outcome`: the answer as JSON, and a picture of it for people.
 """
 
@@ -21,14 +21,14 @@ import typer
 from rich.console import RenderableType
 
 from pricekeeper.cli import exits, secret_input
-from pricekeeper.cli.places import Target, open_place, quiet_logs
+from pricekeeper.cli.backends import Target, open_backend, quiet_logs
 from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, CONFIG, PROVISIONING_KEY, STORE, URL
 
 
 def _where(flag: str, metavar: str, told: str, variable: str) -> Any:
-    """An option about the place."""
+    """An option about where to work."""
     help_text = f"{told}; else ${variable}."
     return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel="Where")
 
@@ -90,17 +90,17 @@ Question: TypeAlias = Callable[[Mapping[str, Any]], str]
 Decorator: TypeAlias = Callable[[Command], Command]
 
 
-def place_command(
+def backend_command(
     group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
 ) -> Decorator:
     """A command that works on a service with the provisioning key, or on the store."""
-    run = functools.partial(_on_place, may_create=may_create)
+    run = functools.partial(_on_backend, may_create=may_create)
     return _registered(group, name, _KEY_OPTIONS, run, asks)
 
 
 def either_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works with a client's credentials or the provisioning key, or on the store."""
-    return _registered(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_place)
+    return _registered(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_backend)
 
 
 def store_command(group: typer.Typer, name: str) -> Decorator:
@@ -114,11 +114,11 @@ def doctor_command(group: typer.Typer, name: str) -> Decorator:
     return _registered(group, name, options, _on_target)
 
 
-async def _on_place(
+async def _on_backend(
     function: Command, target: Target, given: Mapping[str, Any], *, may_create: bool = False
 ) -> Outcome:
-    async with open_place(target, may_create=may_create) as place:
-        return await function(place, **given)
+    async with open_backend(target, may_create=may_create) as backend:
+        return await function(backend, **given)
 
 
 async def _on_store(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
@@ -218,8 +218,8 @@ def _declare(
 ) -> None:
     """Give the command the signature that Typer reads: the function's own, and the options.
 
-    The first parameter is the place, which does not come from the command line. A command that asks
-    has ``--yes``, which the function does not see.
+    The first parameter is the backend, which does not come from the command line. A command that
+    asks has ``--yes``, which the function does not see.
     """
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]

@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from pricekeeper.cli import exits
+from pricekeeper.cli.backends import Target
 from pricekeeper.cli.command import Outcome, doctor_command
 from pricekeeper.cli.drawing import page
-from pricekeeper.cli.places import Target
 from pricekeeper.cli.terminal import harmless
 
 top = typer.Typer()

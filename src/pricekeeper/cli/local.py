@@ -194,8 +194,8 @@ class LocalKeeper:
         return await self._services.tenants.policy(self._client.org_id, self._client.app_id)
 
 
-class Local:
-    """The store as a place for commands."""
+class LocalBackend:
+    """The store, for commands."""
 
     def __init__(self, services: Services, *, has_pepper: bool) -> None:
         self._services = services
@@ -212,15 +212,15 @@ class Local:
 
 
 @asynccontextmanager
-async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[Local]:
-    """The store as a place; secrets can be claimed where the service's pepper is."""
+async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[LocalBackend]:
+    """Open the store for commands; secrets can be claimed where the service's pepper is."""
     has_pepper = is_missing_file(settings) or (settings.data_dir / PEPPER_FILE).exists()
-    async with opened_services(settings, may_create=may_create) as services:
-        yield Local(services, has_pepper=has_pepper)
+    async with open_local_services(settings, may_create=may_create) as services:
+        yield LocalBackend(services, has_pepper=has_pepper)
 
 
 @asynccontextmanager
-async def opened_services(
+async def open_local_services(
     settings: Settings, *, may_create: bool = False
 ) -> AsyncIterator[Services]:
     """Everything that the service would open, leaving no keys where it has none.
@@ -241,7 +241,7 @@ async def opened_services(
 
 
 @asynccontextmanager
-async def opened_store(
+async def open_local_store(
     settings: Settings, *, may_create: bool = False, clock: Clock | None = None
 ) -> AsyncIterator[Store]:
     """The store alone, for what needs neither keys nor prices. Nothing is created in it."""

@@ -133,12 +133,12 @@ def _tell_metrics(
     settings: Settings, url: str, watching: socket.socket | None, console: Console
 ) -> None:
     """Say where the metrics are, and who may read them."""
-    at, places = settings.metrics_address, []
+    at, urls = settings.metrics_address, []
     if watching is not None and at is not None:
-        places.append(f"{_url_of(at.host, watching)}/metrics")
+        urls.append(f"{_url_of(at.host, watching)}/metrics")
     if settings.metrics_token is not None:
-        places.append(f"{url}/metrics")
-    told = " and ".join(places) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
+        urls.append(f"{url}/metrics")
+    told = " and ".join(urls) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
     key = f", with ${METRICS_TOKEN} as bearer token" if settings.metrics_token is not None else ""
     if at is not None and settings.metrics_token is None and not is_loopback(at.host):
         key = f", for whoever reaches it; set {METRICS_TOKEN} to ask for a token"

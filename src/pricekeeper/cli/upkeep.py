@@ -30,11 +30,11 @@ async def aggregate(settings: Settings) -> Outcome:
 
     [dim]* * * * * pricekeeper aggregate --json >> aggregate.log[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
-    async with opened_store(settings) as store:
+    async with open_local_store(settings) as store:
         report = await Aggregator(store, SystemClock()).run_once()
     heading = Text("aggregated", "bold green")
     if report.unreadable:
@@ -62,11 +62,11 @@ async def create_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.storage import enable_expiry  # noqa: PLC0415
 
-    async with opened_store(settings, may_create=True) as store:
+    async with open_local_store(settings, may_create=True) as store:
         await store.create_tables()
         await enable_expiry(settings.store, clock=SystemClock())
         found = await tables_found(store)
@@ -79,13 +79,13 @@ async def show_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables status[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 
     if is_missing_file(settings):
         found = {one.name: False for one in ALL_TABLES}
     else:
-        async with opened_store(settings) as store:
+        async with open_local_store(settings) as store:
             found = await tables_found(store)
     rows = table("table", "")
     for name, there in found.items():

@@ -91,8 +91,8 @@ class Call(msgspec.Struct):
 
     async def read_policy(self) -> Policy:
         """Read the policy of the client that the path names, once for the whole request."""
-        client = self.client
-        self._policy = await self.services.tenants.policy(client.org_id, client.app_id)
+        app_id = self.app_id if "app_id" in self.path else None
+        self._policy = await self.services.tenants.policy(self.org_id, app_id)
         return self._policy
 
     @property
@@ -115,7 +115,7 @@ class Call(msgspec.Struct):
     @property
     def client(self) -> Client:
         """The client in the path: the app, or the organisation if there is none."""
-        return Client(self.org_id, AppId(self.path["app_id"]) if "app_id" in self.path else None)
+        return Client(self.org_id, self.app_id if "app_id" in self.path else None)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]

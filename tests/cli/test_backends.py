@@ -1,4 +1,4 @@
-"""Every command that can work in two places does the same in both."""
+"""Every command that can work on a service or on the store does the same in both."""
 
 import inspect
 import re
