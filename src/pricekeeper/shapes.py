@@ -75,12 +75,13 @@ def convert(plain: Any, kind: type[_Shape]) -> _Shape:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        told = tuple(islice(shape_errors(plain, kind), ERRORS_MAX)) or (worded(error),)
-        if len(told) > 1:
-            detail = f"{len(told)} fields are wrong: {', '.join(m.field for m in told[:5])}"
+        mistakes = tuple(islice(shape_errors(plain, kind), ERRORS_MAX)) or (worded(error),)
+        if len(mistakes) > 1:
+            names = ", ".join(mistake.field for mistake in mistakes[:5])
+            detail = f"{len(mistakes)} fields are wrong: {names}"
         else:
-            detail = f"{told[0].field or 'the body'}: {told[0].message}"
-        raise RequestRefusedError(detail, told) from None
+            detail = f"{mistakes[0].field or 'the body'}: {mistakes[0].message}"
+        raise RequestRefusedError(detail, mistakes) from None
 
 
 def worded(error: Exception, path: str = "") -> FieldError:

@@ -217,8 +217,8 @@ async def end_session(
     else:
         ending = _end_as_client(backend.keeper(wanted, itself=True), session)
     await ending
-    told = "all sessions have ended" if session is None else f"{session} has ended"
-    return Outcome({"status": "ended", "session_id": session}, done(told))
+    message = "all sessions have ended" if session is None else f"{session} has ended"
+    return Outcome({"status": "ended", "session_id": session}, done(message))
 
 
 async def _end_as_admin(admin: AnyAdmin, client: Client, session: str | None, reason: str) -> None:

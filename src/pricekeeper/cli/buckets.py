@@ -86,8 +86,8 @@ def _picture(answer: dict[str, Any]) -> RenderableType:
         what = "knows" if answer["dry_run"] else "has forgotten"
         lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
     if not buckets:
-        told = f"no bucket is ahead of this clock, of {answer['clients']} clients"
-        return page(Text(told, "green"), *lines)
+        heading = f"no bucket is ahead of this clock, of {answer['clients']} clients"
+        return page(Text(heading, "green"), *lines)
     rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
     for one in buckets:
         rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")

@@ -26,14 +26,14 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
     """Whether it lives, is ready, knows our credentials and agrees about the time."""
     base, clock = url.rstrip("/"), SystemClock()
-    for told in unknown_settings(os.environ):
-        yield Check("settings", "WARN", told, "correct its name, or unset it")
+    for text in unknown_settings(os.environ):
+        yield Check("settings", "WARN", text, "correct its name, or unset it")
     try:
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             async with session.get(f"{base}/healthz") as health:
                 skew_ms = _skew_ms(health.headers.get("Date"), clock.now_ms())
             async with session.get(f"{base}/readyz") as ready:
-                told = (await ready.text())[:200]
+                text = (await ready.text())[:200]
             async with session.get(f"{base}/metrics") as metrics:
                 shown = metrics.status == HTTPStatus.OK
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -41,13 +41,13 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
         yield Check("service", "FAIL", f"{base} does not answer: {error}", fix)
         return
     yield Check("service", "OK", f"{base} answers")
-    if CLOCK_IN_DOUBT in told:
+    if CLOCK_IN_DOUBT in text:
         fix = "set its clock: timedatectl set-ntp true, over there"
         yield Check("ready", "FAIL", "its clock is in doubt, so it issues no tokens", fix)
     elif ready.status == HTTPStatus.OK:
         yield Check("ready", "OK", "it serves requests")
     else:
-        yield Check("ready", "FAIL", told, "look at its store: pricekeeper doctor, over there")
+        yield Check("ready", "FAIL", text, "look at its store: pricekeeper doctor, over there")
     if shown:
         fix = "let the proxy refuse /metrics, and set a token: see docs/operations.md"
         yield Check("metrics", "FAIL", "anybody can read what every tenant spends", fix)
@@ -65,8 +65,8 @@ async def _key(target: Target, url: str) -> AsyncIterator[Check]:
     """Whether the key opens the service, and what can be seen with it."""
     key = target.provisioning_key
     if not key:
-        told = "none given, so provisioning was not tried"
-        yield Check("provisioning key", "WARN", told, f"export {PROVISIONING_KEY}=...")
+        text = "none given, so provisioning was not tried"
+        yield Check("provisioning key", "WARN", text, f"export {PROVISIONING_KEY}=...")
         return
     try:
         async with Admin(url, key) as admin:
@@ -97,7 +97,7 @@ def _skew_ms(date: str | None, now_ms: int) -> int | None:
 def _skew(skew_ms: int | None) -> Check:
     if skew_ms is None:
         return Check("time", "WARN", "the service does not say what time it has")
-    told = f"its clock and ours are {abs(skew_ms) / 1000:.0f} s apart"
+    text = f"its clock and ours are {abs(skew_ms) / 1000:.0f} s apart"
     if abs(skew_ms) > SKEW_MS_MAX:
-        return Check("time", "FAIL", told, "set the clocks: timedatectl set-ntp true")
-    return Check("time", "OK", told)
+        return Check("time", "FAIL", text, "set the clocks: timedatectl set-ntp true")
+    return Check("time", "OK", text)

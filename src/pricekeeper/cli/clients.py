@@ -281,7 +281,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
     name = answer.get("app_name") or answer["org_name"]
     status = f"  {answer['status']}" if "status" in answer else ""
 
-    def told(field: str, text: str) -> Text:
+    def line(field: str, text: str) -> Text:
         return Text.assemble(text, ("  inherited", "dim") if field in inherited else "")
 
     about: dict[str, str | Text] = {"organisation": answer["org_id"]}
@@ -291,13 +291,13 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "client id": answer["client_id"],
         "timezone": settings["timezone"],
         "quota scope": settings["quota_scope"],
-        "order": told("model_ordering", " > ".join(settings["model_ordering"])),
-        "quotas a day": told(
+        "order": line("model_ordering", " > ".join(settings["model_ordering"])),
+        "quotas a day": line(
             "quotas", "  ".join(f"{label} {usd(n)}" for label, n in settings["quotas"].items())
         ),
-        "rate limits": told("rate_limits", rate_limits(settings["rate_limits"]) or "none"),
-        "sessions": told("session_limit", f"{settings['session_limit']} at most"),
-        "tight from": told("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
+        "rate limits": line("rate_limits", rate_limits(settings["rate_limits"]) or "none"),
+        "sessions": line("session_limit", f"{settings['session_limit']} at most"),
+        "tight from": line("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
     if frozen := answer.get("frozen"):
         about["frozen"] = frozen_since(frozen)

@@ -27,15 +27,15 @@ from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, CONFIG, PROVISIONING_KEY, STORE, URL
 
 
-def _where(flag: str, metavar: str, told: str, variable: str) -> Any:
+def _where(flag: str, metavar: str, text: str, variable: str) -> Any:
     """An option about where to work."""
-    help_text = f"{told}; else ${variable}."
+    help_text = f"{text}; else ${variable}."
     return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel="Where")
 
 
-def _secret_where(flag: str, metavar: str, told: str, variable: str) -> Any:
+def _secret_where(flag: str, metavar: str, text: str, variable: str) -> Any:
     """The same for a secret, which may also come from stdin or a file."""
-    help_text = f"{told}; {secret_input.HELP}; else ${variable}."
+    help_text = f"{text}; {secret_input.HELP}; else ${variable}."
     return typer.Option(
         flag,
         metavar=metavar,
@@ -95,23 +95,23 @@ def backend_command(
 ) -> Decorator:
     """A command that works on a service with the provisioning key, or on the store."""
     run = functools.partial(_on_backend, may_create=may_create)
-    return _registered(group, name, _KEY_OPTIONS, run, asks)
+    return _register(group, name, _KEY_OPTIONS, run, asks)
 
 
 def either_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works with a client's credentials or the provisioning key, or on the store."""
-    return _registered(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_backend)
+    return _register(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_backend)
 
 
 def store_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works on the store only."""
-    return _registered(group, name, _STORE_OPTIONS, _on_store)
+    return _register(group, name, _STORE_OPTIONS, _on_store)
 
 
 def doctor_command(group: typer.Typer, name: str) -> Decorator:
     """A command that looks at either, and opens neither before it runs."""
     options = {**_CLIENT_OPTIONS, "key": KeyOption}
-    return _registered(group, name, options, _on_target)
+    return _register(group, name, options, _on_target)
 
 
 async def _on_backend(
@@ -129,7 +129,7 @@ async def _on_target(function: Command, target: Target, given: Mapping[str, Any]
     return await function(target, **given)
 
 
-def _registered(
+def _register(
     group: typer.Typer,
     name: str,
     options: Mapping[str, Any],
@@ -144,7 +144,7 @@ def _registered(
             quiet_logs()
             if asks is not None:
                 _confirm(asks(given), yes=given.pop("yes"))
-            outcome = asyncio.run(_awaited(run(function, target, given)))
+            outcome = asyncio.run(_await_outcome(run(function, target, given)))
             show(outcome, as_json=as_json)
 
         _declare(command, function, options, asks=asks is not None)
@@ -178,8 +178,8 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
     except OSError as error:
         make_console(stderr=True).print(outcome.picture, soft_wrap=True)
         _discard_stdout()
-        told = f"stdout can't be written ({error.strerror}), so the answer is here on stderr"
-        raise exits.MisusedError(told) from error
+        text = f"stdout can't be written ({error.strerror}), so the answer is here on stderr"
+        raise exits.MisusedError(text) from error
     if outcome.exit_code != exits.OK:
         raise typer.Exit(outcome.exit_code)
 
@@ -209,7 +209,7 @@ def print_json(answer: Any) -> None:
     sys.stdout.write(harmless_json(text.decode()) + "\n")
 
 
-async def _awaited(work: Awaitable[Outcome]) -> Outcome:
+async def _await_outcome(work: Awaitable[Outcome]) -> Outcome:
     return await work
 
 

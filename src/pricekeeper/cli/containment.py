@@ -52,11 +52,11 @@ async def revoke(
     """
     answer = await backend.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
     if previous:
-        told = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
+        picture = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
     else:
         after = f"next: pricekeeper credentials rotate {org}{f' {app}' if app else ''}"
-        told = done(f"{answer['client_id']}: nothing opens it any more", after)
-    return Outcome(answer, told)
+        picture = done(f"{answer['client_id']}: nothing opens it any more", after)
+    return Outcome(answer, picture)
 
 
 @backend_command(top, "freeze")

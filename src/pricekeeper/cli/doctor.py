@@ -38,8 +38,8 @@ async def doctor(target: Target) -> Outcome:
     width = max(len(check.name) for check in checks)
     lines: list[Text] = []
     for check in checks:
-        level, told = (f"{check.level:<4}", _STYLES[check.level]), harmless(check.told)
-        lines.append(Text.assemble(level, f"  {check.name:<{width}}  ", told))
+        level, text = (f"{check.level:<4}", _STYLES[check.level]), harmless(check.told)
+        lines.append(Text.assemble(level, f"  {check.name:<{width}}  ", text))
         if check.fix:
             lines.append(Text(f"      {'':<{width}}  → {harmless(check.fix)}", "bold"))
     failed = sum(check.level == "FAIL" for check in checks)

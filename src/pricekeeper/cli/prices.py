@@ -190,5 +190,5 @@ def _left_alone(one: LeftAlone) -> Text:
         f"{change.price} {_price(change.old)} (source: {_price(change.new)})"
         for change in one.differing
     )
-    told = f"; the file differs in {differing}" if differing else ""
-    return Text(f"{one.label}: left alone: {one.reason}{told}", "dim")
+    more = f"; the file differs in {differing}" if differing else ""
+    return Text(f"{one.label}: left alone: {one.reason}{more}", "dim")

@@ -40,7 +40,7 @@ class Ages:
             self.old.append((age_days, client_id))
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The sentence about them: the oldest by name."""
         looked = f"{self.seen} clients" if self.is_complete else f"the first {self.seen} clients"
         oldest = sorted(self.old, reverse=True)
@@ -93,5 +93,5 @@ async def _clients(tenants: Tenants) -> AsyncIterator[tuple[str, int | None]]:
 
 def _created_at_epoch(answer: Mapping[str, Any]) -> int | None:
     """As the service told it, if it did: a client without a secret has none."""
-    told = answer.get("client_secret_created_at")
-    return None if told is None else int(datetime.fromisoformat(told).timestamp())
+    created_at = answer.get("client_secret_created_at")
+    return None if created_at is None else int(datetime.fromisoformat(created_at).timestamp())

@@ -138,11 +138,11 @@ def _tell_metrics(
         urls.append(f"{_url_of(at.host, watching)}/metrics")
     if settings.metrics_token is not None:
         urls.append(f"{url}/metrics")
-    told = " and ".join(urls) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
+    shown = " and ".join(urls) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
     key = f", with ${METRICS_TOKEN} as bearer token" if settings.metrics_token is not None else ""
     if at is not None and settings.metrics_token is None and not is_loopback(at.host):
         key = f", for whoever reaches it; set {METRICS_TOKEN} to ask for a token"
-    console.print(Text(f"metrics: {told}{key}"), soft_wrap=True)
+    console.print(Text(f"metrics: {shown}{key}"), soft_wrap=True)
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
@@ -230,7 +230,7 @@ def _run(
                 factory=True,
                 trusted_proxies=settings.trusted_proxies or "",
             )
-            with _watched(settings, worker, listening, watching):
+            with _serve_metrics(settings, worker, listening, watching):
                 uvicorn.Server(config).run(sockets=accepting_sockets(listening))
     except KeyboardInterrupt:
         return  # the server has shut down properly; this is how it says so
@@ -260,14 +260,14 @@ def _run_several(
         return [one.pid for one in list(supervisor.processes) if one.pid is not None]
 
     try:
-        with _watched(settings, SeveralWorkers(folder, pids), listening, watching):
+        with _serve_metrics(settings, SeveralWorkers(folder, pids), listening, watching):
             supervisor.run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _watched(
+def _serve_metrics(
     settings: Settings,
     watched: Watched,
     listening: socket.socket,

@@ -47,7 +47,7 @@ async def aggregate(settings: Settings) -> Outcome:
         "accounts": str(report.accounts),
         "totals written": str(report.written),
         "lag": lag,
-        **{f"error {n}": Text(told, "red") for n, told in enumerate(report.errors, 1)},
+        **{f"error {n}": Text(text, "red") for n, text in enumerate(report.errors, 1)},
     }
     code = exits.FAILED if report.failed or report.unreadable else exits.OK
     return Outcome(report, page(heading, facts(about)), code)
@@ -124,8 +124,8 @@ async def rotate_keys(
         "keys": len(keyring.entries),
         "dropped_old": drop_old,
     }
-    told = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
-    return Outcome(answer, done(told, f"{len(keyring.entries)} keys in {path}; back it up"))
+    text = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
+    return Outcome(answer, done(text, f"{len(keyring.entries)} keys in {path}; back it up"))
 
 
 async def tables_found(store: Store) -> dict[str, bool]:
@@ -147,5 +147,5 @@ async def tables_found(store: Store) -> dict[str, bool]:
 
 
 def _is_missing_table(error: StoreMisconfiguredError) -> bool:
-    told = str(error).lower()
-    return "no such table" in told or "resourcenotfound" in told
+    text = str(error).lower()
+    return "no such table" in text or "resourcenotfound" in text

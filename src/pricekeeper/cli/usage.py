@@ -129,7 +129,7 @@ def _day(answer: Mapping[str, Any]) -> RenderableType:
         (usd(answer["total_cost_usd_micros"]), "bold"),
         f" of {usd(answer['total_quota_usd_micros'])}",
     )
-    return page(heading, rows, *_apps(answer), _standing(answer))
+    return page(heading, rows, *_apps(answer), _footer(answer))
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
@@ -143,7 +143,7 @@ def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
     return [rows]
 
 
-def _standing(answer: Mapping[str, Any]) -> Text:
+def _footer(answer: Mapping[str, Any]) -> Text:
     """What is in force, and how old the numbers are."""
     line = Text(style="dim")
     if answer["current_active_model"] is not None:

@@ -70,8 +70,8 @@ def _ends(query: Mapping[str, str]) -> tuple[date, date]:
             message = error.message if end in query else "is required: yyyy-mm-dd"
             mistakes.append(FieldError(end, message))
     if mistakes:
-        told = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(told, tuple(mistakes))
+        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
+        raise RequestRefusedError(detail, tuple(mistakes))
     return days[0], days[1]
 
 

@@ -72,7 +72,7 @@ def make_app(
             _api_limits(services) as api_limits,
             _background(services, api_limits, beating) as observer,
             _readiness(services) as readiness,
-            _shown(worker, observer.metrics),
+            _show_worker(worker, observer.metrics),
         ):
             with (
                 readiness_ends_first(draining, settings.drain_secs),
@@ -138,7 +138,7 @@ async def _readiness(services: Services) -> AsyncIterator[Readiness]:
 
 
 @asynccontextmanager
-async def _shown(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
+async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
     """Let the thread that watches this worker see it, for as long as it runs."""
     if worker is None:
         yield

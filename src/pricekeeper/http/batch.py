@@ -43,8 +43,8 @@ async def answer_batch(call: Call) -> Answer:
     passing = [one.error for one in outcomes if isinstance(one, Refused) and _passes(one.error)]
     if len(passing) == len(parsed):
         raise passing[0]
-    counted = iter(outcomes)
-    results = [_result(next(counted)) if isinstance(one, Usage) else one for one in parsed]
+    remaining = iter(outcomes)
+    results = [_result(next(remaining)) if isinstance(one, Usage) else one for one in parsed]
     accepted, duplicates, failed = (
         sum(result.status == status for result in results) for status in _OUTCOMES
     )

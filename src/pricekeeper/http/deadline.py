@@ -113,7 +113,7 @@ class Deadline:
             self._task.cancel()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Do not count the time of this block."""
         self._left = self._deadlines.remove(self, self._due, self._tick)
         try:

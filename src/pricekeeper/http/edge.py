@@ -59,12 +59,12 @@ async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
     if request.deadline is None:
-        return await _arriving(request, bytes_max)
-    with request.deadline.paused():
-        return await _arriving(request, bytes_max)
+        return await _receive_body(request, bytes_max)
+    with request.deadline.pause():
+        return await _receive_body(request, bytes_max)
 
 
-async def _arriving(request: Incoming, bytes_max: int) -> bytes:
+async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
     body = bytearray()  # it grows in place: joining two parts anew would copy all before them
     while True:  # ends with the body, or with the bound on it
         message = await request.receive()

@@ -77,7 +77,7 @@ async def count_failure(call: Call, *, of_keys: bool = False) -> None:
         headers = await call.api_limits.note_failure(address, now_ms, of_keys=of_keys)
         call.limit_headers = headers
     except RateLimitExceededError:
-        call.limit_headers = call.api_limits.told_failures(address, now_ms, of_keys=of_keys)
+        call.limit_headers = call.api_limits.failure_headers(address, now_ms, of_keys=of_keys)
         raise
 
 
@@ -219,6 +219,6 @@ async def _limit(call: Call, kind: str | None, caller: str) -> None:
         try:
             headers = await limits.admit(kind, caller, now_ms)
         except RateLimitExceededError:
-            call.limit_headers = limits.told(kind, caller, now_ms)
+            call.limit_headers = limits.refusal_headers(kind, caller, now_ms)
             raise
     call.limit_headers = headers

@@ -23,7 +23,7 @@ _FORCE: Final = Parameter(
 
 async def model_selection(call: Call) -> Answer:
     """The model to call now, and why."""
-    forced = _forced(call)
+    forced = _is_forced(call)
     if forced and call.principal is not None:
         await limit_client(call, call.principal.client_id, variant=True)
     decision = await call.services.selection.select(call.policy, force_check=forced)
@@ -72,7 +72,7 @@ async def limits(call: Call) -> Answer:
     return Answer(200, await cases.list_limits(call.services, call.policy))
 
 
-def _forced(call: Call) -> bool:
+def _is_forced(call: Call) -> bool:
     text = call.request.query.get("force_check", "false")
     if text not in ("true", "false"):
         raise InvalidValueError("force_check", "must be true or false")

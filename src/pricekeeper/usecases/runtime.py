@@ -110,13 +110,13 @@ def usage_of(body: wire.UsageBody) -> Usage:
 
 def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
     receipt, total = recorded.receipt, recorded.daily_total
-    told = None
+    daily_total = None
     if total is not None:
         quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
         percent, mode = quota_use(policy, total.cost_usd_micros, quota)
         # Before the first aggregation: when the day began, nothing had been counted.
         as_of_ms = max(total.as_of_ms, day_start_ms(policy.timezone, receipt.org_day))
-        told = wire.DailyTotalAnswer(
+        daily_total = wire.DailyTotalAnswer(
             total.cost_usd_micros, total.requests, percent, mode, rfc3339(as_of_ms)
         )
     return wire.UsageAnswer(
@@ -126,7 +126,7 @@ def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
         pricing_version=receipt.pricing_version,
         shard_id=receipt.shard_id,
         org_day=receipt.org_day,
-        daily_total=told,
+        daily_total=daily_total,
         price_estimated=receipt.price_estimated,
     )
 
@@ -183,12 +183,12 @@ def selection_answer(decision: Decision) -> wire.SelectionAnswer:
 
 def _pricing(prices: Prices) -> dict[str, Any]:
     rates = prices.table.default
-    told = {
+    named = {
         f"{name}_price_usd_micros_per_1m": price
         for name in _PRICE_NAMES
         if (price := getattr(rates, name)) is not None
     }
-    return {**told, "version": prices.version, "source": prices.source}
+    return {**named, "version": prices.version, "source": prices.source}
 
 
 def _named_limits(limits: RateLimits, label: str) -> list[Limit]:
