@@ -71,7 +71,7 @@ def shape_errors(
 
 
 def convert(plain: Any, kind: type[_Shape]) -> _Shape:
-    """Plain JSON to a value of the type, or every mistake in it."""
+    """Plain JSON as a value of the type; raises with every mistake in it."""
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:

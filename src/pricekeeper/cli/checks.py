@@ -21,9 +21,9 @@ from pricekeeper.cli.backends import Target
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
 from pricekeeper.cli.local import open_local_store
-from pricekeeper.cli.secret_ages import Ages, stored_secrets
+from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
-from pricekeeper.cli.upkeep import tables_found
+from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
@@ -87,7 +87,7 @@ class Check:
     fix: str = ""
 
 
-async def store_checks(target: Target) -> AsyncIterator[Check]:
+async def check_store(target: Target) -> AsyncIterator[Check]:
     """Everything that can be told from here, the most basic first."""
     try:
         settings = target.settings()
@@ -104,7 +104,7 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
     for check in (*_data_folder(settings), *_disk(settings)):
         yield check
     clock = SystemClock()
-    async for check in _store(settings, TrustedClock(clock)):
+    async for check in _check_store(settings, TrustedClock(clock)):
         yield check
     yield await clock_check(clock)
     yield _file_clock(settings, clock)
@@ -221,30 +221,30 @@ def _disk(settings: Settings) -> Iterator[Check]:
             yield Check("disk", "OK", text)
 
 
-async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check]:
+async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check]:
     if is_missing_file(settings):
         text = f"{store_name(settings)} is not there yet"
         yield Check("store", "WARN", text, "pricekeeper tables create, or just serve")
         return
-    whole = await _whole_file(settings, clock)
+    whole = await _check_whole_file(settings, clock)
     if whole is not None:
         yield whole
         if whole.level == "FAIL":
             return  # what follows would write to it
     try:
         async with open_local_store(settings, clock=clock) as store:
-            found = await tables_found(store)
+            found = await find_tables(store)
             missing = [name for name, there in found.items() if not there]
             if missing:
                 text = f"missing: {', '.join(missing)}"
                 yield Check("tables", "FAIL", text, "pricekeeper tables create")
                 return
             yield Check("tables", "OK", f"all {len(found)} are there")
-            yield await _expiry(settings, clock)
-            yield await _writable(store, clock)
+            yield await _check_expiry(settings, clock)
+            yield await _check_writable(store, clock)
             before = Counter(STRANGE_ITEMS.counts)
-            yield await _aggregation(store, clock)
-            yield secrets_check(await stored_secrets(store, clock))
+            yield await _check_aggregation(store, clock)
+            yield secrets_check(await read_stored_secrets(store, clock))
             yield _stored_items(STRANGE_ITEMS.counts - before)
             yield _store_time(settings, clock)
     except PriceKeeperError as error:
@@ -254,7 +254,7 @@ async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check
             yield _store_file(path)
 
 
-async def _whole_file(settings: Settings, clock: Clock) -> Check | None:
+async def _check_whole_file(settings: Settings, clock: Clock) -> Check | None:
     """Whether the file of an embedded store is damaged."""
     found = await find_damage(settings.store, clock=clock, patience_ms=DAMAGE_MS_MAX)
     if found is None:
@@ -271,7 +271,7 @@ async def _whole_file(settings: Settings, clock: Clock) -> Check | None:
     return Check("damage", "OK", "it is not damaged")
 
 
-async def _expiry(settings: Settings, clock: Clock) -> Check:
+async def _check_expiry(settings: Settings, clock: Clock) -> Check:
     """Whether expired items are removed; a table that was restored has lost that."""
     fix = "pricekeeper tables create"
     try:
@@ -283,7 +283,7 @@ async def _expiry(settings: Settings, clock: Clock) -> Check:
     return Check("expiry", "OK", "expired items are removed")
 
 
-async def _writable(store: Store, clock: Clock) -> Check:
+async def _check_writable(store: Store, clock: Clock) -> Check:
     """Write, read and remove an item that means nothing, and that would expire by itself."""
     key = Key(f"doctor-{uuid.uuid4()}")
     item: Item = {"PK": key.pk, "expires_at_epoch": clock.now_ms() // 1000 + 60}
@@ -297,7 +297,7 @@ async def _writable(store: Store, clock: Clock) -> Check:
     return Check("store", "OK", f"written, read and removed an item in {took_ms} ms")
 
 
-async def _aggregation(store: Store, clock: Clock) -> Check:
+async def _check_aggregation(store: Store, clock: Clock) -> Check:
     name, last_ms = "aggregator", checkpoint_from(await store.get(*CHECKPOINT))
     if last_ms is None:
         return Check(name, "OK", "has not run on this store yet")

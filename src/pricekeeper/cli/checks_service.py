@@ -12,7 +12,7 @@ import aiohttp
 
 from pricekeeper.cli.backends import Target
 from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check, secrets_check
-from pricekeeper.cli.secret_ages import served_secrets
+from pricekeeper.cli.secret_ages import read_served_secrets
 from pricekeeper.client import Admin, PriceKeeper, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError
@@ -23,7 +23,7 @@ from pricekeeper.tenants import parse_client_id
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
 
-async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
+async def check_service(target: Target, url: str) -> AsyncIterator[Check]:
     """Whether it lives, is ready, knows our credentials and agrees about the time."""
     base, clock = url.rstrip("/"), SystemClock()
     for text in unknown_settings(os.environ):
@@ -53,15 +53,15 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
         yield Check("metrics", "FAIL", "anybody can read what every tenant spends", fix)
     else:
         yield Check("metrics", "OK", "not shown to everybody")
-    async for check in _key(target, url):
+    async for check in _check_key(target, url):
         yield check
     if target.client is not None:
-        yield await _credentials(url, *target.client)
+        yield await _check_credentials(url, *target.client)
     yield _skew(skew_ms)
     yield await clock_check(clock)
 
 
-async def _key(target: Target, url: str) -> AsyncIterator[Check]:
+async def _check_key(target: Target, url: str) -> AsyncIterator[Check]:
     """Whether the key opens the service, and what can be seen with it."""
     key = target.provisioning_key
     if not key:
@@ -72,12 +72,12 @@ async def _key(target: Target, url: str) -> AsyncIterator[Check]:
         async with Admin(url, key) as admin:
             found = await admin.list_orgs()
             yield Check("provisioning key", "OK", f"accepted; {len(found)} organisations")
-            yield secrets_check(await served_secrets(admin, found, SystemClock()))
+            yield secrets_check(await read_served_secrets(admin, found, SystemClock()))
     except ServiceError as error:
         yield Check("provisioning key", "FAIL", str(error), "use the key that the service has")
 
 
-async def _credentials(url: str, client_id: str, secret: str) -> Check:
+async def _check_credentials(url: str, client_id: str, secret: str) -> Check:
     try:
         parse_client_id(client_id)
         async with PriceKeeper(url, client_id, secret) as keeper:

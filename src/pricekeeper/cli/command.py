@@ -94,38 +94,38 @@ def backend_command(
     group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
 ) -> Decorator:
     """A command that works on a service with the provisioning key, or on the store."""
-    run = functools.partial(_on_backend, may_create=may_create)
+    run = functools.partial(_run_on_backend, may_create=may_create)
     return _register(group, name, _KEY_OPTIONS, run, asks)
 
 
 def either_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works with a client's credentials or the provisioning key, or on the store."""
-    return _register(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_backend)
+    return _register(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _run_on_backend)
 
 
 def store_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works on the store only."""
-    return _register(group, name, _STORE_OPTIONS, _on_store)
+    return _register(group, name, _STORE_OPTIONS, _run_on_store)
 
 
 def doctor_command(group: typer.Typer, name: str) -> Decorator:
     """A command that looks at either, and opens neither before it runs."""
     options = {**_CLIENT_OPTIONS, "key": KeyOption}
-    return _register(group, name, options, _on_target)
+    return _register(group, name, options, _run_on_target)
 
 
-async def _on_backend(
+async def _run_on_backend(
     function: Command, target: Target, given: Mapping[str, Any], *, may_create: bool = False
 ) -> Outcome:
     async with open_backend(target, may_create=may_create) as backend:
         return await function(backend, **given)
 
 
-async def _on_store(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+async def _run_on_store(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
     return await function(target.settings(), **given)
 
 
-async def _on_target(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+async def _run_on_target(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
     return await function(target, **given)
 
 

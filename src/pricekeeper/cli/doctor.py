@@ -28,13 +28,13 @@ async def doctor(target: Target) -> Outcome:
     """
     url = target.service_url
     if url is not None:
-        from pricekeeper.cli.checks_service import service_checks  # noqa: PLC0415
+        from pricekeeper.cli.checks_service import check_service  # noqa: PLC0415
 
-        checks = [check async for check in service_checks(target, url)]
+        checks = [check async for check in check_service(target, url)]
     else:
-        from pricekeeper.cli.checks import store_checks  # noqa: PLC0415
+        from pricekeeper.cli.checks import check_store  # noqa: PLC0415
 
-        checks = [check async for check in store_checks(target)]
+        checks = [check async for check in check_store(target)]
     width = max(len(check.name) for check in checks)
     lines: list[Text] = []
     for check in checks:

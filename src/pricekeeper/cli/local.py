@@ -223,7 +223,7 @@ async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[L
 async def open_local_services(
     settings: Settings, *, may_create: bool = False
 ) -> AsyncIterator[Services]:
-    """Everything that the service would open, leaving no keys where it has none.
+    """Open everything that the service would open, and leave no keys where it has none.
 
     A new store gets new keys and a new pepper, as at a first start. But a store that is there
     already has a service somewhere with its own, and whatever were made here beside it would
@@ -244,7 +244,7 @@ async def open_local_services(
 async def open_local_store(
     settings: Settings, *, may_create: bool = False, clock: Clock | None = None
 ) -> AsyncIterator[Store]:
-    """The store alone, for what needs neither keys nor prices. Nothing is created in it."""
+    """Open the store alone, for what needs neither keys nor prices; create nothing in it."""
     if not may_create:
         _require_store(settings)
     store = await open_store(settings.store, clock=clock or SystemClock())

@@ -85,10 +85,10 @@ def serve(
             STORE, "a database in memory has one process; use a file, or --workers 1"
         )
     with ExitStack() as opened:
-        listening = opened.enter_context(_bound(host, port, "--host, --port"))
+        listening = opened.enter_context(_bind(host, port, "--host, --port"))
         watching = None
         if at is not None:
-            watching = opened.enter_context(_bound(at.host, at.port, METRICS_PORT))
+            watching = opened.enter_context(_bind(at.host, at.port, METRICS_PORT))
         url = _url_of(host, listening)
         asyncio.run(_prepare(settings, url, demo=demo, console=console))
         _tell_exposure(settings, host, listening.getsockname()[1], console)
@@ -109,8 +109,8 @@ def _default_to_demo(environment: dict[str, str]) -> None:
         environment.setdefault(METRICS_TOKEN, DEMO_METRICS_TOKEN)
 
 
-def _bound(host: str, port: int, setting: str) -> socket.socket:
-    """The address to serve on, ours from now on: before anything is made or printed."""
+def _bind(host: str, port: int, setting: str) -> socket.socket:
+    """Bind the address to serve on, before anything is made or printed."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -69,7 +69,7 @@ async def create_tables(settings: Settings) -> Outcome:
     async with open_local_store(settings, may_create=True) as store:
         await store.create_tables()
         await enable_expiry(settings.store, clock=SystemClock())
-        found = await tables_found(store)
+        found = await find_tables(store)
     return Outcome({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
 
 
@@ -86,7 +86,7 @@ async def show_tables(settings: Settings) -> Outcome:
         found = {one.name: False for one in ALL_TABLES}
     else:
         async with open_local_store(settings) as store:
-            found = await tables_found(store)
+            found = await find_tables(store)
     rows = table("table", "")
     for name, there in found.items():
         rows.add_row(name, Text("there", "green") if there else Text("missing", "red"))
@@ -128,7 +128,7 @@ async def rotate_keys(
     return Outcome(answer, done(text, f"{len(keyring.entries)} keys in {path}; back it up"))
 
 
-async def tables_found(store: Store) -> dict[str, bool]:
+async def find_tables(store: Store) -> dict[str, bool]:
     """Which tables answer a read."""
     from pricekeeper.storage import Key  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415

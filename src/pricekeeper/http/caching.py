@@ -11,7 +11,7 @@ from pricekeeper.http.operation import Answer, Call
 def cached(
     call: Call, body: Any, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> Answer:
-    """The body, encoded, as an answer that may be kept."""
+    """Encode the body as an answer that the caller may keep."""
     return cached_answer(call, encode_answer(body), max_age_secs, headers)
 
 

@@ -47,14 +47,14 @@ class BodyTooLargeError(PriceKeeperError):
 
 
 def refuse_twofold(request: Incoming) -> None:
-    """Refuse a request that says twice who it is from or what it brings: whom would one believe."""
+    """Refuse a request that says twice who sends it or what it carries: the two may differ."""
     if twice := request.repeated() & _ONCE:
         names = ", ".join(sorted(name.decode() for name in twice))
         raise RequestRefusedError(f"sent more than once: {names}")
 
 
 async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The whole body, refused as soon as it is known to be too large."""
+    """Receive the whole body, and refuse it as soon as it is known to be too large."""
     declared = request.header(b"content-length") or ""
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
@@ -82,14 +82,14 @@ async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
 
 
 async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """The body as a value of the wire type."""
+    """Receive the body, and convert it to the wire type."""
     if _media_type(request) not in (JSON, None):
         raise RequestRefusedError(f"send the body as Content-Type: {JSON}")
     return parse_json(await read_body(request), wire)
 
 
 async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """The same from a form or from JSON, as RFC 6749 has it."""
+    """Receive parameters as a form or as JSON, as RFC 6749 has it, and convert them."""
     body, kind = await read_body(request), _media_type(request)
     if kind not in (FORM, JSON):
         raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
@@ -102,12 +102,12 @@ def _media_type(request: Incoming) -> str | None:
 
 
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
-    """Bytes to a value of the wire type, or every mistake in them."""
+    """The bytes as a value of the wire type; raises with every mistake in them."""
     return convert(strict_json(body), wire)
 
 
 def strict_json(body: bytes) -> Any:
-    """Plain JSON values, refusing whatever two readers could understand differently."""
+    """The bytes as plain JSON; raises for whatever two readers could understand differently."""
     if sum(map(body.count, (b"{", b"[", b","))) > VALUES_MAX:
         raise RequestRefusedError(f"the body may have {VALUES_MAX:,} values at most")
     try:
@@ -147,7 +147,7 @@ def parse_form(body: bytes) -> dict[str, str]:
 
 
 def _decode(text: str) -> Any:
-    """Decode; if the text is long, without a search for garbage half way.
+    """Decode the text; while a long one is decoded, Python collects no garbage.
 
     What JSON is decoded to has no cycles, so there is nothing to be found, and looking through some
     hundred thousand new lists again and again takes eight times as long as making them.

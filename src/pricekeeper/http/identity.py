@@ -9,7 +9,7 @@ from typing import Final
 from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
 from pricekeeper.http import wire
-from pricekeeper.http.gate import address_of, bearer_of, is_barred, limit_client, principal_of
+from pricekeeper.http.gate import address_of, bearer_of, find_principal, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError
@@ -71,20 +71,20 @@ async def _refresh(
 
 
 async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
-    """The client that has shown its secret; nothing is charged to anybody before it has."""
+    """Authenticate the client by its secret; nothing is charged to anybody before that."""
     return await call.services.identity.authenticate(*client, doubted=is_barred(call))
 
 
 async def revoke(call: Call) -> Answer:
     """Stop a token of one's own from working (RFC 7009); an unknown one is fine too."""
-    client_id = await _caller(call)
+    client_id = await _authenticate_caller(call)
     await call.services.identity.revoke(client_id, call.body.token)
     return Answer(200, {}, NO_STORE)
 
 
 async def introspect(call: Call) -> Answer:
     """Tell what a token of one's own says, if it counts (RFC 7662)."""
-    client_id = await _caller(call)
+    client_id = await _authenticate_caller(call)
     found = await call.services.identity.introspect(client_id, call.body.token)
     return Answer(200, _introspected(call, found), NO_STORE)
 
@@ -148,12 +148,12 @@ def _base_url(call: Call) -> str:
     return f"{call.request.scope['scheme']}://{host}"
 
 
-async def _caller(call: Call) -> str:
-    """Who is asking: by access token, or by the client's secret."""
+async def _authenticate_caller(call: Call) -> str:
+    """Find out who is asking, by access token or by the client's secret, and charge its limit."""
     access_token = bearer_of(call)
     if access_token is not None:
         try:
-            caller = (await principal_of(call, access_token)).client_id
+            caller = (await find_principal(call, access_token)).client_id
         except InvalidTokenError as error:
             raise BearerDeniedError("the access token does not count") from error
     else:

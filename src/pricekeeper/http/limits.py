@@ -145,7 +145,7 @@ class ApiLimits:
     def failure_headers(
         self, address: str | None, now_ms: int, *, of_keys: bool = False
     ) -> Headers:
-        """How the failures of an address stand."""
+        """The headers that say how many failures an address has left."""
         return self.refusal_headers(FAILURES, _failure_key(address, of_keys=of_keys), now_ms)
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
@@ -190,7 +190,7 @@ class ApiLimits:
         return _headers(outcome.limits[LIMIT], now_ms)
 
     def refusal_headers(self, kind: str | None, caller: str, now_ms: int) -> Headers:
-        """How a limit stands, for who has just been refused."""
+        """The headers that say how a limit stands, for a caller that was just refused."""
         if kind is not None and kind in self._memory:
             return _headers(self._memory.status(kind, caller, now_ms), now_ms)
         known = self._callers.get((kind or "", caller))

@@ -58,7 +58,7 @@ class MemoryLimits:
         return _status(limit, self._refill(kind, caller, limit, now_ms), now_ms)
 
     def _refill(self, kind: str, caller: str, limit: Limit, now_ms: int) -> _Balance:
-        """The bucket as of now; a clock that was set back refills nothing and goes on from then."""
+        """Refill the bucket up to now. A clock that was set back refills nothing."""
         balance = self._balances.get((kind, caller))
         if balance is None:
             balance = _Balance(limit.capacity_units, now_ms)
