@@ -5,6 +5,7 @@
     PriceKeeperError
     ├── SettingsError                  a setting is missing or malformed
     ├── InvalidValueError              an id, label or name breaks its rule
+    ├── RequestRefusedError            a request can't be understood; each bad field is named
     ├── InvalidConfigError             settings of an org or app are refused, field by field
     ├── ConflictError                  what is asked for contradicts what can't be changed
     ├── RequestIdReusedError           one request id for two different usage records
@@ -88,6 +89,16 @@ class FieldError:
 
     field: str
     message: str
+
+
+class RequestRefusedError(PriceKeeperError):
+    """A request that can't be understood; ``mistakes`` names each bad field."""
+
+    code = "INVALID_REQUEST"
+
+    def __init__(self, detail: str, mistakes: tuple[FieldError, ...] = ()) -> None:
+        super().__init__(detail)
+        self.mistakes = mistakes
 
 
 class InvalidConfigError(PriceKeeperError):

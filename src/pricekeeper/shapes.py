@@ -11,21 +11,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import inf
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from pricekeeper.errors import FieldError
+from pricekeeper.errors import FieldError, RequestRefusedError
 
 NAME_SHOWN_MAX: Final = 80
 MESSAGE_SHOWN_MAX: Final = 200
 """A message may quote what the caller sent; this much of it is sent back."""
+ERRORS_MAX: Final = 100
+"""No more mistakes than this are told: the rest shows when these are mended."""
 MESSAGE: Final = "message"
 """In the ``extra`` of a type's `msgspec.Meta`: the error message for a value that does not fit."""
 _AT: Final = " - at `"
 """What msgspec puts between its message and the path of the value."""
+
+_Shape = TypeVar("_Shape")
 
 
 class Wording(NamedTuple):
@@ -63,6 +68,20 @@ def shape_errors(
     else:
         yield first
         yield from inside
+
+
+def convert(plain: Any, kind: type[_Shape]) -> _Shape:
+    """Plain JSON as a value of the type; raises with every mistake in it."""
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        mistakes = tuple(islice(shape_errors(plain, kind), ERRORS_MAX)) or (worded(error),)
+        if len(mistakes) > 1:
+            names = ", ".join(mistake.field for mistake in mistakes[:5])
+            detail = f"{len(mistakes)} fields are wrong: {names}"
+        else:
+            detail = f"{mistakes[0].field or 'the body'}: {mistakes[0].message}"
+        raise RequestRefusedError(detail, mistakes) from None
 
 
 def worded(error: Exception, path: str = "") -> FieldError:

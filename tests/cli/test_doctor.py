@@ -261,8 +261,8 @@ def test_many_old_secrets_are_counted() -> None:
     for days in range(100):
         ages.note(f"c{days}", days * 86_400)
     ages.note("imported", None)
-    assert ages.told.startswith("100 older than 90 days, of 101 clients: c0 (200 days), c1 (199")
-    assert ages.told.endswith("c9 (191 days), 90 more")
+    assert ages.summary.startswith("100 older than 90 days, of 101 clients: c0 (200 days), c1 (199")
+    assert ages.summary.endswith("c9 (191 days), 90 more")
 
 
 def test_a_table_whose_items_do_not_expire_is_found(healthy: Cli, dynamodb_local: str) -> None:

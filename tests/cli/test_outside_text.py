@@ -16,11 +16,11 @@ from rich.text import Text
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_widths import APP, MORE_RUNS, RUNS, filled, shown
 from pricekeeper import cli as cli_package
+from pricekeeper.cli import local
 from pricekeeper.cli.command import print_json
-from pricekeeper.cli.local import LocalTransport
+from pricekeeper.cli.local import plain
 from pricekeeper.cli.settings_input import settings_file
 from pricekeeper.cli.terminal import harmless, is_harmless, make_console
-from pricekeeper.client import Request
 
 __all__ = ["filled"]  # the fixture
 
@@ -47,12 +47,7 @@ def spoil(answer: Any) -> Any:
 @pytest.fixture
 def spoiled(filled: Cli) -> Cli:
     """A store whose every answer is evil where it can be."""
-    send = LocalTransport.send
-
-    async def send_spoiled(transport: LocalTransport, request: Request) -> Any:
-        return spoil(await send(transport, request))
-
-    filled.monkeypatch.setattr(LocalTransport, "send", send_spoiled)
+    filled.monkeypatch.setattr(local, "plain", lambda answer: spoil(plain(answer)))
     filled.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", "a-key-of-thirty-two-characters--")
     return filled
 

@@ -24,11 +24,12 @@ import msgspec
 import schemathesis
 
 from http_fixtures import Api, Tenant
-from pricekeeper.http.wire import common, containment, identity, runtime
+from pricekeeper.http import wire
 from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
+from pricekeeper.usecases.wire import containment, runtime, values
 
 CATALOGUE: Final = load_catalogue(None)
 LABELS: Final = tuple(CATALOGUE.labels)
@@ -49,10 +50,10 @@ def pattern_of(annotated: Any) -> str:
 
 
 EXISTING: Final[dict[str, tuple[str, ...]]] = {
-    pattern_of(common.Label): LABELS,
+    pattern_of(values.Label): LABELS,
     bodies.LABEL_OR_ANY: ("*", *LABELS),
     pattern_of(bodies.TimeZone): ("UTC", "America/Argentina/Buenos_Aires", "Etc/GMT+12"),
-    common.TIMESTAMP: (
+    values.TIMESTAMP: (
         NOW.strftime("%Y-%m-%dT%H:%M:%SZ"),
         (NOW - timedelta(hours=23)).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00"),
         (NOW + timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%S-00:00"),
@@ -66,7 +67,7 @@ def before_load_schema(_context: Any, raw_schema: dict[str, Any]) -> None:
     narrow(raw_schema, EXISTING)
     schemas = raw_schema["components"]["schemas"]
     for body in ("AcquireBody", "AdjustBody"):
-        narrow(schemas[body], {pattern_of(common.LimitName): (LIMIT_NAME,)})
+        narrow(schemas[body], {pattern_of(values.LimitName): (LIMIT_NAME,)})
     # The ends of a range are tried in named fields, and in text that has no pattern to keep.
     tags = schemas["UsageBody"]["properties"]["tags"]
     tags["properties"] = {"team": tags["additionalProperties"]}
@@ -182,17 +183,17 @@ def usage(body: dict[str, Any]) -> dict[str, Any]:
             if isinstance(value, str) and len(value) <= TAG_BYTES_MAX:
                 cut = value.encode("utf-8", "replace")[:TAG_BYTES_MAX]
                 tags[name] = cut.decode("utf-8", "ignore")
-    if fits(body.get("request_id"), common.Uuid):
+    if fits(body.get("request_id"), values.Uuid):
         body["request_id"] = str(uuid.uuid4())
     for field in (name for name in body if name.endswith("_tokens")):
-        if fits(body[field], common.Tokens):
+        if fits(body[field], values.Tokens):
             body[field] = min(body[field], PLAUSIBLE_TOKENS)
     return body
 
 
 def lease(body: dict[str, Any]) -> dict[str, Any]:
     """An id is for one lease."""
-    if fits(body.get("lease_id"), common.Uuid):
+    if fits(body.get("lease_id"), values.Uuid):
         body["lease_id"] = str(uuid.uuid4())
     return body
 
@@ -202,16 +203,16 @@ def adjustment(body: dict[str, Any]) -> dict[str, Any]:
 
     Nor does anybody use more than a lease can hold, which depends on the limit's capacity.
     """
-    if fits(body.get("adjustment_id"), common.Uuid):
+    if fits(body.get("adjustment_id"), values.Uuid):
         body["adjustment_id"] = str(uuid.uuid4())
-    if fits(body.get("delta"), dict[common.LimitName, common.Delta]):
+    if fits(body.get("delta"), dict[values.LimitName, values.Delta]):
         body["delta"] = {name: abs(delta) % 100 for name, delta in body["delta"].items()}
     return body
 
 
 def client(body: dict[str, Any]) -> dict[str, Any]:
     """A client must say who it is, here or by HTTP Basic; a refresh token is for its own grant."""
-    if not fits(body, identity.TokenBody):
+    if not fits(body, wire.TokenBody):
         return body
     if body["grant_type"] == "refresh_token":
         return refresh(body)
@@ -224,7 +225,7 @@ def client(body: dict[str, Any]) -> dict[str, Any]:
 
 def refresh(body: dict[str, Any]) -> dict[str, Any]:
     """A refresh token works once and for its own client, so each request has its own."""
-    if fits(body, identity.RefreshBody) or fits(body, identity.TokenBody):
+    if fits(body, wire.RefreshBody) or fits(body, wire.TokenBody):
         made = tenant()
         body["refresh_token"] = made.login(made.client_id)["refresh_token"]
         body |= {"client_id": made.client_id, "client_secret": made.secrets[made.client_id]}

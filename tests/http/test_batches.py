@@ -15,12 +15,12 @@ from metering.scripted_store import ScriptedStore, fails
 from pricekeeper.bootstrap import services
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
-from pricekeeper.http.batch import _parse_each
-from pricekeeper.http.runtime import _usage
-from pricekeeper.http.wire.runtime import UsageBody
+from pricekeeper.http import batch
 from pricekeeper.metering import GROUP_RECORDS, Usage
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
+from pricekeeper.usecases.runtime import usage_of
+from pricekeeper.usecases.wire.runtime import UsageBody
 
 
 @pytest.fixture(scope="module")
@@ -65,17 +65,18 @@ def tenant(
             yield Tenant(Api(url)).register()
 
 
-async def test_a_batch_is_parsed_in_small_groups() -> None:
+async def test_a_batch_is_parsed_in_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten records in a turn of the loop: whoever else asks is answered in between."""
     in_turn = [0]
 
-    def usage_of(body: UsageBody) -> Usage:
+    def counted_usage_of(body: UsageBody) -> Usage:
         if not in_turn[-1]:
             asyncio.get_running_loop().call_soon(in_turn.append, 0)
         in_turn[-1] += 1
-        return _usage(body)
+        return usage_of(body)
 
-    parsed = await _parse_each([usage() for _ in range(95)], usage_of)
+    monkeypatch.setattr(batch, "usage_of", counted_usage_of)
+    parsed = await batch._parse_each([usage() for _ in range(95)])
     assert [type(one) for one in parsed] == [Usage] * 95
     assert [count for count in in_turn if count] == [GROUP_RECORDS] * 9 + [5]
 

@@ -81,7 +81,7 @@ async def test_time_in_a_pause_does_not_count() -> None:
 
     async def request() -> None:
         with deadlines.begin() as deadline:
-            with deadline.paused():
+            with deadline.pause():
                 asyncio.get_running_loop().call_later(4 * TICK_SECS, elapsed.set)
                 await elapsed.wait()
             reached.set()

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.errors import FieldError
+from pricekeeper.errors import FieldError, RequestRefusedError
 from pricekeeper.http.edge import (
-    RequestRefusedError,
-    convert,
     parse_json,
     strict_json,
 )
-from pricekeeper.http.wire.provisioning import OrgBody
-from pricekeeper.http.wire.runtime import UsageBody
+from pricekeeper.shapes import convert
+from pricekeeper.usecases.wire.provisioning import OrgBody
+from pricekeeper.usecases.wire.runtime import UsageBody
 
 
 class Limit(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,9 +7,9 @@ from http_fixtures import ORG
 from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.http.encoding import Encoded, EncodedAnswers
-from pricekeeper.http.runtime import _selected
 from pricekeeper.selection import Decision
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.usecases.runtime import selection_answer
 from pricekeeper.values import parse_org_id
 
 
@@ -18,7 +18,7 @@ async def test_when_it_is_full_the_oldest_goes_and_the_others_stay(tmp_path: Pat
     answers = EncodedAnswers(entries_max=3)
 
     def encode(decision: Decision) -> Encoded:
-        return answers.encode(decision.policy.client, decision, _selected)
+        return answers.encode(decision.policy.client, decision, selection_answer)
 
     settings = Settings(store=SqliteLocation(MEMORY), data_dir=tmp_path)
     async with open_services(settings, clock=ManualClock()) as services:

@@ -18,14 +18,15 @@ from typing import Any
 import pytest
 
 import pricekeeper
-from pricekeeper.errors import InvalidConfigError, InvalidValueError
+from pricekeeper.errors import InvalidConfigError, InvalidValueError, RequestRefusedError
 from pricekeeper.http import edge
-from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
+from pricekeeper.http.edge import read_body, strict_json
 from pricekeeper.http.incoming import QUERY_FIELDS_MAX, Incoming
 from pricekeeper.http.routing import Paths
-from pricekeeper.http.wire.runtime import AcquireBody, BatchBody, UsageBody
+from pricekeeper.shapes import convert
 from pricekeeper.telemetry.logs import redacted
 from pricekeeper.tenants.parsing import ERRORS_MAX, parse_org_settings
+from pricekeeper.usecases.wire.runtime import AcquireBody, BatchBody, UsageBody
 
 FEW, MANY = 400, 800
 SLACK = 1.1

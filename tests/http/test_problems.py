@@ -16,10 +16,11 @@ from pricekeeper.errors import (
     PriceKeeperError,
     PricingError,
     ReasonCode,
+    RequestRefusedError,
     StoreError,
     Violation,
 )
-from pricekeeper.http.edge import BodyTooLargeError, RequestRefusedError
+from pricekeeper.http.edge import BodyTooLargeError
 from pricekeeper.http.oauth import OAuthRefusedError
 from pricekeeper.http.problems import (
     STATUS,
@@ -32,7 +33,7 @@ from pricekeeper.http.problems import (
     problem_of,
     status_of,
 )
-from pricekeeper.http.wire.common import ProblemBody
+from pricekeeper.http.wire import ProblemBody
 
 NOW_MS = 1_768_000_000_500
 RAN_OUT = Violation("org-1", "premium", "rpm", 5, 1, 1_001, "ORG")

@@ -53,8 +53,8 @@ class Served:
     """The shell, with requests put into it as a server would."""
 
     def __init__(self, state: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-        get = Operation("GET", "/{what}", "get", "", handler, Access.PUBLIC, {}, limit="selection")
-        put = Operation("PUT", "/{what}", "put", "", handler, Access.PUBLIC, {}, body=dict)
+        get = Operation("GET", "/{what}", "get", handler, {}, Access.PUBLIC, limit="selection")
+        put = Operation("PUT", "/{what}", "put", handler, {}, Access.PUBLIC, body=dict)
         self._shell = Shell([get, put], lifespan, AccessLog(enabled=True))
         self._state = state
         self._capsys = capsys

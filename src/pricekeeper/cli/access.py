@@ -9,16 +9,16 @@ import typer
 from rich.text import Text
 
 from pricekeeper.cli import secret_input
+from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, either_command, place_command
+from pricekeeper.cli.command import Outcome, backend_command, either_command
 from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
-from pricekeeper.cli.places import Place
 from pricekeeper.settings import RETRIEVAL_TOKEN
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
-    from pricekeeper.client import Admin, PriceKeeper
+    from pricekeeper.cli.backends import AnyAdmin, AnyKeeper
     from pricekeeper.tenants import Client
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
@@ -36,9 +36,9 @@ ClientOption = Annotated[
 ]
 
 
-@place_command(credentials, "rotate")
+@backend_command(credentials, "rotate")
 async def rotate(
-    place: Place,
+    backend: Backend,
     org: OrgArgument,
     app: OptionalApp = None,
     *,
@@ -53,14 +53,14 @@ async def rotate(
 
     [dim]pricekeeper credentials rotate $ORG chat --grace-hours 48[/dim]
     """
-    answer = await place.admin.rotate(org, app, grace_period_hours=grace_hours)
+    answer = await backend.admin.rotate(org, app, grace_period_hours=grace_hours)
     heading = Text(f"{answer['client_id']}: a new secret is waiting")
     return Outcome(answer, page(heading, *claim_hint(answer["secret_retrieval"])))
 
 
-@place_command(credentials, "claim")
+@backend_command(credentials, "claim")
 async def claim(
-    place: Place,
+    backend: Backend,
     token: Annotated[
         str | None,
         typer.Argument(
@@ -81,7 +81,7 @@ async def claim(
         "a retrieval token works once, for ten minutes; "
         "'pricekeeper credentials rotate' makes another"
     ):
-        answer = await place.admin.claim(wanted)
+        answer = await backend.admin.claim(wanted)
     parts = [
         Text("shown now and never again:", "dim"),
         to_paste(f"export PRICEKEEPER_CLIENT_ID={answer['client_id']}"),
@@ -92,9 +92,9 @@ async def claim(
     return Outcome(answer, page(Text(answer["client_id"], "bold"), *parts))
 
 
-@place_command(credentials, "provisioning-key")
+@backend_command(credentials, "provisioning-key")
 async def provisioning_key(
-    place: Place,
+    backend: Backend,
     org: OrgArgument,
     *,
     withdraw: Annotated[
@@ -108,10 +108,10 @@ async def provisioning_key(
     [dim]pricekeeper credentials provisioning-key $ORG --withdraw[/dim]
     """
     if withdraw:
-        await place.admin.withdraw_provisioning_key(org)
+        await backend.admin.withdraw_provisioning_key(org)
         answer = {"org_id": org, "status": "withdrawn"}
         return Outcome(answer, done(f"{org} has no provisioning key of its own"))
-    answer = await place.admin.issue_provisioning_key(org)
+    answer = await backend.admin.issue_provisioning_key(org)
     parts = [
         Text("shown now and never again:", "dim"),
         to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
@@ -119,9 +119,9 @@ async def provisioning_key(
     return Outcome(answer, page(Text(answer["org_id"], "bold"), *parts))
 
 
-@place_command(overrides, "set")
+@backend_command(overrides, "set")
 async def set_override(
-    place: Place,
+    backend: Backend,
     org: OrgArgument,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="The model label to use.")],
     app: OptionalApp = None,
@@ -132,25 +132,25 @@ async def set_override(
 
     [dim]pricekeeper override set $ORG premium chat[/dim]
     """
-    answer = await place.admin.set_override(org, app, model_label=label)
+    answer = await backend.admin.set_override(org, app, model_label=label)
     until = moment(answer["expires_at"])
     return Outcome(answer, done(f"{app or org} uses {label} until {until}"))
 
 
-@place_command(overrides, "clear")
-async def clear_override(place: Place, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+@backend_command(overrides, "clear")
+async def clear_override(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Outcome:
     """Let quotas decide again.
 
     [dim]pricekeeper override clear $ORG chat[/dim]
     """
-    await place.admin.clear_override(org, app)
+    await backend.admin.clear_override(org, app)
     answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "cleared"}
     return Outcome(answer, done(f"quotas decide for {app or org} again"))
 
 
 @either_command(sessions, "list")
 async def list_sessions(
-    place: Place,
+    backend: Backend,
     org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
@@ -166,9 +166,9 @@ async def list_sessions(
     """
     wanted = _one_client(org, app, client)
     if client is None:
-        answer = await place.keeper(wanted, itself=True).sessions()
+        answer = await backend.keeper(wanted, itself=True).sessions()
     else:
-        answer = await place.admin.list_sessions(wanted.org_id, wanted.app_id)
+        answer = await backend.admin.list_sessions(wanted.org_id, wanted.app_id)
     rows = table("session", "since (UTC)", "last used", "from", "with", wraps=["with"])
     for session in answer["sessions"]:
         mine = " (this command)" if session["current"] else ""
@@ -185,7 +185,7 @@ async def list_sessions(
 
 @either_command(sessions, "end")
 async def end_session(
-    place: Place,
+    backend: Backend,
     org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
@@ -213,22 +213,22 @@ async def end_session(
         raise MisusedError("--client takes a --reason, and only --client does")
     wanted = _one_client(org, app, client)
     if reason is not None:
-        ending = _end_as_admin(place.admin, wanted, session, reason)
+        ending = _end_as_admin(backend.admin, wanted, session, reason)
     else:
-        ending = _end_as_client(place.keeper(wanted, itself=True), session)
+        ending = _end_as_client(backend.keeper(wanted, itself=True), session)
     await ending
-    told = "all sessions have ended" if session is None else f"{session} has ended"
-    return Outcome({"status": "ended", "session_id": session}, done(told))
+    message = "all sessions have ended" if session is None else f"{session} has ended"
+    return Outcome({"status": "ended", "session_id": session}, done(message))
 
 
-async def _end_as_admin(admin: Admin, client: Client, session: str | None, reason: str) -> None:
+async def _end_as_admin(admin: AnyAdmin, client: Client, session: str | None, reason: str) -> None:
     if session is None:
         await admin.end_sessions(client.org_id, client.app_id, reason=reason)
     else:
         await admin.end_session(client.org_id, client.app_id, session_id=session, reason=reason)
 
 
-async def _end_as_client(keeper: PriceKeeper, session: str | None) -> None:
+async def _end_as_client(keeper: AnyKeeper, session: str | None) -> None:
     if session is None:
         await keeper.end_sessions()
     else:

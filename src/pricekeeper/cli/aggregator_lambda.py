@@ -75,13 +75,13 @@ def handler(event: object, context: object) -> dict[str, Any]:
     """
     del event, context
     report = warm_aggregator().run_once()
-    told: dict[str, Any] = msgspec.to_builtins(report)
+    answer: dict[str, Any] = msgspec.to_builtins(report)
     if report.failed or report.unreadable:
-        log.error("aggregation_incomplete", **told)
+        log.error("aggregation_incomplete", **answer)
         behind = report.failed + report.unreadable
         raise StoreUnavailableError(
             f"{behind} of {report.accounts} totals could not be brought up to date: "
             + "; ".join(report.errors)
         )
-    log.info("aggregation", **told)
-    return told
+    log.info("aggregation", **answer)
+    return answer

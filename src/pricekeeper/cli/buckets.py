@@ -34,17 +34,17 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.limiter import Limiter  # noqa: PLC0415
     from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
 
     clients, buckets = 0, []
-    async with opened_store(settings) as store:
+    async with open_local_store(settings) as store:
         clock = SystemClock()
         limiter = Limiter(store, clock=clock)
-        async for policy in _policies(Tenants(store, clock, ())):
+        async for policy in _read_policies(Tenants(store, clock, ())):
             clients += 1
             buckets += [
                 {
@@ -60,7 +60,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     return Outcome(answer, _picture(answer))
 
 
-async def _policies(tenants: Tenants) -> AsyncIterator[Policy]:
+async def _read_policies(tenants: Tenants) -> AsyncIterator[Policy]:
     """Every organisation, each followed by its apps."""
     after = None
     while True:
@@ -86,8 +86,8 @@ def _picture(answer: dict[str, Any]) -> RenderableType:
         what = "knows" if answer["dry_run"] else "has forgotten"
         lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
     if not buckets:
-        told = f"no bucket is ahead of this clock, of {answer['clients']} clients"
-        return page(Text(told, "green"), *lines)
+        heading = f"no bucket is ahead of this clock, of {answer['clients']} clients"
+        return page(Text(heading, "green"), *lines)
     rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
     for one in buckets:
         rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")

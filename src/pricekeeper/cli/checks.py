@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.cli.backends import Target
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.local import opened_store
-from pricekeeper.cli.places import Target
-from pricekeeper.cli.secret_ages import Ages, stored_secrets
+from pricekeeper.cli.local import open_local_store
+from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
-from pricekeeper.cli.upkeep import tables_found
+from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
@@ -87,7 +87,7 @@ class Check:
     fix: str = ""
 
 
-async def store_checks(target: Target) -> AsyncIterator[Check]:
+async def check_store(target: Target) -> AsyncIterator[Check]:
     """Everything that can be told from here, the most basic first."""
     try:
         settings = target.settings()
@@ -95,8 +95,8 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
         yield Check("settings", "FAIL", str(error), "mend that one, then look again")
         return
     yield Check("settings", "OK", f"the store is {store_name(settings)}")
-    for told in unknown_settings(os.environ):
-        yield Check("settings", "WARN", told, "correct its name, or unset it")
+    for text in unknown_settings(os.environ):
+        yield Check("settings", "WARN", text, "correct its name, or unset it")
     yield _models(settings)
     yield _provisioning_key(settings)
     yield _proxies(settings)
@@ -104,7 +104,7 @@ async def store_checks(target: Target) -> AsyncIterator[Check]:
     for check in (*_data_folder(settings), *_disk(settings)):
         yield check
     clock = SystemClock()
-    async for check in _store(settings, TrustedClock(clock)):
+    async for check in _check_store(settings, TrustedClock(clock)):
         yield check
     yield await clock_check(clock)
     yield _file_clock(settings, clock)
@@ -136,8 +136,8 @@ def _proxies(settings: Settings) -> Check:
     if believed is None and listening is not None:
         believed = listening.trusted_proxies
     if believed == "*":
-        told = "X-Forwarded-For is believed from everybody, who can then say any address"
-        return Check("proxies", "WARN", told, FIX)
+        text = "X-Forwarded-For is believed from everybody, who can then say any address"
+        return Check("proxies", "WARN", text, FIX)
     if believed is not None:
         return Check("proxies", "OK", f"X-Forwarded-For is believed from {believed or 'nobody'}")
     if listening is not None and listening.is_exposed:
@@ -149,28 +149,28 @@ def _metrics(settings: Settings) -> Check:
     """Whether the operator can see the metrics, and nobody else."""
     at, token = settings.metrics_address, settings.metrics_token
     if token == DEMO_METRICS_TOKEN:
-        told = "their token is the demo's, which everybody knows"
-        return Check("metrics", "WARN", told, HOW_TO_MAKE_A_TOKEN)
+        text = "their token is the demo's, which everybody knows"
+        return Check("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
     if at is None and token is None:
         return Check("metrics", "WARN", "nobody can read them", f"export {METRICS_PORT}=9464")
     if at is not None and token is None and not is_loopback(at.host):
-        told = f"whoever reaches {at.host}, port {at.port}, reads what every tenant spends"
-        return Check("metrics", "WARN", told, HOW_TO_MAKE_A_TOKEN)
-    places = [] if at is None else [f"on {at.host}, port {at.port}"]
-    places += [] if token is None else ["with their token"]
-    return Check("metrics", "OK", ", ".join(places))
+        text = f"whoever reaches {at.host}, port {at.port}, reads what every tenant spends"
+        return Check("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
+    shown = [] if at is None else [f"on {at.host}, port {at.port}"]
+    shown += [] if token is None else ["with their token"]
+    return Check("metrics", "OK", ", ".join(shown))
 
 
 def _data_folder(settings: Settings) -> Iterator[Check]:
     """Keys and pepper: there, readable, and by nobody else."""
     folder = settings.data_dir
     if not folder.is_dir():
-        told = f"{folder.resolve()} is not there yet; the first start makes it"
-        yield Check("data folder", "WARN", told, "if there should be one: set PRICEKEEPER_DATA_DIR")
+        text = f"{folder.resolve()} is not there yet; the first start makes it"
+        yield Check("data folder", "WARN", text, "if there should be one: set PRICEKEEPER_DATA_DIR")
         return
     if folder.stat().st_mode & _OTHERS:
-        told = f"others can look into {folder.resolve()}"
-        yield Check("data folder", "WARN", told, f"chmod 700 {folder}")
+        text = f"others can look into {folder.resolve()}"
+        yield Check("data folder", "WARN", text, f"chmod 700 {folder}")
     else:
         yield Check("data folder", "OK", str(folder.resolve()))
     yield _signing_keys(folder / KEY_FILE)
@@ -187,10 +187,10 @@ def _signing_keys(path: Path) -> Check:
         return Check(name, "FAIL", str(error), "mend its mode, or restore it from the backup")
     now_epoch = SystemClock().now_ms() // 1000
     age_days = (now_epoch - max(entry.active_from_epoch for entry in keyring.entries)) // _DAY_SECS
-    told = f"{len(keyring.entries)}, the newest {max(0, age_days)} days old"
+    text = f"{len(keyring.entries)}, the newest {max(0, age_days)} days old"
     if age_days > KEY_AGE_DAYS_MAX:
-        return Check(name, "WARN", told, "pricekeeper keys rotate")
-    return Check(name, "OK", told)
+        return Check(name, "WARN", text, "pricekeeper keys rotate")
+    return Check(name, "OK", text)
 
 
 def _pepper(path: Path) -> Check:
@@ -212,39 +212,39 @@ def _disk(settings: Settings) -> Iterator[Check]:
     disks = {folder.stat().st_dev: folder for folder in map(_existing, folders)}
     for folder in disks.values():
         free = shutil.disk_usage(folder).free
-        told = f"{free / 1024**3:,.1f} GiB free at {folder}"
+        text = f"{free / 1024**3:,.1f} GiB free at {folder}"
         if free < FREE_BYTES_MIN:
-            yield Check("disk", "FAIL", told, "make room: without it nothing can be recorded")
+            yield Check("disk", "FAIL", text, "make room: without it nothing can be recorded")
         elif free < FREE_BYTES_CALM:
-            yield Check("disk", "WARN", told, "make room before it is needed")
+            yield Check("disk", "WARN", text, "make room before it is needed")
         else:
-            yield Check("disk", "OK", told)
+            yield Check("disk", "OK", text)
 
 
-async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check]:
+async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check]:
     if is_missing_file(settings):
-        told = f"{store_name(settings)} is not there yet"
-        yield Check("store", "WARN", told, "pricekeeper tables create, or just serve")
+        text = f"{store_name(settings)} is not there yet"
+        yield Check("store", "WARN", text, "pricekeeper tables create, or just serve")
         return
-    whole = await _whole_file(settings, clock)
+    whole = await _check_whole_file(settings, clock)
     if whole is not None:
         yield whole
         if whole.level == "FAIL":
             return  # what follows would write to it
     try:
-        async with opened_store(settings, clock=clock) as store:
-            found = await tables_found(store)
+        async with open_local_store(settings, clock=clock) as store:
+            found = await find_tables(store)
             missing = [name for name, there in found.items() if not there]
             if missing:
-                told = f"missing: {', '.join(missing)}"
-                yield Check("tables", "FAIL", told, "pricekeeper tables create")
+                text = f"missing: {', '.join(missing)}"
+                yield Check("tables", "FAIL", text, "pricekeeper tables create")
                 return
             yield Check("tables", "OK", f"all {len(found)} are there")
-            yield await _expiry(settings, clock)
-            yield await _writable(store, clock)
+            yield await _check_expiry(settings, clock)
+            yield await _check_writable(store, clock)
             before = Counter(STRANGE_ITEMS.counts)
-            yield await _aggregation(store, clock)
-            yield secrets_check(await stored_secrets(store, clock))
+            yield await _check_aggregation(store, clock)
+            yield secrets_check(await read_stored_secrets(store, clock))
             yield _stored_items(STRANGE_ITEMS.counts - before)
             yield _store_time(settings, clock)
     except PriceKeeperError as error:
@@ -254,7 +254,7 @@ async def _store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check
             yield _store_file(path)
 
 
-async def _whole_file(settings: Settings, clock: Clock) -> Check | None:
+async def _check_whole_file(settings: Settings, clock: Clock) -> Check | None:
     """Whether the file of an embedded store is damaged."""
     found = await find_damage(settings.store, clock=clock, patience_ms=DAMAGE_MS_MAX)
     if found is None:
@@ -266,12 +266,12 @@ async def _whole_file(settings: Settings, clock: Clock) -> Check | None:
         )
         return Check("damage", "FAIL", f"it is damaged: {found.damage}", fix)
     if not found.complete:
-        told = f"no damage in what could be read in {DAMAGE_MS_MAX // 1000} s"
-        return Check("damage", "WARN", told, "look at all of it: sqlite3 FILE 'PRAGMA quick_check'")
+        text = f"no damage in what could be read in {DAMAGE_MS_MAX // 1000} s"
+        return Check("damage", "WARN", text, "look at all of it: sqlite3 FILE 'PRAGMA quick_check'")
     return Check("damage", "OK", "it is not damaged")
 
 
-async def _expiry(settings: Settings, clock: Clock) -> Check:
+async def _check_expiry(settings: Settings, clock: Clock) -> Check:
     """Whether expired items are removed; a table that was restored has lost that."""
     fix = "pricekeeper tables create"
     try:
@@ -283,7 +283,7 @@ async def _expiry(settings: Settings, clock: Clock) -> Check:
     return Check("expiry", "OK", "expired items are removed")
 
 
-async def _writable(store: Store, clock: Clock) -> Check:
+async def _check_writable(store: Store, clock: Clock) -> Check:
     """Write, read and remove an item that means nothing, and that would expire by itself."""
     key = Key(f"doctor-{uuid.uuid4()}")
     item: Item = {"PK": key.pk, "expires_at_epoch": clock.now_ms() // 1000 + 60}
@@ -297,18 +297,18 @@ async def _writable(store: Store, clock: Clock) -> Check:
     return Check("store", "OK", f"written, read and removed an item in {took_ms} ms")
 
 
-async def _aggregation(store: Store, clock: Clock) -> Check:
+async def _check_aggregation(store: Store, clock: Clock) -> Check:
     name, last_ms = "aggregator", checkpoint_from(await store.get(*CHECKPOINT))
     if last_ms is None:
         return Check(name, "OK", "has not run on this store yet")
     age_ms = clock.now_ms() - last_ms
-    told = f"last complete run {max(0, age_ms) // 1000:,} s ago"
+    text = f"last complete run {max(0, age_ms) // 1000:,} s ago"
     if age_ms < -SKEW_MS_MAX:
-        told = f"another machine's run is {-age_ms // 1000:,} s in our future"
-        return Check(name, "FAIL", told, "set the clocks: timedatectl set-ntp true")
+        text = f"another machine's run is {-age_ms // 1000:,} s in our future"
+        return Check(name, "FAIL", text, "set the clocks: timedatectl set-ntp true")
     if age_ms > AGGREGATION_AGE_MS_MAX:
-        return Check(name, "WARN", told, "is a service running? else: pricekeeper aggregate")
-    return Check(name, "OK", told)
+        return Check(name, "WARN", text, "is a service running? else: pricekeeper aggregate")
+    return Check(name, "OK", text)
 
 
 def _store_time(settings: Settings, clock: TrustedClock) -> Check:
@@ -317,12 +317,12 @@ def _store_time(settings: Settings, clock: TrustedClock) -> Check:
     doubt = clock.doubt
     if doubt is not None:
         fix += "; if this one is right: pricekeeper limits repair"
-        told = f"this clock is {_distance(clock.leap_ms)} the store's time: {doubt}"
-        return Check(name, "FAIL", told, fix)
+        text = f"this clock is {_distance(clock.leap_ms)} the store's time: {doubt}"
+        return Check(name, "FAIL", text, fix)
     leap_ms = read_leap_ms(settings.store)
     if leap_ms:
-        told = f"a service doubts its clock, which is {_distance(leap_ms)} the time it goes by"
-        return Check(name, "FAIL", told, fix)
+        text = f"a service doubts its clock, which is {_distance(leap_ms)} the time it goes by"
+        return Check(name, "FAIL", text, fix)
     return Check(name, "OK", "the store agrees about the time")
 
 
@@ -333,7 +333,9 @@ def _distance(ahead_ms: int) -> str:
 def secrets_check(ages: Ages) -> Check:
     """Whether clients' secrets are due for a rotation."""
     fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
-    return Check("client secrets", "WARN" if ages.old else "OK", ages.told, fix if ages.old else "")
+    return Check(
+        "client secrets", "WARN" if ages.old else "OK", ages.summary, fix if ages.old else ""
+    )
 
 
 def _stored_items(strange: Counter[str]) -> Check:
@@ -342,8 +344,8 @@ def _stored_items(strange: Counter[str]) -> Check:
         return Check("stored items", "OK", "every client and the aggregator's mark can be read")
     count = strange.total()
     named = list(STRANGE_ITEMS.latest)[-count:]
-    told = f"{count} can't be read: {'; '.join(named)}"
-    return Check("stored items", "WARN", told, "correct or remove each: it stops its client alone")
+    text = f"{count} can't be read: {'; '.join(named)}"
+    return Check("stored items", "WARN", text, "correct or remove each: it stops its client alone")
 
 
 def _store_file(path: str) -> Check:
@@ -377,8 +379,8 @@ def _file_clock(settings: Settings, clock: Clock) -> Check:
         return Check("file times", "FAIL", f"can't write to {folder}: {error.strerror}",
                      "let this user write there")  # fmt: skip
     if abs(skew_ms) > SKEW_MS_MAX:
-        told = f"the file system's clock is {skew_ms // 1000} s off"
-        return Check("file times", "WARN", told, "keep the data folder on a local disk")
+        text = f"the file system's clock is {skew_ms // 1000} s off"
+        return Check("file times", "WARN", text, "keep the data folder on a local disk")
     return Check("file times", "OK", "the file system agrees about the time")
 
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import aiohttp
 
+from pricekeeper.cli.backends import Target
 from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check, secrets_check
-from pricekeeper.cli.places import Target
-from pricekeeper.cli.secret_ages import served_secrets
+from pricekeeper.cli.secret_ages import read_served_secrets
 from pricekeeper.client import Admin, PriceKeeper, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError
@@ -23,17 +23,17 @@ from pricekeeper.tenants import parse_client_id
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
 
-async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
+async def check_service(target: Target, url: str) -> AsyncIterator[Check]:
     """Whether it lives, is ready, knows our credentials and agrees about the time."""
     base, clock = url.rstrip("/"), SystemClock()
-    for told in unknown_settings(os.environ):
-        yield Check("settings", "WARN", told, "correct its name, or unset it")
+    for text in unknown_settings(os.environ):
+        yield Check("settings", "WARN", text, "correct its name, or unset it")
     try:
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             async with session.get(f"{base}/healthz") as health:
                 skew_ms = _skew_ms(health.headers.get("Date"), clock.now_ms())
             async with session.get(f"{base}/readyz") as ready:
-                told = (await ready.text())[:200]
+                text = (await ready.text())[:200]
             async with session.get(f"{base}/metrics") as metrics:
                 shown = metrics.status == HTTPStatus.OK
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -41,43 +41,43 @@ async def service_checks(target: Target, url: str) -> AsyncIterator[Check]:
         yield Check("service", "FAIL", f"{base} does not answer: {error}", fix)
         return
     yield Check("service", "OK", f"{base} answers")
-    if CLOCK_IN_DOUBT in told:
+    if CLOCK_IN_DOUBT in text:
         fix = "set its clock: timedatectl set-ntp true, over there"
         yield Check("ready", "FAIL", "its clock is in doubt, so it issues no tokens", fix)
     elif ready.status == HTTPStatus.OK:
         yield Check("ready", "OK", "it serves requests")
     else:
-        yield Check("ready", "FAIL", told, "look at its store: pricekeeper doctor, over there")
+        yield Check("ready", "FAIL", text, "look at its store: pricekeeper doctor, over there")
     if shown:
         fix = "let the proxy refuse /metrics, and set a token: see docs/operations.md"
         yield Check("metrics", "FAIL", "anybody can read what every tenant spends", fix)
     else:
         yield Check("metrics", "OK", "not shown to everybody")
-    async for check in _key(target, url):
+    async for check in _check_key(target, url):
         yield check
     if target.client is not None:
-        yield await _credentials(url, *target.client)
+        yield await _check_credentials(url, *target.client)
     yield _skew(skew_ms)
     yield await clock_check(clock)
 
 
-async def _key(target: Target, url: str) -> AsyncIterator[Check]:
+async def _check_key(target: Target, url: str) -> AsyncIterator[Check]:
     """Whether the key opens the service, and what can be seen with it."""
     key = target.provisioning_key
     if not key:
-        told = "none given, so provisioning was not tried"
-        yield Check("provisioning key", "WARN", told, f"export {PROVISIONING_KEY}=...")
+        text = "none given, so provisioning was not tried"
+        yield Check("provisioning key", "WARN", text, f"export {PROVISIONING_KEY}=...")
         return
     try:
         async with Admin(url, key) as admin:
             found = await admin.list_orgs()
             yield Check("provisioning key", "OK", f"accepted; {len(found)} organisations")
-            yield secrets_check(await served_secrets(admin, found, SystemClock()))
+            yield secrets_check(await read_served_secrets(admin, found, SystemClock()))
     except ServiceError as error:
         yield Check("provisioning key", "FAIL", str(error), "use the key that the service has")
 
 
-async def _credentials(url: str, client_id: str, secret: str) -> Check:
+async def _check_credentials(url: str, client_id: str, secret: str) -> Check:
     try:
         parse_client_id(client_id)
         async with PriceKeeper(url, client_id, secret) as keeper:
@@ -97,7 +97,7 @@ def _skew_ms(date: str | None, now_ms: int) -> int | None:
 def _skew(skew_ms: int | None) -> Check:
     if skew_ms is None:
         return Check("time", "WARN", "the service does not say what time it has")
-    told = f"its clock and ours are {abs(skew_ms) / 1000:.0f} s apart"
+    text = f"its clock and ours are {abs(skew_ms) / 1000:.0f} s apart"
     if abs(skew_ms) > SKEW_MS_MAX:
-        return Check("time", "FAIL", told, "set the clocks: timedatectl set-ntp true")
-    return Check("time", "OK", told)
+        return Check("time", "FAIL", text, "set the clocks: timedatectl set-ntp true")
+    return Check("time", "OK", text)

@@ -10,7 +10,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.command import Outcome, place_command
+from pricekeeper.cli.backends import Backend
+from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import (
     claim_hint,
     facts,
@@ -21,7 +22,6 @@ from pricekeeper.cli.drawing import (
     usd,
 )
 from pricekeeper.cli.listing import table
-from pricekeeper.cli.places import Place
 from pricekeeper.cli.settings_input import (
     FileOption,
     OrderOption,
@@ -61,9 +61,9 @@ YamlOption = Annotated[
 ]
 
 
-@place_command(orgs, "put", may_create=True)
+@backend_command(orgs, "put", may_create=True)
 async def put_org(
-    place: Place,
+    backend: Backend,
     org: NewOrgArgument,
     *,
     file: FileOption = None,
@@ -97,29 +97,29 @@ async def put_org(
             **_shared(order, quota, rate_limit, session_limit, tight_pct),
         },
     )
-    answer = await place.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body)
+    answer = await backend.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body)
     return Outcome(answer, _picture(answer))
 
 
-@place_command(orgs, "get")
-async def get_org(place: Place, org: OrgArgument, *, yaml: YamlOption = False) -> Outcome:
+@backend_command(orgs, "get")
+async def get_org(backend: Backend, org: OrgArgument, *, yaml: YamlOption = False) -> Outcome:
     """Show an organisation.
 
     [dim]pricekeeper org get $ORG[/dim]
 
     [dim]pricekeeper org get $ORG --yaml > org.yaml[/dim]
     """
-    answer = await place.admin.get_org(org)
+    answer = await backend.admin.get_org(org)
     return Outcome(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
 
 
-@place_command(orgs, "list")
-async def list_orgs(place: Place) -> Outcome:
+@backend_command(orgs, "list")
+async def list_orgs(backend: Backend) -> Outcome:
     """Show every organisation.
 
     [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
     """
-    found = await place.admin.list_orgs()
+    found = await backend.admin.list_orgs()
     frozen = _frozen_columns(found)
     rows = table(
         "organisation",
@@ -147,19 +147,19 @@ async def list_orgs(place: Place) -> Outcome:
     )
 
 
-@place_command(orgs, "delete", asks=lambda given: f"End {given['org']} and all of its apps?")
-async def delete_org(place: Place, org: OrgArgument) -> Outcome:
+@backend_command(orgs, "delete", asks=lambda given: f"End {given['org']} and all of its apps?")
+async def delete_org(backend: Backend, org: OrgArgument) -> Outcome:
     """End an organisation and all of its apps; their tokens stop working at once.
 
     [dim]pricekeeper org delete $ORG --yes[/dim]
     """
-    await place.admin.delete_org(org)
+    await backend.admin.delete_org(org)
     return Outcome({"org_id": org, "status": "deleted"}, Text(f"{org} is no more"))
 
 
-@place_command(apps, "put")
+@backend_command(apps, "put")
 async def put_app(
-    place: Place,
+    backend: Backend,
     org: OrgArgument,
     app: AppArgument,
     *,
@@ -179,29 +179,30 @@ async def put_app(
     --rate-limit '*:rpm=60/1m'[/dim]
     """
     shared = _shared(order, quota, rate_limit, session_limit, tight_pct)
-    answer = await place.admin.put_app(org, app, settings_body(file, {"app_name": name, **shared}))
+    body = settings_body(file, {"app_name": name, **shared})
+    answer = await backend.admin.put_app(org, app, body)
     return Outcome(answer, _picture(answer))
 
 
-@place_command(apps, "get")
+@backend_command(apps, "get")
 async def get_app(
-    place: Place, org: OrgArgument, app: AppArgument, *, yaml: YamlOption = False
+    backend: Backend, org: OrgArgument, app: AppArgument, *, yaml: YamlOption = False
 ) -> Outcome:
     """Show an app, and what it inherits.
 
     [dim]pricekeeper app get $ORG chat[/dim]
     """
-    answer = await place.admin.get_app(org, app)
+    answer = await backend.admin.get_app(org, app)
     return Outcome(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
 
 
-@place_command(apps, "list")
-async def list_apps(place: Place, org: OrgArgument) -> Outcome:
+@backend_command(apps, "list")
+async def list_apps(backend: Backend, org: OrgArgument) -> Outcome:
     """Show every app of an organisation.
 
     [dim]pricekeeper app list $ORG[/dim]
     """
-    found = await place.admin.list_apps(org)
+    found = await backend.admin.list_apps(org)
     frozen = _frozen_columns(found)
     rows = table(
         "app",
@@ -226,13 +227,15 @@ async def list_apps(place: Place, org: OrgArgument) -> Outcome:
     return Outcome(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
 
 
-@place_command(apps, "delete", asks=lambda given: f"End the app {given['app']} of {given['org']}?")
-async def delete_app(place: Place, org: OrgArgument, app: AppArgument) -> Outcome:
+@backend_command(
+    apps, "delete", asks=lambda given: f"End the app {given['app']} of {given['org']}?"
+)
+async def delete_app(backend: Backend, org: OrgArgument, app: AppArgument) -> Outcome:
     """End an app; its tokens stop working at once.
 
     [dim]pricekeeper app delete $ORG chat --yes[/dim]
     """
-    await place.admin.delete_app(org, app)
+    await backend.admin.delete_app(org, app)
     answer = {"org_id": org, "app_id": app, "status": "deleted"}
     return Outcome(answer, Text(f"{app} is no more"))
 
@@ -278,7 +281,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
     name = answer.get("app_name") or answer["org_name"]
     status = f"  {answer['status']}" if "status" in answer else ""
 
-    def told(field: str, text: str) -> Text:
+    def line(field: str, text: str) -> Text:
         return Text.assemble(text, ("  inherited", "dim") if field in inherited else "")
 
     about: dict[str, str | Text] = {"organisation": answer["org_id"]}
@@ -288,13 +291,13 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "client id": answer["client_id"],
         "timezone": settings["timezone"],
         "quota scope": settings["quota_scope"],
-        "order": told("model_ordering", " > ".join(settings["model_ordering"])),
-        "quotas a day": told(
+        "order": line("model_ordering", " > ".join(settings["model_ordering"])),
+        "quotas a day": line(
             "quotas", "  ".join(f"{label} {usd(n)}" for label, n in settings["quotas"].items())
         ),
-        "rate limits": told("rate_limits", rate_limits(settings["rate_limits"]) or "none"),
-        "sessions": told("session_limit", f"{settings['session_limit']} at most"),
-        "tight from": told("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
+        "rate limits": line("rate_limits", rate_limits(settings["rate_limits"]) or "none"),
+        "sessions": line("session_limit", f"{settings['session_limit']} at most"),
+        "tight from": line("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
     if frozen := answer.get("frozen"):
         about["frozen"] = frozen_since(frozen)

@@ -1,6 +1,6 @@
 """How a function becomes a command: options that all share, an event loop, and the answer shown.
 
-A command is an async function that takes the place it works on (or the settings, if it can only
+A command is an async function that takes the backend it works on (or the settings, if it can only
 work on the store) and gives back an `Outcome`: the answer as JSON, and a picture of it for people.
 """
 
@@ -21,21 +21,21 @@ import typer
 from rich.console import RenderableType
 
 from pricekeeper.cli import exits, secret_input
-from pricekeeper.cli.places import Target, open_place, quiet_logs
+from pricekeeper.cli.backends import Target, open_backend, quiet_logs
 from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, CONFIG, PROVISIONING_KEY, STORE, URL
 
 
-def _where(flag: str, metavar: str, told: str, variable: str) -> Any:
-    """An option about the place."""
-    help_text = f"{told}; else ${variable}."
+def _where(flag: str, metavar: str, text: str, variable: str) -> Any:
+    """An option about where to work."""
+    help_text = f"{text}; else ${variable}."
     return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel="Where")
 
 
-def _secret_where(flag: str, metavar: str, told: str, variable: str) -> Any:
+def _secret_where(flag: str, metavar: str, text: str, variable: str) -> Any:
     """The same for a secret, which may also come from stdin or a file."""
-    help_text = f"{told}; {secret_input.HELP}; else ${variable}."
+    help_text = f"{text}; {secret_input.HELP}; else ${variable}."
     return typer.Option(
         flag,
         metavar=metavar,
@@ -90,51 +90,46 @@ Question: TypeAlias = Callable[[Mapping[str, Any]], str]
 Decorator: TypeAlias = Callable[[Command], Command]
 
 
-def place_command(
+def backend_command(
     group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
 ) -> Decorator:
     """A command that works on a service with the provisioning key, or on the store."""
-    run = functools.partial(_on_place, may_create=may_create)
-    return _registered(group, name, _KEY_OPTIONS, run, asks)
-
-
-def client_command(group: typer.Typer, name: str) -> Decorator:
-    """A command that works on a service with a client's credentials, or on the store."""
-    return _registered(group, name, _CLIENT_OPTIONS, _on_place)
+    run = functools.partial(_run_on_backend, may_create=may_create)
+    return _register(group, name, _KEY_OPTIONS, run, asks)
 
 
 def either_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works with a client's credentials or the provisioning key, or on the store."""
-    return _registered(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _on_place)
+    return _register(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _run_on_backend)
 
 
 def store_command(group: typer.Typer, name: str) -> Decorator:
     """A command that works on the store only."""
-    return _registered(group, name, _STORE_OPTIONS, _on_store)
+    return _register(group, name, _STORE_OPTIONS, _run_on_store)
 
 
 def doctor_command(group: typer.Typer, name: str) -> Decorator:
     """A command that looks at either, and opens neither before it runs."""
     options = {**_CLIENT_OPTIONS, "key": KeyOption}
-    return _registered(group, name, options, _on_target)
+    return _register(group, name, options, _run_on_target)
 
 
-async def _on_place(
+async def _run_on_backend(
     function: Command, target: Target, given: Mapping[str, Any], *, may_create: bool = False
 ) -> Outcome:
-    async with open_place(target, may_create=may_create) as place:
-        return await function(place, **given)
+    async with open_backend(target, may_create=may_create) as backend:
+        return await function(backend, **given)
 
 
-async def _on_store(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+async def _run_on_store(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
     return await function(target.settings(), **given)
 
 
-async def _on_target(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+async def _run_on_target(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
     return await function(target, **given)
 
 
-def _registered(
+def _register(
     group: typer.Typer,
     name: str,
     options: Mapping[str, Any],
@@ -149,7 +144,7 @@ def _registered(
             quiet_logs()
             if asks is not None:
                 _confirm(asks(given), yes=given.pop("yes"))
-            outcome = asyncio.run(_awaited(run(function, target, given)))
+            outcome = asyncio.run(_await_outcome(run(function, target, given)))
             show(outcome, as_json=as_json)
 
         _declare(command, function, options, asks=asks is not None)
@@ -183,8 +178,8 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
     except OSError as error:
         make_console(stderr=True).print(outcome.picture, soft_wrap=True)
         _discard_stdout()
-        told = f"stdout can't be written ({error.strerror}), so the answer is here on stderr"
-        raise exits.MisusedError(told) from error
+        text = f"stdout can't be written ({error.strerror}), so the answer is here on stderr"
+        raise exits.MisusedError(text) from error
     if outcome.exit_code != exits.OK:
         raise typer.Exit(outcome.exit_code)
 
@@ -214,7 +209,7 @@ def print_json(answer: Any) -> None:
     sys.stdout.write(harmless_json(text.decode()) + "\n")
 
 
-async def _awaited(work: Awaitable[Outcome]) -> Outcome:
+async def _await_outcome(work: Awaitable[Outcome]) -> Outcome:
     return await work
 
 
@@ -223,8 +218,8 @@ def _declare(
 ) -> None:
     """Give the command the signature that Typer reads: the function's own, and the options.
 
-    The first parameter is the place, which does not come from the command line. A command that asks
-    has ``--yes``, which the function does not see.
+    The first parameter is the backend, which does not come from the command line. A command that
+    asks has ``--yes``, which the function does not see.
     """
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]

@@ -10,10 +10,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.access import credentials
+from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument
-from pricekeeper.cli.command import Outcome, place_command
+from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import done
-from pricekeeper.cli.places import Place
 from pricekeeper.cli.usage import limits
 
 top = typer.Typer()
@@ -30,9 +30,9 @@ def _question(given: Mapping[str, Any]) -> str:
     return f"Stop every secret and every token of {whose}? It has no way in until you rotate."
 
 
-@place_command(credentials, "revoke", asks=_question)
+@backend_command(credentials, "revoke", asks=_question)
 async def revoke(
-    place: Place,
+    backend: Backend,
     org: OrgArgument,
     app: OptionalApp = None,
     *,
@@ -50,18 +50,18 @@ async def revoke(
 
     [dim]pricekeeper credentials revoke $ORG chat --reason "found on GitHub"[/dim]
     """
-    answer = await place.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
+    answer = await backend.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
     if previous:
-        told = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
+        picture = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
     else:
         after = f"next: pricekeeper credentials rotate {org}{f' {app}' if app else ''}"
-        told = done(f"{answer['client_id']}: nothing opens it any more", after)
-    return Outcome(answer, told)
+        picture = done(f"{answer['client_id']}: nothing opens it any more", after)
+    return Outcome(answer, picture)
 
 
-@place_command(top, "freeze")
+@backend_command(top, "freeze")
 async def freeze(
-    place: Place, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
 ) -> Outcome:
     """Refuse models and tokens to an app, or to an organisation and its apps; usage counts on.
 
@@ -69,32 +69,32 @@ async def freeze(
 
     [dim]pricekeeper freeze $ORG chat --reason "its secret has leaked"[/dim]
     """
-    answer = await place.admin.freeze(org, app, reason=reason)
+    answer = await backend.admin.freeze(org, app, reason=reason)
     return Outcome(answer, done(f"{answer['client_id']} is frozen", _unfreeze(org, app)))
 
 
-@place_command(top, "unfreeze")
+@backend_command(top, "unfreeze")
 async def unfreeze(
-    place: Place, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
 ) -> Outcome:
     """Lift the freeze of an app or an organisation. An organisation's holds for its apps.
 
     [dim]pricekeeper unfreeze $ORG chat --reason "has a new secret"[/dim]
     """
-    await place.admin.unfreeze(org, app, reason=reason)
+    await backend.admin.unfreeze(org, app, reason=reason)
     answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "unfrozen"}
     return Outcome(answer, done(f"{app or org} is not frozen"))
 
 
-@place_command(limits, "reset")
+@backend_command(limits, "reset")
 async def reset_limits(
-    place: Place, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
 ) -> Outcome:
     """Fill the token buckets of an app, or those of an organisation without its apps'.
 
     [dim]pricekeeper limits reset $ORG chat --reason "in debt after a wrong adjustment"[/dim]
     """
-    answer = await place.admin.reset_limits(org, app, reason=reason)
+    answer = await backend.admin.reset_limits(org, app, reason=reason)
     return Outcome(answer, _reset(answer))
 
 

@@ -54,7 +54,7 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
     """Create the organisation and its app, and print what to paste to work with them."""
     await services.provisioning.put_org(DEMO_ORG, ORG_BODY)
     created = await services.provisioning.put_app(DEMO_ORG, DEMO_APP, {"app_name": "Assistant"})
-    secret = await _kept_secret(services) or await _new_secret(services, created.retrieval)
+    secret = await _read_secret(services) or await _issue_secret(services, created.retrieval)
     heading = Text.assemble(("Demo Company", "bold"), " is there. ")
     console.print(heading.append("Paste this into another terminal:\n"), soft_wrap=True)
     settings = services.settings
@@ -75,7 +75,7 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
     console.print()
 
 
-async def _kept_secret(services: Services) -> str | None:
+async def _read_secret(services: Services) -> str | None:
     """The secret of an earlier start, if it opens this store and only its owner can read it."""
     path = services.settings.data_dir / SECRET_FILE
     try:
@@ -93,7 +93,7 @@ async def _kept_secret(services: Services) -> str | None:
     return secret
 
 
-async def _new_secret(services: Services, retrieval: Retrieval | None) -> str:
+async def _issue_secret(services: Services, retrieval: Retrieval | None) -> str:
     """Issue a secret for the demo's app and keep it; an old one goes on working for a day."""
     if retrieval is None:
         retrieval = (await services.credentials.rotate(DEMO_CLIENT, GRACE_HOURS)).retrieval

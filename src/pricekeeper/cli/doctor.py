@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from pricekeeper.cli import exits
+from pricekeeper.cli.backends import Target
 from pricekeeper.cli.command import Outcome, doctor_command
 from pricekeeper.cli.drawing import page
-from pricekeeper.cli.places import Target
 from pricekeeper.cli.terminal import harmless
 
 top = typer.Typer()
@@ -28,18 +28,18 @@ async def doctor(target: Target) -> Outcome:
     """
     url = target.service_url
     if url is not None:
-        from pricekeeper.cli.checks_service import service_checks  # noqa: PLC0415
+        from pricekeeper.cli.checks_service import check_service  # noqa: PLC0415
 
-        checks = [check async for check in service_checks(target, url)]
+        checks = [check async for check in check_service(target, url)]
     else:
-        from pricekeeper.cli.checks import store_checks  # noqa: PLC0415
+        from pricekeeper.cli.checks import check_store  # noqa: PLC0415
 
-        checks = [check async for check in store_checks(target)]
+        checks = [check async for check in check_store(target)]
     width = max(len(check.name) for check in checks)
     lines: list[Text] = []
     for check in checks:
-        level, told = (f"{check.level:<4}", _STYLES[check.level]), harmless(check.told)
-        lines.append(Text.assemble(level, f"  {check.name:<{width}}  ", told))
+        level, text = (f"{check.level:<4}", _STYLES[check.level]), harmless(check.told)
+        lines.append(Text.assemble(level, f"  {check.name:<{width}}  ", text))
         if check.fix:
             lines.append(Text(f"      {'':<{width}}  → {harmless(check.fix)}", "bold"))
     failed = sum(check.level == "FAIL" for check in checks)

@@ -62,8 +62,8 @@ class Facts:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(map(len, self.pairs), default=0)
         for name, value in self.pairs.items():
-            told = Text(harmless(value)) if isinstance(value, str) else value
-            yield Text.assemble((f"{name:<{width}}", "dim"), INDENT, told)
+            shown = Text(harmless(value)) if isinstance(value, str) else value
+            yield Text.assemble((f"{name:<{width}}", "dim"), INDENT, shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,9 @@ def tell(error: PriceKeeperError, console: Console) -> None:
 
 def tell_unknown_settings(console: Console) -> None:
     """Say which variables look like settings and are none: a typing error would pass in silence."""
-    for told in unknown_settings(os.environ):
+    for warning in unknown_settings(os.environ):
         console.print(
-            Text.assemble(("WARNING", "bold yellow"), " ", _one_line(told)), soft_wrap=True
+            Text.assemble(("WARNING", "bold yellow"), " ", _one_line(warning)), soft_wrap=True
         )
 
 

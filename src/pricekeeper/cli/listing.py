@@ -125,13 +125,13 @@ class Listing:
                 yield Text()
             line: Text | None = None
             for column, cell in zip(self.columns, row, strict=True):
-                told = cell if isinstance(cell, Text) else Text()
+                shown = cell if isinstance(cell, Text) else Text()
                 if line is None or column.heading:
                     if line is not None:
                         yield line
-                    line = Text.assemble((f"{column.heading:<{width}}", "dim"), INDENT, told)
+                    line = Text.assemble((f"{column.heading:<{width}}", "dim"), INDENT, shown)
                 else:
-                    line = Text.assemble(line, INDENT, told)
+                    line = Text.assemble(line, INDENT, shown)
             if line is not None:
                 yield line
 

@@ -1,124 +1,229 @@
-"""Straight on the store: the service's own operations, called without socket and credentials.
+"""Straight on the store: the service's use cases, called without socket and credentials.
 
-Whoever can open the store owns what is in it, so nobody is asked who they are. Everything behind
-the gate is the service's own code, which makes the answers the same as over HTTP, to the byte.
-A service that runs on the same store sees a change within thirty seconds.
+Whoever can open the store owns what is in it, so nobody is asked who they are. `LocalAdmin` and
+`LocalKeeper` offer to commands what `client.Admin` and `client.PriceKeeper` do, and their answers
+are the same. A service that runs on the same store sees a change within thirty seconds.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import cache
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
-from urllib.parse import unquote, urlencode
+from typing import Any, TypeAlias
 
 import msgspec
-from starlette.types import Message
 
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.stores import is_missing_file, store_name
-from pricekeeper.client import Admin, PriceKeeper, Request
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
-from pricekeeper.errors import NotFoundError, SettingsError, StoreMisconfiguredError
-from pricekeeper.http.app import OPERATIONS
-from pricekeeper.http.encoding import EncodedAnswers
-from pricekeeper.http.incoming import Incoming
-from pricekeeper.http.limits import ApiLimits
-from pricekeeper.http.metrics import Metrics
-from pricekeeper.http.operation import Call, Operation
-from pricekeeper.http.routing import Paths
+from pricekeeper.errors import SettingsError, StoreMisconfiguredError
 from pricekeeper.settings import DATA_DIR, Settings
+from pricekeeper.shapes import convert
 from pricekeeper.storage import Store, open_store
-from pricekeeper.tenants import Client
-from pricekeeper.tokens import Principal
+from pricekeeper.tenants import Client, Policy
+from pricekeeper.tenants.listing import PAGE_MAX
+from pricekeeper.usecases import aggregates, containment, provisioning, runtime, sessions
+from pricekeeper.usecases.wire.containment import ReasonBody, RevokeCredentialsBody
+from pricekeeper.usecases.wire.provisioning import ClaimBody, OverrideBody, RotateBody
+from pricekeeper.values import Attribution, parse_app_id, parse_org_id
 
-NEEDING_THE_PEPPER: Final = frozenset({"claimSecret", "issueProvisioningKey"})
-"""What hands out a secret: its hash is made under the service's own pepper."""
-
-_JSON: Final = [(b"content-type", b"application/json")]
+Json: TypeAlias = dict[str, Any]
 
 
-class LocalTransport:
-    """Carries requests to the operations of this process, as the client or as the operator."""
+class LocalAdmin:
+    """What an administrator may do, on the store."""
 
-    def __init__(
-        self, services: Services, client: Client | None = None, *, claims: bool = False
-    ) -> None:
+    def __init__(self, services: Services, *, has_pepper: bool) -> None:
         self._services = services
-        self._principal = None if client is None else _principal(client)
-        self._claims = claims
+        self._has_pepper = has_pepper
 
-    async def send(self, request: Request) -> Any:
-        """The answer's JSON; raises the error itself where a service would tell a problem."""
-        operation, path = _found(request)
-        if operation.name in NEEDING_THE_PEPPER and not self._claims:
+    async def put_org(self, org_id: str, settings: Mapping[str, Any]) -> Json:
+        body = msgspec.to_builtins(settings)
+        return plain(await provisioning.put_org(self._services, parse_org_id(org_id), body))
+
+    async def get_org(self, org_id: str) -> Json:
+        return plain(await provisioning.get_org(self._services, parse_org_id(org_id)))
+
+    async def list_orgs(self) -> list[Json]:
+        return await _read_pages(lambda after: self.page_orgs(after=after))
+
+    async def page_orgs(
+        self, *, after: str | None = None, limit: int = PAGE_MAX
+    ) -> tuple[list[Json], str | None]:
+        """Some organisations in the order of their ids, and where to go on; ``None`` at the end."""
+        start = parse_org_id(after) if after else None
+        page = plain(await provisioning.list_orgs(self._services, start, limit))
+        return page["orgs"], page.get("next")
+
+    async def delete_org(self, org_id: str) -> None:
+        await self._services.tenants.delete_org(parse_org_id(org_id))
+
+    async def put_app(self, org_id: str, app_id: str, settings: Mapping[str, Any]) -> Json:
+        org, app = parse_org_id(org_id), parse_app_id(app_id)
+        body = msgspec.to_builtins(settings)
+        return plain(await provisioning.put_app(self._services, org, app, body))
+
+    async def get_app(self, org_id: str, app_id: str) -> Json:
+        org, app = parse_org_id(org_id), parse_app_id(app_id)
+        return plain(await provisioning.get_app(self._services, org, app))
+
+    async def list_apps(self, org_id: str) -> list[Json]:
+        org = parse_org_id(org_id)
+
+        async def page_apps(after: str | None) -> tuple[list[Json], str | None]:
+            start = parse_app_id(after) if after else None
+            page = plain(await provisioning.list_apps(self._services, org, start, PAGE_MAX))
+            return page["apps"], page.get("next")
+
+        return await _read_pages(page_apps)
+
+    async def delete_app(self, org_id: str, app_id: str) -> None:
+        await self._services.tenants.delete_app(parse_org_id(org_id), parse_app_id(app_id))
+
+    async def rotate(
+        self, org_id: str, app_id: str | None = None, *, grace_period_hours: int
+    ) -> Json:
+        body = convert({"grace_period_hours": grace_period_hours}, RotateBody)
+        return plain(await provisioning.rotate(self._services, _client(org_id, app_id), body))
+
+    async def claim(self, token: str) -> Json:
+        self._require_pepper()
+        body = convert({"token": token}, ClaimBody)
+        claim = await self._services.credentials.find_claim(body.token)
+        return plain(await provisioning.complete_claim(self._services, claim))
+
+    async def issue_provisioning_key(self, org_id: str) -> Json:
+        org = parse_org_id(org_id)
+        self._require_pepper()
+        return plain(await provisioning.issue_provisioning_key(self._services, org))
+
+    async def withdraw_provisioning_key(self, org_id: str) -> None:
+        await self._services.provisioning_keys.withdraw(parse_org_id(org_id))
+
+    async def set_override(
+        self, org_id: str, app_id: str | None = None, *, model_label: str
+    ) -> Json:
+        body = convert({"model_label": model_label}, OverrideBody)
+        return plain(await provisioning.put_override(self._services, _client(org_id, app_id), body))
+
+    async def clear_override(self, org_id: str, app_id: str | None = None) -> None:
+        await provisioning.delete_override(self._services, _client(org_id, app_id))
+
+    async def revoke_credentials(
+        self, org_id: str, app_id: str | None = None, *, reason: str, previous_only: bool = False
+    ) -> Json:
+        asked = {"reason": reason, "secrets": "PREVIOUS" if previous_only else "ALL"}
+        body, client = convert(asked, RevokeCredentialsBody), _client(org_id, app_id)
+        by = _attribution(body.reason)
+        revoked = containment.revoke_credentials(self._services, client, body.secrets, by)
+        return plain(await revoked)
+
+    async def list_sessions(self, org_id: str, app_id: str | None = None) -> Json:
+        return plain(await containment.list_sessions(self._services, _client(org_id, app_id)))
+
+    async def end_session(
+        self, org_id: str, app_id: str | None = None, *, session_id: str, reason: str
+    ) -> None:
+        client, by = _client(org_id, app_id), _attribution(reason)
+        await containment.end_sessions(self._services, client, by, session_id)
+
+    async def end_sessions(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
+        client, by = _client(org_id, app_id), _attribution(reason)
+        await containment.end_sessions(self._services, client, by)
+
+    async def freeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> Json:
+        by = _attribution(convert({"reason": reason}, ReasonBody).reason)
+        return plain(await containment.freeze(self._services, _client(org_id, app_id), by))
+
+    async def unfreeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
+        client, by = _client(org_id, app_id), _attribution(reason)
+        await containment.unfreeze(self._services, client, by)
+
+    async def reset_limits(self, org_id: str, app_id: str | None = None, *, reason: str) -> Json:
+        by = _attribution(convert({"reason": reason}, ReasonBody).reason)
+        return plain(await containment.reset_limits(self._services, _client(org_id, app_id), by))
+
+    def _require_pepper(self) -> None:
+        """Hand out no secret whose hash is made under another pepper than the service's own."""
+        if not self._has_pepper:
             raise SettingsError(
                 DATA_DIR,
                 "names a folder without the service's pepper, so that a secret made here would "
                 "open nothing; name the service's folder, or do it there with --url",
             )
-        call = Call(
-            services=self._services,
-            api_limits=ApiLimits(self._services.limiter, {}),
-            metrics=Metrics(self._services.meter),
-            encoded=EncodedAnswers(),
-            request=_incoming(request),
-            request_id="local",
-            path=path,
-            principal=self._principal,
-            actor=local_actor(),
-        )
-        body = (await operation.perform(call)).body
-        if body is None:
-            return None
-        return msgspec.json.decode(body if isinstance(body, bytes) else msgspec.json.encode(body))
-
-    async def close(self) -> None:
-        """The services are somebody else's."""
 
 
-class Local:
-    """The store as a place for commands."""
+class LocalKeeper:
+    """What concerns one client, on the store."""
 
-    def __init__(self, services: Services, *, claims: bool) -> None:
+    def __init__(self, services: Services, client: Client) -> None:
         self._services = services
-        self._claims = claims
+        self._client = client
 
-    @property
-    def admin(self) -> Admin:
-        """Provisioning."""
-        return Admin.over(LocalTransport(self._services, claims=self._claims))
+    async def limits(self) -> Json:
+        return plain(await runtime.list_limits(self._services, await self._read_policy()))
 
-    def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
+    async def usage(self, day: date | None = None, *, waits_for_limit: bool = False) -> Json:
+        """What a day came to; today, if none is named. There is no limit to wait for."""
+        del waits_for_limit
+        policy = await self._read_policy()
+        day = day or aggregates.today(self._services, policy)
+        return plain((await aggregates.read_day(self._services, policy, day))[0])
+
+    async def usage_between(self, first: date, last: date) -> Json:
+        policy = await self._read_policy()
+        return plain((await aggregates.read_range(self._services, policy, first, last))[0])
+
+    async def sessions(self) -> Json:
+        return plain(await sessions.list_sessions(self._services, self._client))
+
+    async def end_session(self, session_id: str) -> None:
+        await self._services.identity.end_session(self._client.client_id, session_id)
+
+    async def end_sessions(self) -> None:
+        await self._services.identity.end_all_sessions(self._client.client_id)
+
+    async def _read_policy(self) -> Policy:
+        return await self._services.tenants.find_policy(self._client.org_id, self._client.app_id)
+
+
+class LocalBackend:
+    """The store, for commands."""
+
+    def __init__(self, services: Services, *, has_pepper: bool) -> None:
+        self._services = services
+        self.admin = LocalAdmin(services, has_pepper=has_pepper)
+
+    def keeper(self, client: Client, *, itself: bool = False) -> LocalKeeper:
         """What concerns one client; the operator may act for any."""
         del itself
-        return PriceKeeper.over(LocalTransport(self._services, client), client)
+        return self.reader(client)
 
-    def reader(self, client: Client) -> PriceKeeper:
+    def reader(self, client: Client) -> LocalKeeper:
         """A look at one client's data."""
-        return self.keeper(client)
+        return LocalKeeper(self._services, client)
 
 
 @asynccontextmanager
-async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[Local]:
-    """The store as a place; secrets can be claimed where the service's pepper is."""
-    claims = is_missing_file(settings) or (settings.data_dir / PEPPER_FILE).exists()
-    async with opened_services(settings, may_create=may_create) as services:
-        yield Local(services, claims=claims)
+async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[LocalBackend]:
+    """Open the store for commands; secrets can be claimed where the service's pepper is."""
+    has_pepper = is_missing_file(settings) or (settings.data_dir / PEPPER_FILE).exists()
+    async with open_local_services(settings, may_create=may_create) as services:
+        yield LocalBackend(services, has_pepper=has_pepper)
 
 
 @asynccontextmanager
-async def opened_services(
+async def open_local_services(
     settings: Settings, *, may_create: bool = False
 ) -> AsyncIterator[Services]:
-    """Everything that the service would open, leaving no keys where it has none.
+    """Open everything that the service would open, and leave no keys where it has none.
 
     A new store gets new keys and a new pepper, as at a first start. But a store that is there
     already has a service somewhere with its own, and whatever were made here beside it would
@@ -136,10 +241,10 @@ async def opened_services(
 
 
 @asynccontextmanager
-async def opened_store(
+async def open_local_store(
     settings: Settings, *, may_create: bool = False, clock: Clock | None = None
 ) -> AsyncIterator[Store]:
-    """The store alone, for what needs neither keys nor prices. Nothing is created in it."""
+    """Open the store alone, for what needs neither keys nor prices; create nothing in it."""
     if not may_create:
         _require_store(settings)
     store = await open_store(settings.store, clock=clock or SystemClock())
@@ -154,38 +259,28 @@ def _require_store(settings: Settings) -> None:
         raise StoreMisconfiguredError(f"there is no store: {store_name(settings)} is missing")
 
 
-def _found(request: Request) -> tuple[Operation, Mapping[str, str]]:
-    """The operation on that path; a path that nobody serves names nothing."""
-    operation, parameters = _paths()[request.method].find(unquote(request.path))
-    if operation is None:
-        raise NotFoundError(f"{request.method} {request.path}")
-    return operation, parameters
+def plain(answer: Any) -> Json:
+    """The answer as the JSON of the REST contract has it."""
+    found: Json = msgspec.to_builtins(answer)
+    return found
 
 
-@cache
-def _paths() -> Mapping[str, Paths[Operation]]:
-    """Every operation by method and path."""
-    paths: dict[str, Paths[Operation]] = {}
-    for operation in OPERATIONS:
-        paths.setdefault(operation.method, Paths()).add(operation.path, operation)
-    return paths
+async def _read_pages(
+    read_page: Callable[[str | None], Awaitable[tuple[list[Json], str | None]]],
+) -> list[Json]:
+    found, after = await read_page(None)
+    while after is not None:  # ends with the partition: every page begins behind the one before
+        page, after = await read_page(after)
+        found += page
+    return found
 
 
-def _incoming(request: Request) -> Incoming:
-    body = b"" if request.body is None else msgspec.json.encode(request.body)
+def _client(org_id: str, app_id: str | None) -> Client:
+    return Client(parse_org_id(org_id), None if app_id is None else parse_app_id(app_id))
 
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
 
-    scope = {
-        "type": "http",
-        "method": request.method,
-        "path": request.path,
-        "query_string": urlencode(request.query).encode(),
-        "headers": _JSON,
-        "client": ("local", 0),
-    }
-    return Incoming(scope, receive)
+def _attribution(reason: str) -> Attribution:
+    return Attribution(local_actor(), "local", "local", reason)
 
 
 def local_actor() -> str:
@@ -194,17 +289,3 @@ def local_actor() -> str:
         return f"cli/{getpass.getuser()}"
     except (KeyError, OSError):  # a container may have a user without a name
         return f"cli/uid-{os.getuid()}"
-
-
-def _principal(client: Client) -> Principal:
-    """The client itself, without a session."""
-    return Principal(
-        org_id=client.org_id,
-        app_id=client.app_id,
-        client_id=client.client_id,
-        scopes=frozenset(),
-        session_id="",
-        token_id="",
-        issued_at_epoch=0,
-        expires_at_epoch=0,
-    )

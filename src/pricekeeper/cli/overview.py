@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import RenderableType
 from rich.text import Text
 
+from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import client_of
 from pricekeeper.cli.drawing import STATUS_STYLES, page, pct_bar, usd
 from pricekeeper.cli.listing import Listing, table
-from pricekeeper.cli.places import Place
 
 if TYPE_CHECKING:
-    from pricekeeper.client import Admin
+    from pricekeeper.cli.backends import AnyAdmin
 
 ORGS_MAX: Final = 1_000
 ORGS_DEFAULT: Final = 100
@@ -28,16 +28,15 @@ _EMPTY_PAGES_MAX: Final = 1_000
 """A page may be empty and have a next one, if what was on it has been deleted."""
 
 
-async def read_overview(place: Place, limit: int, after: str | None) -> dict[str, Any]:
+async def read_overview(backend: Backend, limit: int, after: str | None) -> dict[str, Any]:
     """At most so many organisations, each with its apps; ``next`` is where to go on."""
-    admin = place.admin
-    listed, behind = await _read_orgs(admin, limit, after)
-    orgs = [entry for org in listed if (entry := await _read_org(place, admin, org)) is not None]
+    listed, behind = await _read_orgs(backend.admin, limit, after)
+    orgs = [entry for org in listed if (entry := await _read_org(backend, org)) is not None]
     return {"orgs": orgs, "next": behind}
 
 
 async def _read_orgs(
-    admin: Admin, limit: int, after: str | None
+    admin: AnyAdmin, limit: int, after: str | None
 ) -> tuple[list[dict[str, Any]], str | None]:
     found: list[dict[str, Any]] = []
     for _ in range(_EMPTY_PAGES_MAX):
@@ -49,16 +48,16 @@ async def _read_orgs(
     return found, after
 
 
-async def _read_org(place: Place, admin: Admin, org: Mapping[str, Any]) -> dict[str, Any] | None:
+async def _read_org(backend: Backend, org: Mapping[str, Any]) -> dict[str, Any] | None:
     """An organisation and its apps; ``None`` if it was deleted meanwhile."""
     org_id = org["org_id"]
-    day = await _read_day(place, org_id)
+    day = await _read_day(backend, org_id)
     if day is None:
         return None
     apps: list[dict[str, Any]] = []
     if day["quota_scope"] == "APP":
-        for app in await admin.list_apps(org_id):
-            app_day = await _read_day(place, org_id, app["app_id"])
+        for app in await backend.admin.list_apps(org_id):
+            app_day = await _read_day(backend, org_id, app["app_id"])
             if app_day is not None:
                 names = {"app_id": app["app_id"], "app_name": app["app_name"]}
                 apps.append({**names, **_totals(app_day)})
@@ -72,12 +71,14 @@ async def _read_org(place: Place, admin: Admin, org: Mapping[str, Any]) -> dict[
     }
 
 
-async def _read_day(place: Place, org_id: str, app_id: str | None = None) -> dict[str, Any] | None:
+async def _read_day(
+    backend: Backend, org_id: str, app_id: str | None = None
+) -> dict[str, Any] | None:
     from pricekeeper.client import MissingError  # noqa: PLC0415
     from pricekeeper.errors import NotFoundError  # noqa: PLC0415
 
     try:
-        return await place.reader(client_of(org_id, app_id)).usage(waits_for_limit=True)
+        return await backend.reader(client_of(org_id, app_id)).usage(waits_for_limit=True)
     except (MissingError, NotFoundError):
         return None
 

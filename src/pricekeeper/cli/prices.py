@@ -42,14 +42,14 @@ async def show_prices(
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
-    from pricekeeper.cli.local import opened_services  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
     from pricekeeper.metering.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
     answer: list[dict[str, Any]] = []
     names = ["in", "out", "cache read", "write 5m", "write 1h"]
     rows = table("model", "model id", *names, "source", numbers=names, wraps=["model id"])
-    async with opened_services(settings) as services:
+    async with open_local_services(settings) as services:
         today = date_of(org_day("UTC", services.clock.now_ms()))
         shown = today if day is None else day.date()
         for model in services.prices.catalogue:
@@ -86,11 +86,11 @@ async def refresh_prices(
 
     [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
     """
-    from pricekeeper.cli.local import opened_services  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
     from pricekeeper.values import parse_model_label  # noqa: PLC0415
 
     labels = [parse_model_label(label, "--accept") for label in accept or ()]
-    async with opened_services(settings) as services:
+    async with open_local_services(settings) as services:
         for label in labels:
             services.prices.catalogue.model(label)  # a misspelt one would be accepted in silence
         report = await services.prices.refresh(_source(settings, source), accept_suspicious=labels)
@@ -190,5 +190,5 @@ def _left_alone(one: LeftAlone) -> Text:
         f"{change.price} {_price(change.old)} (source: {_price(change.new)})"
         for change in one.differing
     )
-    told = f"; the file differs in {differing}" if differing else ""
-    return Text(f"{one.label}: left alone: {one.reason}{told}", "dim")
+    more = f"; the file differs in {differing}" if differing else ""
+    return Text(f"{one.label}: left alone: {one.reason}{more}", "dim")

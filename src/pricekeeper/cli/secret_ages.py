@@ -31,7 +31,7 @@ class Ages:
         self.is_complete = True
 
     def note(self, client_id: str, created_at_epoch: int | None) -> None:
-        """Note one client; whether it has a secret, nobody knows that has no time for it."""
+        """Note one client. Without a time nobody knows whether it has a secret."""
         self.seen += 1
         if created_at_epoch is None:
             return
@@ -40,7 +40,7 @@ class Ages:
             self.old.append((age_days, client_id))
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The sentence about them: the oldest by name."""
         looked = f"{self.seen} clients" if self.is_complete else f"the first {self.seen} clients"
         oldest = sorted(self.old, reverse=True)
@@ -50,10 +50,10 @@ class Ages:
         return f"{len(oldest) or 'none'} older than {AGE_DAYS_MAX} days, of {looked}{names}"
 
 
-async def stored_secrets(store: Store, clock: Clock) -> Ages:
+async def read_stored_secrets(store: Store, clock: Clock) -> Ages:
     """Look at every client in the store."""
     ages, tenants = Ages(clock.now_ms() // 1000), Tenants(store, clock, ())
-    async for client_id, created_at_epoch in _clients(tenants):
+    async for client_id, created_at_epoch in _read_clients(tenants):
         if ages.seen == CLIENTS_MAX:
             ages.is_complete = False
             break
@@ -61,7 +61,7 @@ async def stored_secrets(store: Store, clock: Clock) -> Ages:
     return ages
 
 
-async def served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: Clock) -> Ages:
+async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: Clock) -> Ages:
     """Look at the clients that a service tells of: organisations, and the apps of some."""
     ages = Ages(clock.now_ms() // 1000)
     ages.is_complete = len(orgs) <= ORGS_ASKED_MAX
@@ -73,7 +73,7 @@ async def served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: Clock)
     return ages
 
 
-async def _clients(tenants: Tenants) -> AsyncIterator[tuple[str, int | None]]:
+async def _read_clients(tenants: Tenants) -> AsyncIterator[tuple[str, int | None]]:
     """Every client, and when its secret was claimed; the pages end with the store."""
     orgs = await tenants.list_orgs()
     while True:
@@ -93,5 +93,5 @@ async def _clients(tenants: Tenants) -> AsyncIterator[tuple[str, int | None]]:
 
 def _created_at_epoch(answer: Mapping[str, Any]) -> int | None:
     """As the service told it, if it did: a client without a secret has none."""
-    told = answer.get("client_secret_created_at")
-    return None if told is None else int(datetime.fromisoformat(told).timestamp())
+    created_at = answer.get("client_secret_created_at")
+    return None if created_at is None else int(datetime.fromisoformat(created_at).timestamp())

@@ -85,10 +85,10 @@ def serve(
             STORE, "a database in memory has one process; use a file, or --workers 1"
         )
     with ExitStack() as opened:
-        listening = opened.enter_context(_bound(host, port, "--host, --port"))
+        listening = opened.enter_context(_bind(host, port, "--host, --port"))
         watching = None
         if at is not None:
-            watching = opened.enter_context(_bound(at.host, at.port, METRICS_PORT))
+            watching = opened.enter_context(_bind(at.host, at.port, METRICS_PORT))
         url = _url_of(host, listening)
         asyncio.run(_prepare(settings, url, demo=demo, console=console))
         _tell_exposure(settings, host, listening.getsockname()[1], console)
@@ -109,8 +109,8 @@ def _default_to_demo(environment: dict[str, str]) -> None:
         environment.setdefault(METRICS_TOKEN, DEMO_METRICS_TOKEN)
 
 
-def _bound(host: str, port: int, setting: str) -> socket.socket:
-    """The address to serve on, ours from now on: before anything is made or printed."""
+def _bind(host: str, port: int, setting: str) -> socket.socket:
+    """Bind the address to serve on, before anything is made or printed."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -133,16 +133,16 @@ def _tell_metrics(
     settings: Settings, url: str, watching: socket.socket | None, console: Console
 ) -> None:
     """Say where the metrics are, and who may read them."""
-    at, places = settings.metrics_address, []
+    at, urls = settings.metrics_address, []
     if watching is not None and at is not None:
-        places.append(f"{_url_of(at.host, watching)}/metrics")
+        urls.append(f"{_url_of(at.host, watching)}/metrics")
     if settings.metrics_token is not None:
-        places.append(f"{url}/metrics")
-    told = " and ".join(places) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
+        urls.append(f"{url}/metrics")
+    shown = " and ".join(urls) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
     key = f", with ${METRICS_TOKEN} as bearer token" if settings.metrics_token is not None else ""
     if at is not None and settings.metrics_token is None and not is_loopback(at.host):
         key = f", for whoever reaches it; set {METRICS_TOKEN} to ask for a token"
-    console.print(Text(f"metrics: {told}{key}"), soft_wrap=True)
+    console.print(Text(f"metrics: {shown}{key}"), soft_wrap=True)
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
@@ -230,7 +230,7 @@ def _run(
                 factory=True,
                 trusted_proxies=settings.trusted_proxies or "",
             )
-            with _watched(settings, worker, listening, watching):
+            with _serve_metrics(settings, worker, listening, watching):
                 uvicorn.Server(config).run(sockets=accepting_sockets(listening))
     except KeyboardInterrupt:
         return  # the server has shut down properly; this is how it says so
@@ -260,14 +260,14 @@ def _run_several(
         return [one.pid for one in list(supervisor.processes) if one.pid is not None]
 
     try:
-        with _watched(settings, SeveralWorkers(folder, pids), listening, watching):
+        with _serve_metrics(settings, SeveralWorkers(folder, pids), listening, watching):
             supervisor.run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _watched(
+def _serve_metrics(
     settings: Settings,
     watched: Watched,
     listening: socket.socket,

@@ -20,5 +20,5 @@ def store_name(settings: Settings) -> str:
     match settings.store:
         case SqliteLocation(path):
             return path if path == MEMORY else str(Path(path).resolve())
-        case place:
-            return f"DynamoDB in {place.region}, tables {place.prefix}*"
+        case location:
+            return f"DynamoDB in {location.region}, tables {location.prefix}*"

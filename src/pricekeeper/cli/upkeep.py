@@ -30,11 +30,11 @@ async def aggregate(settings: Settings) -> Outcome:
 
     [dim]* * * * * pricekeeper aggregate --json >> aggregate.log[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
-    async with opened_store(settings) as store:
+    async with open_local_store(settings) as store:
         report = await Aggregator(store, SystemClock()).run_once()
     heading = Text("aggregated", "bold green")
     if report.unreadable:
@@ -47,7 +47,7 @@ async def aggregate(settings: Settings) -> Outcome:
         "accounts": str(report.accounts),
         "totals written": str(report.written),
         "lag": lag,
-        **{f"error {n}": Text(told, "red") for n, told in enumerate(report.errors, 1)},
+        **{f"error {n}": Text(text, "red") for n, text in enumerate(report.errors, 1)},
     }
     code = exits.FAILED if report.failed or report.unreadable else exits.OK
     return Outcome(report, page(heading, facts(about)), code)
@@ -62,14 +62,14 @@ async def create_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.storage import enable_expiry  # noqa: PLC0415
 
-    async with opened_store(settings, may_create=True) as store:
+    async with open_local_store(settings, may_create=True) as store:
         await store.create_tables()
         await enable_expiry(settings.store, clock=SystemClock())
-        found = await tables_found(store)
+        found = await find_tables(store)
     return Outcome({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
 
 
@@ -79,14 +79,14 @@ async def show_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables status[/dim]
     """
-    from pricekeeper.cli.local import opened_store  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 
     if is_missing_file(settings):
         found = {one.name: False for one in ALL_TABLES}
     else:
-        async with opened_store(settings) as store:
-            found = await tables_found(store)
+        async with open_local_store(settings) as store:
+            found = await find_tables(store)
     rows = table("table", "")
     for name, there in found.items():
         rows.add_row(name, Text("there", "green") if there else Text("missing", "red"))
@@ -124,11 +124,11 @@ async def rotate_keys(
         "keys": len(keyring.entries),
         "dropped_old": drop_old,
     }
-    told = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
-    return Outcome(answer, done(told, f"{len(keyring.entries)} keys in {path}; back it up"))
+    text = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
+    return Outcome(answer, done(text, f"{len(keyring.entries)} keys in {path}; back it up"))
 
 
-async def tables_found(store: Store) -> dict[str, bool]:
+async def find_tables(store: Store) -> dict[str, bool]:
     """Which tables answer a read."""
     from pricekeeper.storage import Key  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
@@ -147,5 +147,5 @@ async def tables_found(store: Store) -> dict[str, bool]:
 
 
 def _is_missing_table(error: StoreMisconfiguredError) -> bool:
-    told = str(error).lower()
-    return "no such table" in told or "resourcenotfound" in told
+    text = str(error).lower()
+    return "no such table" in text or "resourcenotfound" in text

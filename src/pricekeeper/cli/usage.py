@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import (
     AppArgument,
     OptionalApp,
@@ -22,7 +23,6 @@ from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, minute, moment, pag
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.overview import ORGS_DEFAULT, ORGS_MAX, draw_overview, read_overview
-from pricekeeper.cli.places import Place
 
 usage = typer.Typer(no_args_is_help=True, help="What was spent.")
 limits = typer.Typer(no_args_is_help=True, help="Token buckets of an app.")
@@ -32,7 +32,7 @@ _DAY = ["%Y-%m-%d"]
 
 @either_command(usage, "show")
 async def show_usage(
-    place: Place,
+    backend: Backend,
     org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
@@ -65,11 +65,11 @@ async def show_usage(
     if everybody:
         if org is not None or first is not None or last is not None:
             raise MisusedError("--all is of everybody, today; say no organisation and no days")
-        overview = await read_overview(place, limit, after)
+        overview = await read_overview(backend, limit, after)
         return Outcome(overview, draw_overview(overview))
     if org is None:
         raise MisusedError("say which organisation, or --all")
-    keeper = place.reader(client_of(org, app))
+    keeper = backend.reader(client_of(org, app))
     if first is None:
         if last is not None:
             raise MisusedError("--to needs --from")
@@ -83,12 +83,12 @@ async def show_usage(
 
 
 @either_command(limits, "show")
-async def show_limits(place: Place, org: OrgArgument, app: AppArgument) -> Outcome:
+async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> Outcome:
     """Show how full the token buckets of an app are; nothing is taken.
 
     [dim]pricekeeper limits show $ORG chat[/dim]
     """
-    answer = await place.reader(client_of(org, app)).limits()
+    answer = await backend.reader(client_of(org, app)).limits()
     rows = table("model", "limit", "left", "of", "", "full again (UTC)", numbers=["left", "of"])
     for label, named in answer["resources"].items():
         for name, limit in named.items():
@@ -129,7 +129,7 @@ def _day(answer: Mapping[str, Any]) -> RenderableType:
         (usd(answer["total_cost_usd_micros"]), "bold"),
         f" of {usd(answer['total_quota_usd_micros'])}",
     )
-    return page(heading, rows, *_apps(answer), _standing(answer))
+    return page(heading, rows, *_apps(answer), _footer(answer))
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
@@ -143,7 +143,7 @@ def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
     return [rows]
 
 
-def _standing(answer: Mapping[str, Any]) -> Text:
+def _footer(answer: Mapping[str, Any]) -> Text:
     """What is in force, and how old the numbers are."""
     line = Text(style="dim")
     if answer["current_active_model"] is not None:

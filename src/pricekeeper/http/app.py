@@ -69,10 +69,10 @@ def make_app(
         draining = asyncio.Event()
         async with (
             open_services(settings, clock=clock, store_wait_ms=STORE_WAIT_MS) as services,
-            _api_limits(services) as api_limits,
-            _background(services, api_limits, beating) as observer,
-            _readiness(services) as readiness,
-            _shown(worker, observer.metrics),
+            _open_api_limits(services) as api_limits,
+            _run_background(services, api_limits, beating) as observer,
+            _open_readiness(services) as readiness,
+            _show_worker(worker, observer.metrics),
         ):
             with (
                 readiness_ends_first(draining, settings.drain_secs),
@@ -121,14 +121,14 @@ def _app_from_environment(worker: OneWorker | None, *, public_allowed: bool) -> 
 
 
 @asynccontextmanager
-async def _api_limits(services: Services) -> AsyncIterator[ApiLimits]:
-    """The API's own limits; what was prefetched for them is given back at the end."""
+async def _open_api_limits(services: Services) -> AsyncIterator[ApiLimits]:
+    """Open the API's own limits; at the end, give back what was prefetched for them."""
     async with Limiter(services.store, clock=services.clock) as limiter:
         yield ApiLimits(limiter, services.settings.api_limits_per_minute)
 
 
 @asynccontextmanager
-async def _readiness(services: Services) -> AsyncIterator[Readiness]:
+async def _open_readiness(services: Services) -> AsyncIterator[Readiness]:
     """What is known of the store; a look into it ends before the store does."""
     readiness = Readiness(services.store, services.clock)
     try:
@@ -138,7 +138,7 @@ async def _readiness(services: Services) -> AsyncIterator[Readiness]:
 
 
 @asynccontextmanager
-async def _shown(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
+async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
     """Let the thread that watches this worker see it, for as long as it runs."""
     if worker is None:
         yield
@@ -151,10 +151,10 @@ async def _shown(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[No
 
 
 @asynccontextmanager
-async def _background(
+async def _run_background(
     services: Services, api_limits: ApiLimits, heartbeat: Heartbeat | None
 ) -> AsyncIterator[Observer]:
-    """Aggregation, price refresh and metrics, supervised, for as long as the service runs."""
+    """Run aggregation, price refresh and metrics, supervised, as long as the service runs."""
     supervisor = Supervisor(services.clock)
     observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
     await observer.read_lag()

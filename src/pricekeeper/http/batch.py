@@ -9,41 +9,42 @@ small groups, with a turn of the event loop between them, so that other requests
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final
 
 from msgspec import UNSET
 
-from pricekeeper.errors import InvalidValueError, PriceKeeperError
-from pricekeeper.http.edge import RequestRefusedError, convert, read_body, strict_json
+from pricekeeper.errors import InvalidValueError, PriceKeeperError, RequestRefusedError
+from pricekeeper.http.edge import read_body, strict_json
 from pricekeeper.http.operation import Answer, Call
 from pricekeeper.http.problems import RETRY_SECS, problem_of, status_of
-from pricekeeper.http.wire import runtime as wire
 from pricekeeper.metering import BATCH_MAX, GROUP_RECORDS, Recorded, Refused, Usage
+from pricekeeper.shapes import convert
+from pricekeeper.usecases.runtime import usage_of
+from pricekeeper.usecases.wire import runtime as wire
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
 _OUTCOMES: Final = ("accepted", "duplicate", "failed")
 _UNAVAILABLE: Final = 503
-UsageOf: TypeAlias = Callable[[wire.UsageBody], Usage]
 
 
-async def answer_batch(call: Call, usage_of: UsageOf) -> Answer:
-    """Count the records of the body; ``usage_of`` makes a usage of one."""
+async def answer_batch(call: Call) -> Answer:
+    """Count the records of the body."""
     metering = call.services.metering
     call.note_change(begins=False)
     async with metering.admit_batch(call.org_id) as places:
         body = await read_body(call.request, BATCH_BYTES_MAX)
         policy = await call.read_policy()
         await places.begin_work()
-        parsed = await _parse_each(_records(body), usage_of)
+        parsed = await _parse_each(_records(body))
         call.note_change()
         usages = [one for one in parsed if isinstance(one, Usage)]
         outcomes = await metering.record_many(policy, usages, places) if usages else []
     passing = [one.error for one in outcomes if isinstance(one, Refused) and _passes(one.error)]
     if len(passing) == len(parsed):
         raise passing[0]
-    counted = iter(outcomes)
-    results = [_result(next(counted)) if isinstance(one, Usage) else one for one in parsed]
+    remaining = iter(outcomes)
+    results = [_result(next(remaining)) if isinstance(one, Usage) else one for one in parsed]
     accepted, duplicates, failed = (
         sum(result.status == status for result in results) for status in _OUTCOMES
     )
@@ -60,7 +61,7 @@ def _records(body: bytes) -> list[Any]:
     return records or []
 
 
-async def _parse_each(records: Sequence[Any], usage_of: UsageOf) -> list[Usage | wire.BatchResult]:
+async def _parse_each(records: Sequence[Any]) -> list[Usage | wire.BatchResult]:
     """Each record as a usage, or as the result that says what is wrong with it."""
     parsed: list[Usage | wire.BatchResult] = []
     for number, record in enumerate(records):

@@ -11,7 +11,7 @@ from pricekeeper.http.operation import Answer, Call
 def cached(
     call: Call, body: Any, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> Answer:
-    """The body, encoded, as an answer that may be kept."""
+    """Encode the body as an answer that the caller may keep."""
     return cached_answer(call, encode_answer(body), max_age_secs, headers)
 
 
@@ -22,7 +22,7 @@ def cached_answer(
     headers: tuple[tuple[bytes, bytes], ...] = (),
 ) -> Answer:
     """The bytes, or 304 if the caller has the same ones; private to the caller either way."""
-    told = (
+    all_headers = (
         (b"etag", encoded.etag),
         (b"cache-control", b"private, max-age=%d" % max_age_secs),
         (b"vary", b"Authorization"),
@@ -30,5 +30,5 @@ def cached_answer(
     )
     known, wanted = call.request.header(b"if-none-match"), encoded.etag.decode()
     if known and any(mark.strip().removeprefix("W/") == wanted for mark in known.split(",")):
-        return Answer(304, None, told)
-    return Answer(200, encoded.data, told)
+        return Answer(304, None, all_headers)
+    return Answer(200, encoded.data, all_headers)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.edge import parse_json, read_body
 from pricekeeper.http.gate import address_of
-from pricekeeper.http.identity import session_list
+from pricekeeper.http.oauth import NO_STORE
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.provisioning import frozen_answer
-from pricekeeper.http.wire import containment as wire
-from pricekeeper.http.wire.identity import SessionList
-from pricekeeper.telemetry.logs import contains_secret
-from pricekeeper.tenants import Client
-from pricekeeper.values import REASON_LENGTH_MAX, Attribution, parse_reason
+from pricekeeper.usecases import containment as cases
+from pricekeeper.usecases.wire import containment as wire
+from pricekeeper.usecases.wire.sessions import SessionList
+from pricekeeper.values import REASON_LENGTH_MAX, Attribution
 
 _REASON: Final = Parameter(
     "reason",
@@ -25,60 +24,49 @@ _REASON: Final = Parameter(
 
 async def revoke_credentials(call: Call) -> Answer:
     """Stop a client's secrets, sessions and tokens at once; a rotation gives it a secret again."""
-    client, body = _client(call), call.body
-    await call.services.containment.revoke_credentials(
-        client, _attribution(call, body.reason), previous_only=body.secrets == "PREVIOUS"
-    )
-    return Answer(200, wire.CredentialsRevoked(client.client_id, "revoked", body.secrets))
+    by, secrets = _attribution(call, call.body.reason), call.body.secrets
+    return Answer(200, await cases.revoke_credentials(call.services, call.client, secrets, by))
 
 
 async def list_sessions(call: Call) -> Answer:
     """The live sessions of a client, the oldest first."""
-    policy, sessions = await call.services.containment.list_sessions(_client(call))
-    return session_list(sessions, policy.session_limit)
+    return Answer(200, await cases.list_sessions(call.services, call.client), NO_STORE)
 
 
 async def end_session(call: Call) -> Answer:
     """End one session of a client; its tokens stop working."""
-    by = _attribution(call, await _optional_reason(call))
-    await call.services.containment.end_session(_client(call), call.path["session_id"], by)
+    by = _attribution(call, await _read_reason(call))
+    await cases.end_sessions(call.services, call.client, by, call.path["session_id"])
     return Answer(204)
 
 
 async def end_sessions(call: Call) -> Answer:
     """End every session of a client and all of its tokens; its secret goes on working."""
-    by = _attribution(call, await _optional_reason(call))
-    await call.services.containment.end_all_sessions(_client(call), by)
+    by = _attribution(call, await _read_reason(call))
+    await cases.end_sessions(call.services, call.client, by)
     return Answer(204)
 
 
 async def freeze(call: Call) -> Answer:
     """Refuse models and tokens to a client, or to an organisation and its apps; usage counts on."""
-    client = _client(call)
-    frozen = await call.services.containment.freeze(client, _attribution(call, call.body.reason))
-    return Answer(200, wire.FreezeAnswer(client.client_id, frozen_answer(frozen)))
+    by = _attribution(call, call.body.reason)
+    return Answer(200, await cases.freeze(call.services, call.client, by))
 
 
 async def unfreeze(call: Call) -> Answer:
     """Lift a client's own freeze, if it has one."""
-    by = _attribution(call, await _optional_reason(call))
-    await call.services.containment.unfreeze(_client(call), by)
+    by = _attribution(call, await _read_reason(call))
+    await cases.unfreeze(call.services, call.client, by)
     return Answer(204)
 
 
 async def reset_limits(call: Call) -> Answer:
     """Fill the token buckets of a client: of an app, or of an organisation without its apps."""
-    client = _client(call)
     by = _attribution(call, call.body.reason)
-    labels = await call.services.containment.reset_limits(client, by)
-    return Answer(200, wire.LimitsReset(client.client_id, labels))
+    return Answer(200, await cases.reset_limits(call.services, call.client, by))
 
 
-def _client(call: Call) -> Client:
-    return Client(call.org_id, call.app_id_or_none)
-
-
-async def _optional_reason(call: Call) -> str | None:
+async def _read_reason(call: Call) -> str | None:
     """The reason of a DELETE: in the query, or in a body like that of the other operations."""
     body = await read_body(call.request)
     if not body:
@@ -90,98 +78,35 @@ async def _optional_reason(call: Call) -> str | None:
 
 
 def _attribution(call: Call, reason: str | None) -> Attribution:
-    """Who asks, from where and why. A reason is shown and stored, so it must not be a secret."""
-    if reason is not None:
-        reason = parse_reason(reason)
-        if contains_secret(reason):
-            raise InvalidValueError("reason", "has something in it that looks like a secret")
-    return Attribution(
-        actor=call.actor,
-        address=address_of(call),
-        request_id=call.request_id,
-        reason=reason,
-        org_id=call.key_org_id,
-    )
+    """Who asks, from where and why."""
+    return Attribution(call.actor, address_of(call), call.request_id, reason, call.key_org_id)
 
 
-def _operation(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
-    summary = (handler.__doc__ or "").strip()
-    problems = more.pop("problems", frozenset({404}))
-    return Operation(
-        method,
-        path,
-        name,
-        summary,
-        handler,
-        Access.PROVISIONING,
-        tag="containment",
-        limit="provisioning",
-        problems=problems,
-        **more,
-    )
+_row: Final = partial(
+    Operation,
+    access=Access.PROVISIONING,
+    tag="containment",
+    limit="provisioning",
+    problems=(404,),
+)
 
 
 def _operations(kind: str, base: str) -> tuple[Operation, ...]:
-    refusable = frozenset({403, 404})
     return (
-        _operation(
-            "POST",
-            f"{base}/credentials/revoke",
-            f"revoke{kind}Credentials",
-            revoke_credentials,
-            answers={200: wire.CredentialsRevoked},
-            body=wire.RevokeCredentialsBody,
-        ),
-        _operation(
-            "GET",
-            f"{base}/sessions",
-            f"list{kind}Sessions",
-            list_sessions,
-            answers={200: SessionList},
-        ),
-        _operation(
-            "DELETE",
-            f"{base}/sessions",
-            f"end{kind}Sessions",
-            end_sessions,
-            answers={204: None},
-            query=(_REASON,),
-        ),
-        _operation(
-            "DELETE",
-            f"{base}/sessions/{{session_id}}",
-            f"end{kind}Session",
-            end_session,
-            answers={204: None},
-            query=(_REASON,),
-        ),
-        _operation(
-            "PUT",
-            f"{base}/freeze",
-            f"freeze{kind}",
-            freeze,
-            answers={200: wire.FreezeAnswer},
-            body=wire.ReasonBody,
-            problems=refusable,
-        ),
-        _operation(
-            "DELETE",
-            f"{base}/freeze",
-            f"unfreeze{kind}",
-            unfreeze,
-            answers={204: None},
-            query=(_REASON,),
-            problems=refusable,
-        ),
-        _operation(
-            "POST",
-            f"{base}/limits/reset",
-            f"reset{kind}Limits",
-            reset_limits,
-            answers={200: wire.LimitsReset},
-            body=wire.ReasonBody,
-        ),
-    )
+        _row("POST", f"{base}/credentials/revoke", f"revoke{kind}Credentials", revoke_credentials,
+             {200: wire.CredentialsRevoked}, body=wire.RevokeCredentialsBody),
+        _row("GET", f"{base}/sessions", f"list{kind}Sessions", list_sessions, {200: SessionList}),
+        _row("DELETE", f"{base}/sessions", f"end{kind}Sessions", end_sessions, {204: None},
+             query=(_REASON,)),
+        _row("DELETE", f"{base}/sessions/{{session_id}}", f"end{kind}Session", end_session,
+             {204: None}, query=(_REASON,)),
+        _row("PUT", f"{base}/freeze", f"freeze{kind}", freeze, {200: wire.FreezeAnswer},
+             body=wire.ReasonBody, problems=(403, 404)),
+        _row("DELETE", f"{base}/freeze", f"unfreeze{kind}", unfreeze, {204: None},
+             query=(_REASON,), problems=(403, 404)),
+        _row("POST", f"{base}/limits/reset", f"reset{kind}Limits", reset_limits,
+             {200: wire.LimitsReset}, body=wire.ReasonBody),
+    )  # fmt: skip
 
 
 OPERATIONS: Final = (

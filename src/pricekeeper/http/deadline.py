@@ -71,7 +71,7 @@ class Deadlines:
 
 
 class Deadline:
-    """One request's; leaving the block raises `DeadlineExceededError` if the time was up in it."""
+    """A request's deadline; its block raises `DeadlineExceededError` if the time was up in it."""
 
     __slots__ = ("_cancelling", "_deadlines", "_due", "_expired", "_left", "_task", "_tick",
                  "may_be_applied")  # fmt: skip
@@ -107,13 +107,13 @@ class Deadline:
             raise DeadlineExceededError(may_be_applied=self.may_be_applied) from None
 
     def expire(self) -> None:
-        """The time is up: end what the request waits for."""
+        """End what the request waits for, because its time is up."""
         self._expired = True
         if self._task is not None:
             self._task.cancel()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Do not count the time of this block."""
         self._left = self._deadlines.remove(self, self._due, self._tick)
         try:

@@ -14,16 +14,14 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
-import msgspec
 from starlette.requests import ClientDisconnect
 
-from pricekeeper.errors import FieldError, PriceKeeperError
+from pricekeeper.errors import PriceKeeperError, RequestRefusedError
 from pricekeeper.http.incoming import Incoming
-from pricekeeper.shapes import cropped, shape_errors, worded
+from pricekeeper.shapes import convert, cropped
 
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
@@ -33,22 +31,9 @@ BODY_BYTES_MAX: Final = 16 * 1024
 VALUES_MAX: Final = 20_000
 """Of a body. Each value costs the event loop up to a microsecond. A batch of 100 records with all
 that a record may have takes a sixth of these."""
-ERRORS_MAX: Final = 100
-"""No more mistakes than this are told: the rest shows when these are mended."""
-
 COLLECTED_LENGTH_MAX: Final = 64 * 1024
 _Wire = TypeVar("_Wire")
 _ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"host"})
-
-
-class RequestRefusedError(PriceKeeperError):
-    """A request that can't be understood; ``mistakes`` names each bad field."""
-
-    code = "INVALID_REQUEST"
-
-    def __init__(self, detail: str, mistakes: tuple[FieldError, ...] = ()) -> None:
-        super().__init__(detail)
-        self.mistakes = mistakes
 
 
 class _NotAcceptableError(ValueError):
@@ -62,24 +47,24 @@ class BodyTooLargeError(PriceKeeperError):
 
 
 def refuse_twofold(request: Incoming) -> None:
-    """Refuse a request that says twice who it is from or what it brings: whom would one believe."""
+    """Refuse a request that says twice who sends it or what it carries: the two may differ."""
     if twice := request.repeated() & _ONCE:
         names = ", ".join(sorted(name.decode() for name in twice))
         raise RequestRefusedError(f"sent more than once: {names}")
 
 
 async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The whole body, refused as soon as it is known to be too large."""
+    """Receive the whole body, and refuse it as soon as it is known to be too large."""
     declared = request.header(b"content-length") or ""
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
     if request.deadline is None:
-        return await _arriving(request, bytes_max)
-    with request.deadline.paused():
-        return await _arriving(request, bytes_max)
+        return await _receive_body(request, bytes_max)
+    with request.deadline.pause():
+        return await _receive_body(request, bytes_max)
 
 
-async def _arriving(request: Incoming, bytes_max: int) -> bytes:
+async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
     body = bytearray()  # it grows in place: joining two parts anew would copy all before them
     while True:  # ends with the body, or with the bound on it
         message = await request.receive()
@@ -97,14 +82,14 @@ async def _arriving(request: Incoming, bytes_max: int) -> bytes:
 
 
 async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """The body as a value of the wire type."""
+    """Receive the body, and convert it to the wire type."""
     if _media_type(request) not in (JSON, None):
         raise RequestRefusedError(f"send the body as Content-Type: {JSON}")
     return parse_json(await read_body(request), wire)
 
 
 async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """The same from a form or from JSON, as RFC 6749 has it."""
+    """Receive parameters as a form or as JSON, as RFC 6749 has it, and convert them."""
     body, kind = await read_body(request), _media_type(request)
     if kind not in (FORM, JSON):
         raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
@@ -117,25 +102,12 @@ def _media_type(request: Incoming) -> str | None:
 
 
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
-    """Bytes to a value of the wire type, or every mistake in them."""
+    """The bytes as a value of the wire type; raises with every mistake in them."""
     return convert(strict_json(body), wire)
 
 
-def convert(plain: Any, wire: type[_Wire], at: str = "") -> _Wire:
-    """Plain JSON to a value of the wire type, or every mistake in it."""
-    try:
-        return msgspec.convert(plain, wire)
-    except msgspec.ValidationError as error:
-        told = tuple(islice(shape_errors(plain, wire, at), ERRORS_MAX)) or (worded(error, at),)
-        if len(told) > 1:
-            detail = f"{len(told)} fields are wrong: {', '.join(m.field for m in told[:5])}"
-        else:
-            detail = f"{told[0].field or 'the body'}: {told[0].message}"
-        raise RequestRefusedError(detail, told) from None
-
-
 def strict_json(body: bytes) -> Any:
-    """Plain JSON values, refusing whatever two readers could understand differently."""
+    """The bytes as plain JSON; raises for whatever two readers could understand differently."""
     if sum(map(body.count, (b"{", b"[", b","))) > VALUES_MAX:
         raise RequestRefusedError(f"the body may have {VALUES_MAX:,} values at most")
     try:
@@ -175,7 +147,7 @@ def parse_form(body: bytes) -> dict[str, str]:
 
 
 def _decode(text: str) -> Any:
-    """Decode; if the text is long, without a search for garbage half way.
+    """Decode the text; while a long one is decoded, Python collects no garbage.
 
     What JSON is decoded to has no cycles, so there is nothing to be found, and looking through some
     hundred thousand new lists again and again takes eight times as long as making them.

@@ -32,39 +32,41 @@ _BEARER: Final = "bearer"
 
 
 async def admit(call: Call, operation: Operation) -> None:
-    """Let the call in, or raise; its headers are to tell what is left of its rate limit."""
+    """Let the call in, or raise. Its headers say what is left of its rate limit."""
     call.operation, access = operation, operation.access
     if access is Access.PUBLIC:
         _check_path(call)
         if not operation.limits_itself:
-            await _limit(call, operation.limit, f"address/{network_of(call.request.client_host)}")
+            await _charge_limit(
+                call, operation.limit, f"address/{network_of(call.request.client_host)}"
+            )
         return
     if access in (Access.PROVISIONING, Access.DEPLOYMENT) or _reads_by_key(call, operation):
-        caller = await _provisioner(call)
+        caller = await _authenticate_key(call)
     else:
-        call.principal = await _principal(call)
+        call.principal = await _authenticate_client(call)
         caller = f"client/{call.principal.client_id}"
     _check_path(call)
     if call.principal is not None:
         _check_tenant(call, call.principal, access)
     elif call.key_org_id is not None:
         _check_key(call, call.key_org_id, access)
-    await _limit(call, operation.limit, caller)
+    await _charge_limit(call, operation.limit, caller)
 
 
 def _reads_by_key(call: Call, operation: Operation) -> bool:
-    """Whether an administrator looks at a client's data. Who shows a token is that client."""
+    """Whether an administrator reads a client's data. A caller with a token is that client."""
     if not operation.key_may_read or call.request.header(b"x-api-key") is None:
         return False
     return bearer_of(call) is None
 
 
 async def limit_client(call: Call, client_id: str, *, variant: bool = False) -> None:
-    """Charge a request to the client that it was proved to be from, as its operation declares."""
+    """Charge a request to the client that has proved to send it, as its operation declares."""
     operation = call.operation
-    if operation is not None:  # whoever opens the store by hand has come through no gate
+    if operation is not None:  # `admit` has set it
         kind = operation.variant_limit if variant else operation.limit
-        await _limit(call, kind, f"client/{client_id}")
+        await _charge_limit(call, kind, f"client/{client_id}")
 
 
 async def count_failure(call: Call, *, of_keys: bool = False) -> None:
@@ -77,7 +79,7 @@ async def count_failure(call: Call, *, of_keys: bool = False) -> None:
         headers = await call.api_limits.note_failure(address, now_ms, of_keys=of_keys)
         call.limit_headers = headers
     except RateLimitExceededError:
-        call.limit_headers = call.api_limits.told_failures(address, now_ms, of_keys=of_keys)
+        call.limit_headers = call.api_limits.failure_headers(address, now_ms, of_keys=of_keys)
         raise
 
 
@@ -113,8 +115,8 @@ def bearer_of(call: Call) -> str | None:
     return token.strip() if scheme.lower() == _BEARER else None
 
 
-async def _provisioner(call: Call) -> str:
-    """Whom a provisioning key belongs to.
+async def _authenticate_key(call: Call) -> str:
+    """Check the provisioning key, and return whom its requests are charged to.
 
     Once an address has tried too many keys, none from there is compared, not even a right one:
     the answer would tell that it is right.
@@ -139,7 +141,7 @@ async def _provisioner(call: Call) -> str:
 
 
 def _org_in_path(call: Call) -> OrgId | None:
-    """The organisation that is asked for, if its id could be one; whether it is comes later."""
+    """The organisation in the path, if that is an id; `_check_path` refuses what is none."""
     try:
         return parse_org_id(call.path["org_id"]) if "org_id" in call.path else None
     except InvalidValueError:
@@ -147,20 +149,20 @@ def _org_in_path(call: Call) -> OrgId | None:
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compare in a time that depends on neither; also not on how long the wanted one is."""
+    """Compare two keys in a time that depends on neither of them, nor on their lengths."""
     digests = [hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (given, wanted)]
     return hmac.compare_digest(*digests)
 
 
-async def _principal(call: Call) -> Principal:
+async def _authenticate_client(call: Call) -> Principal:
     token = bearer_of(call)
     if not token:
         raise AccessDeniedError("an access token is needed")
-    return await principal_of(call, token)
+    return await find_principal(call, token)
 
 
-async def principal_of(call: Call, token: str) -> Principal:
-    """Whom the access token speaks for.
+async def find_principal(call: Call, token: str) -> Principal:
+    """Find out whom the access token speaks for.
 
     A token that does not count is always told so, however many failures its address has: its
     holder has to hear that it must log in again.
@@ -183,7 +185,7 @@ async def _count_silently(call: Call) -> None:
 
 
 def _check_path(call: Call) -> None:
-    """Every id in the path must be one, before it comes near a key."""
+    """Refuse an id in the path that is none, before it becomes part of a key."""
     path = call.path
     if "org_id" in path and parse_org_id(path["org_id"]) != path["org_id"]:
         raise InvalidValueError("org_id", "must be in lower case")
@@ -192,7 +194,7 @@ def _check_path(call: Call) -> None:
 
 
 def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
-    """The path must name the caller, or an app of the organisation that is calling."""
+    """Refuse a path that names neither the caller nor an app of the calling organisation."""
     if access is Access.ANY_CLIENT:
         return
     if call.org_id != principal.org_id:
@@ -205,20 +207,20 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
 
 
 def _check_key(call: Call, org_id: OrgId, access: Access) -> None:
-    """An organisation's own key: any other organisation is as absent as one that never was."""
+    """Refuse an organisation's own key elsewhere: other organisations are absent to it."""
     if "org_id" in call.path and call.org_id != org_id:
         raise NotFoundError("org")
     if access is Access.DEPLOYMENT:
         raise WrongAudienceError("this takes the deployment's own key", by_key=True)
 
 
-async def _limit(call: Call, kind: str | None, caller: str) -> None:
+async def _charge_limit(call: Call, kind: str | None, caller: str) -> None:
     limits, now_ms = call.api_limits, call.services.clock.now_ms()
     headers = limits.admit_at_once(kind, caller, now_ms)
     if headers is None:
         try:
             headers = await limits.admit(kind, caller, now_ms)
         except RateLimitExceededError:
-            call.limit_headers = limits.told(kind, caller, now_ms)
+            call.limit_headers = limits.refusal_headers(kind, caller, now_ms)
             raise
     call.limit_headers = headers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -10,7 +11,7 @@ from pricekeeper.clock import Doubt
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
 from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
-from pricekeeper.http.wire.common import Health
+from pricekeeper.http.wire import Health
 
 CLOCK_IN_DOUBT: Final = "clock in doubt"
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
@@ -59,39 +60,20 @@ async def documentation(call: Call) -> Answer:
 _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
 
 
-def _health(path: str, name: str, handler: Any, answers: dict[int, Any], **more: Any) -> Operation:
-    summary, access = (handler.__doc__ or "").strip(), more.pop("access", Access.PUBLIC)
-    return Operation(
-        "GET",
-        path,
-        name,
-        summary,
-        handler,
-        access,
-        answers,
-        tag="operations",
-        bounds_itself=access is Access.PUBLIC,
-        **more,
-    )
-
-
 class Document(msgspec.Struct):
     """An OpenAPI document."""
 
     openapi: str
 
 
+_row: Final = partial(Operation, tag="operations")
+_public: Final = partial(_row, access=Access.PUBLIC, bounds_itself=True)
 OPERATIONS: Final = (
-    _health("/healthz", "healthz", healthz, {200: Health}),
-    _health("/readyz", "readyz", readyz, {200: Health, 503: Health}),
-    _health(
-        "/metrics",
-        "metrics",
-        metrics,
-        {200: "text/plain"},
-        access=Access.METRICS,
-        problems=frozenset({429}),
+    _public("GET", "/healthz", "healthz", healthz, {200: Health}),
+    _public("GET", "/readyz", "readyz", readyz, {200: Health, 503: Health}),
+    _row(
+        "GET", "/metrics", "metrics", metrics, {200: "text/plain"}, Access.METRICS, problems=(429,)
     ),
-    _health("/openapi.json", "openapi", openapi_document, {200: Document}),
-    _health("/docs", "documentation", documentation, {200: "text/html"}),
+    _public("GET", "/openapi.json", "openapi", openapi_document, {200: Document}),
+    _public("GET", "/docs", "documentation", documentation, {200: "text/html"}),
 )

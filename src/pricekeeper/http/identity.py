@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from pricekeeper.credentials import Authenticated
-from pricekeeper.errors import InvalidClientError, InvalidTokenError
-from pricekeeper.http.edge import RequestRefusedError
-from pricekeeper.http.gate import address_of, bearer_of, is_barred, limit_client, principal_of
+from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
+from pricekeeper.http import wire
+from pricekeeper.http.gate import address_of, bearer_of, find_principal, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
-from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, rfc3339
-from pricekeeper.http.wire import identity as wire
-from pricekeeper.http.wire.common import OAuthError
-from pricekeeper.sessions import Session
-from pricekeeper.tenants import parse_client_id
+from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError
+from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
+from pricekeeper.usecases import sessions as cases
+from pricekeeper.usecases.wire.sessions import SessionList
 
 LABEL_LENGTH_MAX: Final = 256
 _BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]
@@ -72,20 +71,20 @@ async def _refresh(
 
 
 async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
-    """The client that has shown its secret; nothing is charged to anybody before it has."""
+    """Authenticate the client by its secret; nothing is charged to anybody before that."""
     return await call.services.identity.authenticate(*client, doubted=is_barred(call))
 
 
 async def revoke(call: Call) -> Answer:
     """Stop a token of one's own from working (RFC 7009); an unknown one is fine too."""
-    client_id = await _caller(call)
+    client_id = await _authenticate_caller(call)
     await call.services.identity.revoke(client_id, call.body.token)
     return Answer(200, {}, NO_STORE)
 
 
 async def introspect(call: Call) -> Answer:
     """Tell what a token of one's own says, if it counts (RFC 7662)."""
-    client_id = await _caller(call)
+    client_id = await _authenticate_caller(call)
     found = await call.services.identity.introspect(client_id, call.body.token)
     return Answer(200, _introspected(call, found), NO_STORE)
 
@@ -93,27 +92,9 @@ async def introspect(call: Call) -> Answer:
 async def list_sessions(call: Call) -> Answer:
     """The live sessions of the calling client, the oldest first."""
     principal = _principal(call)
-    tenants = call.services.tenants
-    policy = await tenants.find_registered_policy(principal.org_id, principal.app_id)
-    sessions = await call.services.identity.list_sessions(principal.client_id)
-    return session_list(sessions, policy.session_limit, principal.session_id)
-
-
-def session_list(sessions: Sequence[Session], limit: int, current_id: str = "") -> Answer:
-    """Live sessions as they are shown; ``current_id`` is the one that asks."""
-    answers = [
-        wire.SessionAnswer(
-            session_id=str(session.id),
-            created_at=rfc3339(session.opened_at_ms),
-            last_used_at=rfc3339(session.refreshed_at_ms),
-            expires_at=rfc3339(session.ends_at_epoch * 1000),
-            user_agent=session.labels.user_agent,
-            address=session.labels.address,
-            current=str(session.id) == current_id,
-        )
-        for session in sessions
-    ]
-    return Answer(200, wire.SessionList(answers, limit), NO_STORE)
+    client = Client(principal.org_id, principal.app_id)
+    answer = await cases.list_sessions(call.services, client, principal.session_id)
+    return Answer(200, answer, NO_STORE)
 
 
 async def end_session(call: Call) -> Answer:
@@ -167,12 +148,12 @@ def _base_url(call: Call) -> str:
     return f"{call.request.scope['scheme']}://{host}"
 
 
-async def _caller(call: Call) -> str:
-    """Who is asking: by access token, or by the client's secret."""
+async def _authenticate_caller(call: Call) -> str:
+    """Find out who is asking, by access token or by the client's secret, and charge its limit."""
     access_token = bearer_of(call)
     if access_token is not None:
         try:
-            caller = (await principal_of(call, access_token)).client_id
+            caller = (await find_principal(call, access_token)).client_id
         except InvalidTokenError as error:
             raise BearerDeniedError("the access token does not count") from error
     else:
@@ -229,85 +210,25 @@ def _granted(grant: Grant) -> wire.TokenAnswer:
     )
 
 
-def _identity(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
-    access = more.pop("access", Access.PUBLIC)
-    summary = (handler.__doc__ or "").strip()
-    return Operation(method, path, name, summary, handler, access, tag="identity", **more)
-
-
-def _oauth(path: str, name: str, handler: Any, answer: Any, body: Any, **limits: str) -> Operation:
-    return _identity(
-        "POST",
-        path,
-        name,
-        handler,
-        answers={200: answer, 400: OAuthError, 401: OAuthError},
-        body=body,
-        takes_form=True,
-        limits_itself=True,
-        oauth=True,
-        **limits,
-    )
-
-
+_row: Final = partial(Operation, tag="identity")
+_public: Final = partial(_row, access=Access.PUBLIC)
+_own: Final = partial(_row, access=Access.ANY_CLIENT)
+_oauth: Final = partial(_public, takes_form=True, limits_itself=True, oauth=True)
+_REFUSALS: Final = {400: wire.OAuthError, 401: wire.OAuthError}
 OPERATIONS: Final = (
-    _oauth(
-        "/auth/token",
-        "issueToken",
-        token,
-        wire.TokenAnswer,
-        wire.TokenBody,
-        limit="token",
-        variant_limit="refresh",
-    ),
-    _oauth(
-        "/auth/refresh",
-        "refreshToken",
-        refresh,
-        wire.TokenAnswer,
-        wire.RefreshBody,
-        limit="refresh",
-    ),
-    _oauth("/auth/revoke", "revokeToken", revoke, wire.Empty, wire.RevokeBody, limit="revoke"),
-    _oauth(
-        "/auth/introspect",
-        "introspectToken",
-        introspect,
-        wire.Claims,
-        wire.RevokeBody,
-        limit="revoke",
-    ),
-    _identity(
-        "GET",
-        "/auth/sessions",
-        "listSessions",
-        list_sessions,
-        answers={200: wire.SessionList},
-        access=Access.ANY_CLIENT,
-    ),
-    _identity(
-        "DELETE",
-        "/auth/sessions",
-        "endSessions",
-        end_sessions,
-        answers={204: None},
-        access=Access.ANY_CLIENT,
-    ),
-    _identity(
-        "DELETE",
-        "/auth/sessions/{session_id}",
-        "endSession",
-        end_session,
-        answers={204: None},
-        access=Access.ANY_CLIENT,
-        problems=frozenset({404}),
-    ),
-    _identity("GET", "/.well-known/jwks.json", "jwks", jwks, answers={200: wire.Jwks}),
-    _identity(
-        "GET",
-        "/.well-known/oauth-authorization-server",
-        "serverMetadata",
-        metadata,
-        answers={200: wire.Metadata},
-    ),
-)
+    _oauth("POST", "/auth/token", "issueToken", token, {200: wire.TokenAnswer, **_REFUSALS},
+           body=wire.TokenBody, limit="token", variant_limit="refresh"),
+    _oauth("POST", "/auth/refresh", "refreshToken", refresh, {200: wire.TokenAnswer, **_REFUSALS},
+           body=wire.RefreshBody, limit="refresh"),
+    _oauth("POST", "/auth/revoke", "revokeToken", revoke, {200: wire.Empty, **_REFUSALS},
+           body=wire.RevokeBody, limit="revoke"),
+    _oauth("POST", "/auth/introspect", "introspectToken", introspect,
+           {200: wire.Claims, **_REFUSALS}, body=wire.RevokeBody, limit="revoke"),
+    _own("GET", "/auth/sessions", "listSessions", list_sessions, {200: SessionList}),
+    _own("DELETE", "/auth/sessions", "endSessions", end_sessions, {204: None}),
+    _own("DELETE", "/auth/sessions/{session_id}", "endSession", end_session, {204: None},
+         problems=(404,)),
+    _public("GET", "/.well-known/jwks.json", "jwks", jwks, {200: wire.Jwks}),
+    _public("GET", "/.well-known/oauth-authorization-server", "serverMetadata", metadata,
+            {200: wire.Metadata}),
+)  # fmt: skip

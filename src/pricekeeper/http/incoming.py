@@ -52,8 +52,8 @@ class Incoming:
                 text.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX
             )
         except ValueError:
-            told = f"may have {QUERY_FIELDS_MAX} fields at most"
-            raise InvalidValueError("query", told) from None
+            detail = f"may have {QUERY_FIELDS_MAX} fields at most"
+            raise InvalidValueError("query", detail) from None
         return dict(pairs)
 
     @property

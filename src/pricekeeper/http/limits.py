@@ -121,7 +121,7 @@ class ApiLimits:
         self, address: str | None, now_ms: int, *, of_keys: bool = False
     ) -> RateLimitExceededError | None:
         """What an address is told that has failed too often; ``None`` for every other one."""
-        bar = self._bars.get(_failing(address, of_keys=of_keys))
+        bar = self._bars.get(_failure_key(address, of_keys=of_keys))
         return None if bar is None else bar.error(now_ms)
 
     async def note_failure(
@@ -135,16 +135,18 @@ class ApiLimits:
         if barred is not None:
             self.decisions[FAILURES, "denied"] += 1
             raise barred
-        caller = _failing(address, of_keys=of_keys)
+        caller = _failure_key(address, of_keys=of_keys)
         try:
             return await self.admit(FAILURES, caller, now_ms)
         except RateLimitExceededError as refused:
             self._bars.put(caller, _Bar(refused, now_ms))
             raise
 
-    def told_failures(self, address: str | None, now_ms: int, *, of_keys: bool = False) -> Headers:
-        """How the failures of an address stand."""
-        return self.told(FAILURES, _failing(address, of_keys=of_keys), now_ms)
+    def failure_headers(
+        self, address: str | None, now_ms: int, *, of_keys: bool = False
+    ) -> Headers:
+        """The headers that say how many failures an address has left."""
+        return self.refusal_headers(FAILURES, _failure_key(address, of_keys=of_keys), now_ms)
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
         """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
@@ -187,8 +189,8 @@ class ApiLimits:
             return ((b"ratelimit-limit", b"%d" % limit.capacity),)
         return _headers(outcome.limits[LIMIT], now_ms)
 
-    def told(self, kind: str | None, caller: str, now_ms: int) -> Headers:
-        """How a limit stands, for who has just been refused."""
+    def refusal_headers(self, kind: str | None, caller: str, now_ms: int) -> Headers:
+        """The headers that say how a limit stands, for a caller that was just refused."""
         if kind is not None and kind in self._memory:
             return _headers(self._memory.status(kind, caller, now_ms), now_ms)
         known = self._callers.get((kind or "", caller))
@@ -211,7 +213,7 @@ class ApiLimits:
         return known
 
 
-def _failing(address: str | None, *, of_keys: bool) -> str:
+def _failure_key(address: str | None, *, of_keys: bool) -> str:
     """As whom failures from an address are counted, wrong provisioning keys by themselves."""
     return f"address/{network_of(address)}{'/keys' if of_keys else ''}"
 

@@ -44,7 +44,7 @@ class MemoryLimits:
     def take(self, kind: str, caller: str, now_ms: int) -> LimitStatus | Denial:
         """Take one request; how the limit stands then, or why it was denied."""
         limit = self._limits[kind]
-        balance = self._refilled(kind, caller, limit, now_ms)
+        balance = self._refill(kind, caller, limit, now_ms)
         missing_units = limit.units_per_token - balance.units
         if missing_units > 0:
             wait_ms = limit.filling_ms(missing_units)
@@ -55,10 +55,10 @@ class MemoryLimits:
     def status(self, kind: str, caller: str, now_ms: int) -> LimitStatus:
         """How the limit stands, without taking anything."""
         limit = self._limits[kind]
-        return _status(limit, self._refilled(kind, caller, limit, now_ms), now_ms)
+        return _status(limit, self._refill(kind, caller, limit, now_ms), now_ms)
 
-    def _refilled(self, kind: str, caller: str, limit: Limit, now_ms: int) -> _Balance:
-        """The bucket as of now; a clock that was set back refills nothing and goes on from then."""
+    def _refill(self, kind: str, caller: str, limit: Limit, now_ms: int) -> _Balance:
+        """Refill the bucket up to now. A clock that was set back refills nothing."""
         balance = self._balances.get((kind, caller))
         if balance is None:
             balance = _Balance(limit.capacity_units, now_ms)

@@ -29,7 +29,7 @@ from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of
 from pricekeeper.http.metrics_token import require_metrics_token
 from pricekeeper.http.operation import SECURITY
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
-from pricekeeper.http.wire.common import Health
+from pricekeeper.http.wire import Health
 
 PATIENCE_SECS: Final = 2
 """How long the service has to answer, or to bring its counts up to date."""
@@ -149,7 +149,7 @@ class MetricsListener:
         if scope["method"] not in _METHODS:
             raise MethodNotAllowedError(_METHODS)
         if path == "/healthz":
-            return _told(*self._health())
+            return _health_answer(*self._health())
         if path == "/readyz":
             status, health = await self._readiness()
             return status, JSON.encode(), msgspec.json.encode(health)
@@ -159,7 +159,7 @@ class MetricsListener:
             require_metrics_token(given, self._token)
         async with self._scraping:  # one at a time: each of them takes some work
             text = await self._watched.exposition()
-        return _told(503, "starting") if text is None else (200, CONTENT_TYPE, text)
+        return _health_answer(503, "starting") if text is None else (200, CONTENT_TYPE, text)
 
     def _health(self) -> tuple[int, str]:
         """Alive, unless a loop that has turned before does not turn any more."""
@@ -194,7 +194,7 @@ async def _exchange(host: str, port: int) -> bytes:
         writer.close()
 
 
-def _told(status: int, text: str) -> tuple[int, bytes, bytes]:
+def _health_answer(status: int, text: str) -> tuple[int, bytes, bytes]:
     return status, JSON.encode(), msgspec.json.encode(Health(text))
 
 

@@ -16,10 +16,10 @@ from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
     PriceKeeperError,
+    RequestRefusedError,
     SessionLimitRaceError,
     StoreError,
 )
-from pricekeeper.http.edge import RequestRefusedError
 from pricekeeper.http.operation import Answer, Call
 from pricekeeper.http.problems import REALM, BearerDeniedError, Problem, problem_of
 
@@ -52,7 +52,7 @@ def client_of(call: Call, client_id: str, client_secret: str) -> tuple[str, str]
     return unquote_plus(name), unquote_plus(secret)
 
 
-def told(error: PriceKeeperError, call: Call) -> Answer:
+def oauth_error(error: PriceKeeperError, call: Call) -> Answer:
     """The error as RFC 6749 wants it, with our own fields beside the RFC's."""
     problem = problem_of(error, call.services.clock.now_ms())
     status, name = problem.status, _name(error, problem)

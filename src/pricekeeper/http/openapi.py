@@ -15,7 +15,8 @@ import msgspec
 from pricekeeper import __version__
 from pricekeeper.http.edge import FORM, JSON
 from pricekeeper.http.operation import Access, Operation
-from pricekeeper.http.wire.common import APP_ID, OAuthError, ProblemBody
+from pricekeeper.http.wire import OAuthError, ProblemBody
+from pricekeeper.usecases.wire.values import APP_ID
 
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFERENCE: Final = "#/components/schemas/{name}"

@@ -7,7 +7,7 @@ Routes, authentication, parsing, rate limits and the OpenAPI document all come f
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +19,7 @@ from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits, Headers
 from pricekeeper.http.metrics import Metrics
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import Client, Policy
 from pricekeeper.tokens import Principal
 from pricekeeper.values import AppId, OrgId
 
@@ -77,7 +77,7 @@ class Call(msgspec.Struct):
     key_org_id: OrgId | None = None
     """Of the organisation whose own provisioning key came; ``None`` for the deployment's key."""
     actor: str = ""
-    """Which key came, by its fingerprint; or which user of the command line."""
+    """Which key came, by its fingerprint."""
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
     operation: Operation | None = None
@@ -91,7 +91,8 @@ class Call(msgspec.Struct):
 
     async def read_policy(self) -> Policy:
         """Read the policy of the client that the path names, once for the whole request."""
-        self._policy = await self.services.tenants.find_policy(self.org_id, self.app_id_or_none)
+        app_id = self.app_id if "app_id" in self.path else None
+        self._policy = await self.services.tenants.find_policy(self.org_id, app_id)
         return self._policy
 
     @property
@@ -112,9 +113,9 @@ class Call(msgspec.Struct):
         return AppId(self.path["app_id"])
 
     @property
-    def app_id_or_none(self) -> AppId | None:
-        """The app in the path, where a path may do without."""
-        return AppId(self.path["app_id"]) if "app_id" in self.path else None
+    def client(self) -> Client:
+        """The client in the path: the app, or the organisation if there is none."""
+        return Client(self.org_id, self.app_id if "app_id" in self.path else None)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
@@ -137,11 +138,11 @@ class Operation:
     method: str
     path: str
     name: str
-    summary: str
     handler: Handler
-    access: Access
+    """Its docstring is the summary in the documentation."""
     answers: Mapping[int, Any]
     """The type of the body by status, ``None`` for an answer without one."""
+    access: Access
     body: Any = None
     """The wire type of the body; ``None`` if the operation takes none."""
     reads_body: bool = False
@@ -163,8 +164,13 @@ class Operation:
     tag: str = "runtime"
     bounds_itself: bool = False
     """Whether it answers in time by itself, so that no deadline is needed."""
-    problems: frozenset[int] = field(default_factory=frozenset)
+    problems: tuple[int, ...] = ()
     """Further statuses that are answered with a problem, beyond those that access implies."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence."""
+        return (self.handler.__doc__ or "").strip()
 
     async def perform(self, call: Call) -> Answer:
         """Read the body and the policy that the handler needs, then let it do its work.

@@ -7,18 +7,15 @@ error tree is in it, so a new error can't leave as a 500 unnoticed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from pricekeeper import errors
-from pricekeeper.http.edge import BodyTooLargeError, RequestRefusedError
+from pricekeeper.http.edge import BodyTooLargeError
+from pricekeeper.usecases.wire.values import rfc3339
 
 DAY_SECS: Final = 86_400
-LAST_EPOCH: Final = 253_402_300_799
-"""The end of the year 9999, after which RFC 3339 has no word for a moment."""
 API_SCOPE: Final = "API"
 """Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
 UNKNOWN: Final = "OUTCOME_UNKNOWN"
@@ -111,12 +108,12 @@ class Problem(msgspec.Struct, frozen=True):
 
 STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     # Ours, at the edge.
-    RequestRefusedError: (400, None),
     BodyTooLargeError: (413, None),
     AccessDeniedError: (401, None),
     WrongAudienceError: (403, None),
     MethodNotAllowedError: (405, None),
     # What a caller can mend.
+    errors.RequestRefusedError: (400, None),
     errors.InvalidValueError: (400, "INVALID_REQUEST"),
     errors.InvalidConfigError: (400, None),
     errors.NotFoundError: (404, None),
@@ -222,16 +219,6 @@ def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
     return 500, "INTERNAL"
 
 
-def rfc3339(epoch_ms: int) -> str:
-    """A moment as the API writes it: UTC, whole seconds, the last of them in the year 9999."""
-    return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
-
-
-@lru_cache(maxsize=4096)
-def _rfc3339(epoch: int) -> str:
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _wait_secs(
     error: errors.RateLimitExceededError | errors.QuotaExceededError, now_ms: int
 ) -> int:
@@ -254,7 +241,7 @@ def _outcome(error: Any) -> dict[str, Any]:
     return {"outcome": NOT_APPLIED} if isinstance(error, applied_not) else {}
 
 
-def _refused(error: RequestRefusedError) -> dict[str, Any]:
+def _refused(error: errors.RequestRefusedError) -> dict[str, Any]:
     mistakes = [{"field": m.field, "message": m.message} for m in error.mistakes]
     return {"errors": mistakes} if mistakes else {}
 
@@ -308,7 +295,7 @@ def _rate(error: errors.RateLimitExceededError) -> dict[str, Any]:
 
 
 _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
-    RequestRefusedError: _refused,
+    errors.RequestRefusedError: _refused,
     errors.InvalidValueError: _invalid_value,
     errors.InvalidConfigError: _invalid_config,
     errors.ConflictError: _field_extra,

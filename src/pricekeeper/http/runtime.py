@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import uuid
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from pricekeeper.errors import (
-    InvalidValueError,
-    RateLimitExceededError,
-    UnknownModelLabelError,
-    Violation,
-)
+from pricekeeper.errors import InvalidValueError, RateLimitExceededError
 from pricekeeper.http.batch import answer_batch
 from pricekeeper.http.caching import cached_answer
 from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.problems import rfc3339
-from pricekeeper.http.wire import runtime as wire
-from pricekeeper.http.wire.common import TIMESTAMP
-from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
-from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
-from pricekeeper.pricing import Prices
-from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
-from pricekeeper.tenants import ANY_LABEL, Policy, RateLimits
-from pricekeeper.values import ModelLabel
+from pricekeeper.usecases import runtime as cases
+from pricekeeper.usecases.wire import runtime as wire
 
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_RFC3339: Final = re.compile(TIMESTAMP, re.ASCII)
-_PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 _FORCE: Final = Parameter(
     "force_check",
     "Sum the counters instead of reading totals; callers within a second share one sum.",
@@ -41,67 +23,42 @@ _FORCE: Final = Parameter(
 
 async def model_selection(call: Call) -> Answer:
     """The model to call now, and why."""
-    forced = _forced(call)
+    forced = _is_forced(call)
     if forced and call.principal is not None:
         await limit_client(call, call.principal.client_id, variant=True)
     decision = await call.services.selection.select(call.policy, force_check=forced)
-    encoded = call.encoded.encode(decision.policy.client, decision, _selected)
+    encoded = call.encoded.encode(decision.policy.client, decision, cases.selection_answer)
     max_age_secs = decision.guidance(call.services.clock.now_ms()).cache_duration_secs
     return cached_answer(call, encoded, max_age_secs)
 
 
 async def record_usage(call: Call) -> Answer:
     """Count what one model call used, exactly once."""
-    recorded = await call.services.metering.record(call.policy, _usage(call.body))
-    return Answer(202, _recorded(recorded, call.policy))
+    return Answer(202, await cases.record_usage(call.services, call.policy, call.body))
 
 
 async def record_batch(call: Call) -> Answer:
     """Count up to a hundred calls; one bad record never spoils the rest."""
-    return await answer_batch(call, _usage)
+    return await answer_batch(call)
 
 
 async def acquire(call: Call) -> Answer:
     """Take tokens from the buckets of a label, all or nothing."""
-    policy = call.policy
-    policy.require_unfrozen()
-    body: wire.AcquireBody = call.body
-    catalogue = call.services.prices.catalogue
-    if body.resource not in catalogue:
-        raise UnknownModelLabelError(body.resource, catalogue.labels, "resource")
-    model = catalogue.model(body.resource)
     try:
-        lease = await call.services.limiter.acquire(
-            policy.bucket_entity,
-            model.label,
-            body.consume,
-            parents=_parents(policy),
-            limits=_limits(policy),
-            lease_id=body.lease_id or uuid.uuid4(),
-        ).obtain(undo=body.lease_id is None)  # nobody could ask for it by its name
+        acquired = await cases.acquire(call.services, call.policy, call.body)
     except RateLimitExceededError as denied:
         for name in {violation.limit for violation in denied.violations}:
             call.metrics.limit_decision(name, "denied")
-        raise RateLimitExceededError(
-            [_scoped(violation, policy) for violation in denied.violations]
-        ) from denied
-    for name in body.consume:
+        raise
+    for name in call.body.consume:
         call.metrics.limit_decision(name, "granted")
-    limits = {name: _limit_state(status) for name, status in lease.limits.items()}
-    factor = model.burn_down_factor_permille
-    acquired = wire.Acquired(
-        lease.id, granted=True, limits=limits, burn_down_factor_permille=factor
-    )
     return Answer(200, acquired)
 
 
 async def adjust(call: Call) -> Answer:
     """Settle a lease to what was really used; the same adjustment applies once."""
-    lease_id, body = call.path["lease_id"], call.body
-    held = await call.services.limiter.adjust(
-        call.policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
-    )
-    return Answer(200, wire.Adjusted(lease_id, dict(held)))
+    lease_id = call.path["lease_id"]
+    return Answer(200, await cases.adjust(call.services, call.policy, lease_id, call.body))
 
 
 async def release(call: Call) -> Answer:
@@ -112,254 +69,31 @@ async def release(call: Call) -> Answer:
 
 async def limits(call: Call) -> Answer:
     """How the buckets of this app stand, without taking anything."""
-    source, entity = _limits(call.policy), call.policy.bucket_entity
-    labels = [label for label in call.policy.model_ordering if source(entity, label)]
-    places = [(entity, label) for label in labels]
-    found = await call.services.limiter.peek_many(places, limits=source) if places else []
-    states = {
-        str(label): {name: _limit_state(status) for name, status in statuses.items()}
-        for label, statuses in zip(labels, found, strict=True)
-    }
-    return Answer(200, wire.LimitList(states))
+    return Answer(200, await cases.list_limits(call.services, call.policy))
 
 
-def quota_use(
-    policy: Policy, spend_usd_micros: int, quota_usd_micros: int
-) -> tuple[float, QuotaStatus]:
-    """How much of a quota is spent, in percent with two decimals, and what that means."""
-    hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
-    status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
-    return hundredths / 100, status
-
-
-def parse_timestamp(text: str) -> int:
-    """RFC 3339 to milliseconds since the epoch."""
-    try:
-        if not _RFC3339.fullmatch(text):
-            raise ValueError
-        moment = datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidValueError(
-            "timestamp", "must be a time such as 2026-01-23T15:30:45Z"
-        ) from None
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
-
-
-def _forced(call: Call) -> bool:
+def _is_forced(call: Call) -> bool:
     text = call.request.query.get("force_check", "false")
     if text not in ("true", "false"):
         raise InvalidValueError("force_check", "must be true or false")
     return text == "true"
 
 
-def _usage(body: wire.UsageBody) -> Usage:
-    return Usage(
-        request_id=body.request_id,
-        model_label=body.model_label,
-        input_tokens=body.input_tokens,
-        output_tokens=body.output_tokens,
-        cache_read_tokens=body.cache_read_tokens,
-        cache_write_5m_tokens=body.cache_write_5m_tokens,
-        cache_write_1h_tokens=body.cache_write_1h_tokens,
-        service_tier=body.service_tier,
-        batch=body.batch,
-        bedrock_model_id=body.bedrock_model_id,
-        calling_region=body.calling_region,
-        status=UsageStatus(body.status),
-        timestamp_ms=None if body.timestamp is None else parse_timestamp(body.timestamp),
-        tags=body.tags,
-    )
-
-
-def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
-    receipt, total = recorded.receipt, recorded.daily_total
-    told = None
-    if total is not None:
-        quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
-        percent, mode = quota_use(policy, total.cost_usd_micros, quota)
-        # Before the first aggregation: when the day began, nothing had been counted.
-        as_of_ms = max(total.as_of_ms, day_start_ms(policy.timezone, receipt.org_day))
-        told = wire.DailyTotalAnswer(
-            total.cost_usd_micros, total.requests, percent, mode, rfc3339(as_of_ms)
-        )
-    return wire.UsageAnswer(
-        request_id=recorded.request_id,
-        status=recorded.outcome,
-        cost_usd_micros=recorded.cost_usd_micros,
-        pricing_version=receipt.pricing_version,
-        shard_id=receipt.shard_id,
-        org_day=receipt.org_day,
-        daily_total=told,
-        price_estimated=receipt.price_estimated,
-    )
-
-
-def _selected(decision: Decision) -> wire.SelectionAnswer:
-    policy, choice, model, prices = (
-        decision.policy,
-        decision.choice,
-        decision.model,
-        decision.prices,
-    )
-    if model is None or prices is None:  # pragma: no cover - select() has raised then
-        raise decision.exhausted()
-    used = {use.label: use for use in choice.quotas}
-    mine = used[model.label]
-    guidance = decision.guidance(decision.checked_at_ms)
-    return wire.SelectionAnswer(
-        recommended_model=wire.RecommendedModel(
-            model.label,
-            model.bedrock_model_id,
-            choice.reason,
-            model.description,
-            model.burn_down_factor_permille,
-        ),
-        quota_status=wire.QuotaStatus(
-            scope=policy.quota_scope,
-            mode=decision.mode,
-            current_model=model.label,
-            spend_usd_micros=mine.spend_usd_micros,
-            quota_usd_micros=mine.quota_usd_micros,
-            quota_pct=mine.quota_pct_hundredths / 100,
-            sticky_fallback_active=choice.sticky_fallback_active,
-            models_status={
-                label: wire.ModelStatus(
-                    use.spend_usd_micros,
-                    use.quota_usd_micros,
-                    use.quota_pct_hundredths / 100,
-                    use.status,
-                )
-                for label, use in used.items()
-            },
-        ),
-        pricing=_pricing(prices),
-        client_guidance=wire.Guidance(
-            guidance.check_frequency, guidance.cache_duration_secs, decision.explanation
-        ),
-        checked_at=rfc3339(decision.checked_at_ms),
-        org_day=decision.org_day,
-        org_local_time=decision.org_local_time.isoformat(timespec="seconds"),
-        resets_at=rfc3339(decision.resets_at_ms),
-    )
-
-
-def _pricing(prices: Prices) -> dict[str, Any]:
-    rates = prices.table.default
-    told = {
-        f"{name}_price_usd_micros_per_1m": price
-        for name in _PRICE_NAMES
-        if (price := getattr(rates, name)) is not None
-    }
-    return {**told, "version": prices.version, "source": prices.source}
-
-
-def _named_limits(limits: RateLimits, label: str) -> list[Limit]:
-    """A label's own limits before those for any label, by name."""
-    named = {**limits.get(ANY_LABEL, {}), **limits.get(label, {})}
-    return [
-        Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
-        for name, limit in named.items()
-    ]
-
-
-def _limits(policy: Policy) -> LimitsSource:
-    """The limits of the app's buckets, and of its organisation's."""
-
-    def source(entity: str, resource: str) -> Sequence[Limit]:
-        own = entity == policy.bucket_entity
-        return _named_limits(policy.rate_limits if own else policy.org_rate_limits, resource)
-
-    return source
-
-
-def _parents(policy: Policy) -> Sequence[str]:
-    return (policy.org_bucket_entity,) if policy.org_rate_limits else ()
-
-
-def _scoped(violation: Violation, policy: Policy) -> Violation:
-    """The violation with the name of the client whose bucket it is, and whether that is the app."""
-    if violation.entity == policy.bucket_entity:
-        return replace(violation, entity=policy.client_id, scope="APP")
-    return replace(violation, entity=policy.client.org.client_id, scope="ORG")
-
-
-def _limit_state(status: LimitStatus) -> wire.LimitState:
-    return wire.LimitState(status.remaining, status.limit.capacity, rfc3339(status.full_at_ms))
-
-
-def _runtime(method: str, path: str, name: str, handler: Any, **more: Any) -> Operation:
-    summary = (handler.__doc__ or "").strip()
-    return Operation(method, path, name, summary, handler, Access.APP, **more)
-
-
+_row: Final = partial(Operation, access=Access.APP)
 OPERATIONS: Final = (
-    _runtime(
-        "POST",
-        f"{_APP}/usage",
-        "recordUsage",
-        record_usage,
-        answers={202: wire.UsageAnswer},
-        body=wire.UsageBody,
-        limit="usage",
-        problems=frozenset({409}),
-    ),
-    _runtime(
-        "GET",
-        f"{_APP}/model-selection",
-        "selectModel",
-        model_selection,
-        answers={200: wire.SelectionAnswer, 304: None},
-        query=(_FORCE,),
-        limit="selection",
-        variant_limit="force_check",
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/usage/batch",
-        "recordUsageBatch",
-        record_batch,
-        answers={207: wire.BatchAnswer},
-        body=wire.BatchBody,
-        reads_body=True,
-        limit="batch",
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/limits/acquire",
-        "acquire",
-        acquire,
-        answers={200: wire.Acquired},
-        body=wire.AcquireBody,
-        limit="limits",
-        problems=frozenset({409, 429}),
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/leases/{{lease_id}}/adjust",
-        "adjustLease",
-        adjust,
-        answers={200: wire.Adjusted},
-        body=wire.AdjustBody,
-        limit="limits",
-        problems=frozenset({409}),
-    ),
-    _runtime(
-        "POST",
-        f"{_APP}/leases/{{lease_id}}/release",
-        "releaseLease",
-        release,
-        answers={204: None},
-        limit="limits",
-        problems=frozenset({409}),
-    ),
-    _runtime(
-        "GET",
-        f"{_APP}/limits",
-        "listLimits",
-        limits,
-        answers={200: wire.LimitList},
-        limit="limits",
-        key_may_read=True,
-    ),
-)
+    _row("POST", f"{_APP}/usage", "recordUsage", record_usage, {202: wire.UsageAnswer},
+         body=wire.UsageBody, limit="usage", problems=(409,)),
+    _row("GET", f"{_APP}/model-selection", "selectModel", model_selection,
+         {200: wire.SelectionAnswer, 304: None},
+         query=(_FORCE,), limit="selection", variant_limit="force_check"),
+    _row("POST", f"{_APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
+         body=wire.BatchBody, reads_body=True, limit="batch"),
+    _row("POST", f"{_APP}/limits/acquire", "acquire", acquire, {200: wire.Acquired},
+         body=wire.AcquireBody, limit="limits", problems=(409, 429)),
+    _row("POST", f"{_APP}/leases/{{lease_id}}/adjust", "adjustLease", adjust, {200: wire.Adjusted},
+         body=wire.AdjustBody, limit="limits", problems=(409,)),
+    _row("POST", f"{_APP}/leases/{{lease_id}}/release", "releaseLease", release, {204: None},
+         limit="limits", problems=(409,)),
+    _row("GET", f"{_APP}/limits", "listLimits", limits, {200: wire.LimitList},
+         limit="limits", key_may_read=True),
+)  # fmt: skip

@@ -23,6 +23,7 @@ from pricekeeper.errors import (
     NotFoundError,
     OverloadedError,
     PriceKeeperError,
+    RequestRefusedError,
     StoreDamagedError,
     StoreReplacedError,
 )
@@ -30,7 +31,6 @@ from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import (
     BodyTooLargeError,
-    RequestRefusedError,
     refuse_twofold,
 )
 from pricekeeper.http.encoding import EncodedAnswers
@@ -38,7 +38,7 @@ from pricekeeper.http.gate import admit, count_failure, is_guess
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.metrics_token import check_metrics_token
-from pricekeeper.http.oauth import told as oauth_error
+from pricekeeper.http.oauth import oauth_error
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
 from pricekeeper.http.routing import Paths

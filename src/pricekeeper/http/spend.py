@@ -78,7 +78,7 @@ class SpendMetric:
         try:
             months = await self._months.read()
             chosen = self._choose(months)
-            owners = {spender.scope_key: await self._owner(spender) for spender in chosen}
+            owners = {spender.scope_key: await self._find_owner(spender) for spender in chosen}
         except StoreError as error:
             _log.warning("spend_not_read", error=str(error))
             return
@@ -102,7 +102,7 @@ class SpendMetric:
         self._chosen = chosen
         return chosen
 
-    async def _owner(self, spender: Spender) -> Owner:
+    async def _find_owner(self, spender: Spender) -> Owner:
         """The names of a scope, at most ten minutes old; its ids, if it has been deleted."""
         now_ms = self._services.clock.monotonic_ms()
         known = self._owners.get(spender.scope_key)

@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from pricekeeper.cli import exits
+from pricekeeper.cli.backends import quiet_logs
 from pricekeeper.cli.command import print_json
 from pricekeeper.cli.demo.board import AppState, Board
 from pricekeeper.cli.demo.clock import FastClock
@@ -37,7 +38,6 @@ from pricekeeper.cli.demo.traffic import (
 )
 from pricekeeper.cli.demo.view import View, going_on, summary
 from pricekeeper.cli.exits import MisusedError
-from pricekeeper.cli.places import quiet_logs
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import day_start_ms, next_midnight_ms, org_day

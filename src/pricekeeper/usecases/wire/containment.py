@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pricekeeper.http.wire.common import Request, Response
-from pricekeeper.http.wire.provisioning import Frozen
+from pricekeeper.usecases.wire.provisioning import Frozen
+from pricekeeper.usecases.wire.values import Request, Response
 from pricekeeper.values import REASON_LENGTH_MAX
 
 Reason = Annotated[

@@ -1,7 +1,7 @@
 """Where a command works: against a running service, or straight on the store.
 
-Both places hand out the same two things, an `Admin` and a `PriceKeeper`, with the same answers.
-So a command says what it wants once, and does not know where it is.
+Both backends offer the same two things, administration and what concerns one client, with the same
+answers. So a command says what it wants once, and does not know where it works.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pricekeeper.cli.exits import MisusedError, RefusedError
 from pricekeeper.settings import (
@@ -25,8 +25,12 @@ from pricekeeper.settings import (
 )
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
+    from pricekeeper.cli.local import LocalAdmin, LocalKeeper
     from pricekeeper.client import Admin, PriceKeeper
     from pricekeeper.tenants import Client
+
+    AnyAdmin: TypeAlias = Admin | LocalAdmin
+    AnyKeeper: TypeAlias = PriceKeeper | LocalKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +71,24 @@ class Target:
         return read_settings({**os.environ, **given})
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """Where a command works."""
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> AnyAdmin:
         """Provisioning."""
         ...
 
-    def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
+    def keeper(self, client: Client, *, itself: bool = False) -> AnyKeeper:
         """What concerns one client; ``itself`` if its organisation can't act for it."""
         ...
 
-    def reader(self, client: Client) -> PriceKeeper:
+    def reader(self, client: Client) -> AnyKeeper:
         """A look at one client's data, which a provisioning key opens as well."""
         ...
 
 
-class Remote:
+class RemoteBackend:
     """A running service."""
 
     def __init__(self, target: Target, url: str, closing: AsyncExitStack) -> None:
@@ -135,15 +139,15 @@ class Remote:
 
 
 @asynccontextmanager
-async def open_place(target: Target, *, may_create: bool = False) -> AsyncIterator[Place]:
-    """The place that the command line names; the store, if it names none.
+async def open_backend(target: Target, *, may_create: bool = False) -> AsyncIterator[Backend]:
+    """The backend that the command line names; the store, if it names none.
 
     A store that is not there is more often a typing error than a wish, unless ``may_create``.
     """
     url = target.service_url
     if url is not None:
         async with AsyncExitStack() as closing:
-            yield Remote(target, url, closing)
+            yield RemoteBackend(target, url, closing)
         return
     from pricekeeper.cli.local import open_local  # noqa: PLC0415  # it brings everything
 

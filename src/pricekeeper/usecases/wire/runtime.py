@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from pricekeeper.http.wire.common import (
+from pricekeeper.metering import BATCH_MAX
+from pricekeeper.usecases.wire.values import (
     Amount,
     Delta,
     Label,
@@ -17,7 +18,6 @@ from pricekeeper.http.wire.common import (
     Tokens,
     Uuid,
 )
-from pricekeeper.metering import BATCH_MAX
 
 ModelId = Annotated[
     str,

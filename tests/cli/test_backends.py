@@ -1,10 +1,29 @@
-"""Every command that can work in two places does the same in both."""
+"""Every command that can work on a service or on the store does the same in both."""
 
+import inspect
 import re
 
+import pytest
+
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from pricekeeper.cli.local import LocalAdmin, LocalKeeper
+from pricekeeper.client import Admin, PriceKeeper
 
 CHAT = f"org-{ORG}-app-chat"
+
+
+@pytest.mark.parametrize(
+    ("local", "remote"), [(LocalAdmin, Admin), (LocalKeeper, PriceKeeper)], ids=["admin", "keeper"]
+)
+def test_what_the_store_offers_is_called_as_a_service_is(local: type, remote: type) -> None:
+    """The same names, parameters and defaults: a command need not know what it works on."""
+    for name, method in inspect.getmembers(local, inspect.isfunction):
+        if not name.startswith("_"):
+            given = inspect.signature(method).parameters
+            wanted = inspect.signature(getattr(remote, name)).parameters
+            assert [(one.name, one.kind, one.default) for one in given.values()] == [
+                (one.name, one.kind, one.default) for one in wanted.values()
+            ]
 
 
 def test_an_organisation_from_flags(anywhere: Cli) -> None:

@@ -1,4 +1,4 @@
-"""The shapes on the wire, as the REST contract names them: a room for each part of the API.
+"""The shapes on the wire, as the REST contract names them: a module for each part of the API.
 
 These are the types that requests are parsed into and answers are encoded from, and the OpenAPI
 document is generated from them. Times are RFC 3339 text in UTC, money is integer micro-dollars.

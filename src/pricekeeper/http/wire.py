@@ -1,12 +1,12 @@
-"""Tokens, sessions, keys."""
+"""What HTTP alone has on the wire: OAuth's tokens and keys, problems, health."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.http.wire.common import Request, Response, ShortText
+from pricekeeper.usecases.wire.values import Request, Response, ShortText
 
 
 class TokenBody(Request, frozen=True):
@@ -52,25 +52,6 @@ class TokenAnswer(Response, frozen=True):
     session_id: str
 
 
-class SessionAnswer(Response, frozen=True):
-    """A live session."""
-
-    session_id: str
-    created_at: str
-    last_used_at: str
-    expires_at: str
-    user_agent: str
-    address: str
-    current: bool
-
-
-class SessionList(Response, frozen=True):
-    """The live sessions of a client, the oldest first."""
-
-    sessions: list[SessionAnswer]
-    limit: int
-
-
 class Empty(Response, frozen=True):
     """Nothing to say."""
 
@@ -114,3 +95,39 @@ class Jwks(Response, frozen=True):
     """RFC 7517."""
 
     keys: list[dict[str, Any]]
+
+
+class Mistake(Response, frozen=True):
+    """One bad field."""
+
+    field: str
+    message: str
+
+
+class ProblemBody(Response, frozen=True):
+    """RFC 9457, with our stable code, the request's id and typed extras."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+    errors: list[Mistake] | UnsetType = UNSET
+    details: dict[str, Any] | UnsetType = UNSET
+    outcome: Literal["OUTCOME_UNKNOWN", "NOT_APPLIED"] | UnsetType = UNSET
+    """Of a 503: whether the request may have been applied all the same, where that is known."""
+
+
+class OAuthError(Response, frozen=True):
+    """RFC 6749, section 5.2."""
+
+    error: str
+    error_description: str
+
+
+class Health(Response, frozen=True, omit_defaults=True):
+    """A word about the process, and why it is not ready if it is not."""
+
+    status: str
+    reason: str | None = None

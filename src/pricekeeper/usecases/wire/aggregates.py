@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from pricekeeper.http.wire.common import Response
+from pricekeeper.usecases.wire.values import Response
 
 
 class ModelAggregate(Response, frozen=True):

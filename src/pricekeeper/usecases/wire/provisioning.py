@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.http.wire.common import Label, Request, Response
 from pricekeeper.tenants.bodies import AppBody, OrgBody, RateLimitBody
+from pricekeeper.usecases.wire.values import Label, Request, Response
 
 __all__ = ["AppBody", "OrgBody", "RateLimitBody"]
 

@@ -1,0 +1,157 @@
+"""What a day, or a range of days, came to.
+
+Each answer comes with the moment up to which it is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import date, timedelta
+from typing import Any, Final
+
+from pricekeeper.bootstrap import Services
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.metering import Total, day_start_ms, org_day
+from pricekeeper.metering.days import day_of
+from pricekeeper.tenants import Policy, QuotaScope
+from pricekeeper.usecases.runtime import quota_use
+from pricekeeper.usecases.wire import aggregates as wire
+from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.values import ModelLabel
+
+DAYS_MAX: Final = 92
+DAYS_AT_ONCE: Final = 8
+
+
+async def read_day(
+    services: Services, policy: Policy, day: date
+) -> tuple[wire.AggregateAnswer, int]:
+    """What a day has come to so far; a past day without data has zeros."""
+    if day > today(services, policy):
+        raise InvalidValueError("date", "is in the future")
+    return await _read_day(services, policy, day, await _read_quotas(services, policy))
+
+
+async def read_range(
+    services: Services, policy: Policy, first: date, last: date
+) -> tuple[wire.AggregateRange, int]:
+    """What each day of a range came to, the earliest first."""
+    if last > today(services, policy):
+        raise InvalidValueError("to", "is in the future")
+    if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
+        raise InvalidValueError("from", f"must be at most {DAYS_MAX} days up to `to`")
+    turn = asyncio.Semaphore(DAYS_AT_ONCE)
+    quotas = await _read_quotas(services, policy)
+
+    async def read(day: date) -> tuple[wire.AggregateAnswer, int]:
+        async with turn:
+            return await _read_day(services, policy, day, quotas)
+
+    count = (last - first).days + 1
+    read_days = await asyncio.gather(*(read(first + timedelta(days=n)) for n in range(count)))
+    days = [answer for answer, _ in read_days]
+    more = {} if policy.app_id is None else {"app_id": str(policy.app_id)}
+    oldest_ms = min(as_of_ms for _, as_of_ms in read_days)
+    return wire.AggregateRange(policy.org_id, days, **more), oldest_ms
+
+
+def today(services: Services, policy: Policy) -> date:
+    """The present day of the organisation's calendar."""
+    day = org_day(policy.timezone, services.clock.now_ms())
+    return date(int(day[:4]), int(day[4:6]), int(day[6:]))
+
+
+async def _read_day(
+    services: Services, policy: Policy, day: date, quotas: Mapping[ModelLabel, int]
+) -> tuple[wire.AggregateAnswer, int]:
+    """The answer for a day, and the moment up to which it is complete.
+
+    Before the first aggregation that is the day's beginning: nothing had been counted by then.
+    """
+    name, metering, more = day_of(day), services.metering, dict[str, Any]()
+    if policy.app_id is None:
+        found = await metering.org_totals(policy.org_id, policy.model_ordering, name)
+        totals = found.total
+        if policy.quota_scope is QuotaScope.APP:
+            more["apps"] = {
+                str(app): sum(total.cost_usd_micros for total in by_label.values())
+                for app, by_label in found.apps.items()
+            }
+    else:
+        labels = {*policy.model_ordering, *await metering.labels_used(policy.scope_key, name)}
+        totals = await metering.totals(policy.scope_key, sorted(labels), name)
+        more["app_id"] = str(policy.app_id)
+    active, sticky = None, False
+    if day == today(services, policy):
+        decision = await services.selection.assess(policy)
+        active, sticky = decision.label, decision.choice.sticky_fallback_active
+    as_of_ms = min((total.as_of_ms for total in totals.values()), default=0)
+    cost = sum(total.cost_usd_micros for total in totals.values())
+    quota = sum(quotas.get(label, 0) for label in policy.model_ordering)
+    answer = wire.AggregateAnswer(
+        org_id=policy.org_id,
+        date=day.isoformat(),
+        timezone=policy.timezone,
+        quota_scope=policy.quota_scope,
+        models=_models(services, policy, totals, quotas),
+        total_cost_usd_micros=cost,
+        total_quota_usd_micros=quota,
+        total_quota_pct=quota_use(policy, cost, quota)[0],
+        sticky_fallback_active=sticky,
+        current_active_model=active,
+        updated_at=rfc3339(as_of_ms) if as_of_ms else None,
+        **more,
+    )
+    return answer, max(as_of_ms, day_start_ms(policy.timezone, name))
+
+
+def _models(
+    services: Services,
+    policy: Policy,
+    totals: Mapping[ModelLabel, Total],
+    quotas: Mapping[ModelLabel, int],
+) -> dict[str, wire.ModelAggregate]:
+    catalogue = services.prices.catalogue
+    ordered = [*policy.model_ordering, *sorted(totals.keys() - set(policy.model_ordering))]
+    made = {}
+    for label in ordered:
+        total, quota = totals.get(label, Total()), quotas.get(label, 0)
+        percent, status = quota_use(policy, total.cost_usd_micros, quota)
+        made[str(label)] = wire.ModelAggregate(
+            bedrock_model_id=catalogue.model(label).bedrock_model_id if label in catalogue else "",
+            cost_usd_micros=total.cost_usd_micros,
+            quota_usd_micros=quota,
+            quota_pct=percent,
+            quota_status=status,
+            input_tokens=total.input_tokens,
+            output_tokens=total.output_tokens,
+            cache_read_tokens=total.cache_read_tokens,
+            cache_write_tokens=total.cache_write_tokens,
+            requests=total.requests,
+            average_cost_usd_micros=total.cost_usd_micros // total.requests
+            if total.requests
+            else 0,
+        )
+    return made
+
+
+async def _read_quotas(services: Services, policy: Policy) -> Mapping[ModelLabel, int]:
+    """What may be spent a day: where each app has its own quotas, all of them together.
+
+    Raises `UnreadableItemError` if those of an app can't be read: a sum without them is too low.
+    """
+    if policy.app_id is not None or policy.quota_scope is not QuotaScope.APP:
+        return policy.quotas
+    sums = dict.fromkeys(policy.model_ordering, 0)
+    after = None
+    while True:  # ends with the partition: every page begins behind the one before
+        page = await services.tenants.list_apps(policy.org_id, after)
+        for error in page.unreadable:
+            raise error
+        for app in page.policies:
+            for label, quota in app.quotas.items():
+                sums[label] = sums.get(label, 0) + quota
+        after = page.after
+        if after is None:
+            return sums

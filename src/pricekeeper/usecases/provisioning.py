@@ -1,0 +1,176 @@
+"""Organisations, apps, their secrets and overrides: what an administrator sets up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pricekeeper.bootstrap import Services
+from pricekeeper.credentials import Provisioned, Retrieval
+from pricekeeper.credentials.service import Claim
+from pricekeeper.metering import next_midnight_ms, org_day
+from pricekeeper.tenants import Client, Freeze, Policy
+from pricekeeper.usecases.wire import provisioning as wire
+from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.values import AppId, OrgId, parse_model_label
+
+
+async def put_org(services: Services, org_id: OrgId, settings: Mapping[str, Any]) -> wire.OrgAnswer:
+    """Create an organisation or replace its settings; credentials are never reset."""
+    provisioned = await services.provisioning.put_org(org_id, settings)
+    return _org(provisioned.policy, provisioned)
+
+
+async def get_org(services: Services, org_id: OrgId) -> wire.OrgAnswer:
+    """Read an organisation's settings."""
+    return _org(await services.tenants.get(Client(org_id)))
+
+
+async def list_orgs(
+    services: Services, after: OrgId | None, limit: int, key_org_id: OrgId | None = None
+) -> wire.OrgList:
+    """Read a page of organisations; for an organisation's own key there is only that one."""
+    if key_org_id is not None:
+        is_behind = after is not None and after >= key_org_id
+        return wire.OrgList([] if is_behind else [await get_org(services, key_org_id)])
+    page = await services.tenants.list_orgs(after, limit)
+    return wire.OrgList([_org(policy) for policy in page.policies], **_next(page.after))
+
+
+async def put_app(
+    services: Services, org_id: OrgId, app_id: AppId, settings: Mapping[str, Any]
+) -> wire.AppAnswer:
+    """Create an app or replace what it overrides; credentials are never reset."""
+    provisioned = await services.provisioning.put_app(org_id, app_id, settings)
+    return _app(provisioned.policy, provisioned)
+
+
+async def get_app(services: Services, org_id: OrgId, app_id: AppId) -> wire.AppAnswer:
+    """Read an app's settings, and which of them are inherited."""
+    return _app(await services.tenants.get(Client(org_id, app_id)))
+
+
+async def list_apps(
+    services: Services, org_id: OrgId, after: AppId | None, limit: int
+) -> wire.AppList:
+    """Read a page of an organisation's apps."""
+    page = await services.tenants.list_apps(org_id, after, limit)
+    return wire.AppList([_app(policy) for policy in page.policies], **_next(page.after))
+
+
+async def issue_provisioning_key(services: Services, org_id: OrgId) -> wire.ProvisioningKey:
+    """Give an organisation a provisioning key of its own, which replaces the one it had."""
+    return wire.ProvisioningKey(org_id, (await services.provisioning_keys.issue(org_id)).reveal())
+
+
+async def rotate(services: Services, client: Client, body: wire.RotateBody) -> wire.Rotated:
+    """Let a new secret be claimed; the old one works until then, and for the grace after."""
+    rotation = await services.credentials.rotate(client, body.grace_period_hours)
+    retrieval = _retrieval(rotation.retrieval)
+    return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)
+
+
+async def complete_claim(services: Services, claim: Claim) -> wire.Claimed:
+    """Turn a retrieval token that was found into the secret, once."""
+    claimed = await services.credentials.complete_claim(claim)
+    more = {}
+    if claimed.old_secret_expires_at_epoch is not None:
+        more["old_secret_expires_at"] = rfc3339(claimed.old_secret_expires_at_epoch * 1000)
+    return wire.Claimed(claimed.client_id, claimed.client_secret.reveal(), **more)
+
+
+async def put_override(
+    services: Services, client: Client, body: wire.OverrideBody
+) -> wire.OverrideAnswer:
+    """Have one label used until the end of the organisation's day, whatever was spent."""
+    policy = await services.tenants.get(client)
+    label = parse_model_label(body.model_label)
+    override = await services.selection.set_override(policy, label)
+    activated_at_ms = override.activated_at_epoch * 1000
+    day = org_day(policy.timezone, activated_at_ms)
+    until = rfc3339(next_midnight_ms(policy.timezone, activated_at_ms))
+    return wire.OverrideAnswer(override.label, day, until)
+
+
+async def delete_override(services: Services, client: Client) -> None:
+    """Let quotas decide again."""
+    await services.selection.clear_override(await services.tenants.get(client))
+
+
+def _next(after: str | None) -> dict[str, Any]:
+    """Where the next page begins, if there is one."""
+    return {} if after is None else {"next": after}
+
+
+def _configuration(policy: Policy) -> wire.Configuration:
+    return wire.Configuration(
+        timezone=policy.timezone,
+        quota_scope=policy.quota_scope,
+        model_ordering=list(policy.model_ordering),
+        quotas={str(label): quota for label, quota in policy.quotas.items()},
+        sticky_fallback_enabled=policy.sticky_fallback_enabled,
+        agg_shard_count=policy.agg_shard_count,
+        tight_mode_threshold_pct=policy.tight_mode_threshold_pct,
+        refresh_interval_normal_secs=policy.refresh_interval_normal_secs,
+        refresh_interval_tight_secs=policy.refresh_interval_tight_secs,
+        session_limit=policy.session_limit,
+        rate_limits={
+            label: {
+                name: wire.RateLimitBody(
+                    limit.capacity, limit.refill_amount, limit.refill_period_ms
+                )
+                for name, limit in named.items()
+            }
+            for label, named in policy.rate_limits.items()
+        },
+    )
+
+
+def _retrieval(retrieval: Retrieval) -> wire.SecretRetrieval:
+    return wire.SecretRetrieval(
+        retrieval.token.reveal(), rfc3339(retrieval.expires_at_epoch * 1000)
+    )
+
+
+def frozen_answer(freeze: Freeze) -> wire.Frozen:
+    """The freeze as answers show it."""
+    return wire.Frozen(freeze.reason, rfc3339(freeze.frozen_at_epoch * 1000), freeze.scope)
+
+
+def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
+    """What an answer says beyond the settings: times, and after a PUT what came of it."""
+    more: dict[str, Any] = {
+        "created_at": rfc3339(policy.created_at_epoch * 1000),
+        "updated_at": rfc3339(policy.updated_at_epoch * 1000),
+    }
+    if policy.client_secret_created_at_epoch is not None:
+        more["client_secret_created_at"] = rfc3339(policy.client_secret_created_at_epoch * 1000)
+    if policy.freeze is not None:
+        more["frozen"] = frozen_answer(policy.freeze)
+    if provisioned is not None:
+        more["status"] = "created" if provisioned.created else "updated"
+        if provisioned.retrieval is not None:
+            more["secret_retrieval"] = _retrieval(provisioned.retrieval)
+    return more
+
+
+def _org(policy: Policy, provisioned: Provisioned | None = None) -> wire.OrgAnswer:
+    return wire.OrgAnswer(
+        policy.org_id,
+        policy.org_name,
+        policy.client_id,
+        _configuration(policy),
+        **_outcome(policy, provisioned),
+    )
+
+
+def _app(policy: Policy, provisioned: Provisioned | None = None) -> wire.AppAnswer:
+    return wire.AppAnswer(
+        policy.org_id,
+        str(policy.app_id),
+        policy.app_name or "",
+        policy.client_id,
+        _configuration(policy),
+        list(policy.inherited_fields),
+        **_outcome(policy, provisioned),
+    )

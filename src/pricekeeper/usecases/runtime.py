@@ -1,0 +1,225 @@
+"""What an app asks all day: what a call used, which model to call, and how fast it may go."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pricekeeper.bootstrap import Services
+from pricekeeper.errors import RateLimitExceededError, UnknownModelLabelError, Violation
+from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
+from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
+from pricekeeper.pricing import Prices
+from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
+from pricekeeper.tenants import ANY_LABEL, Policy, RateLimits
+from pricekeeper.usecases.wire import runtime as wire
+from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
+from pricekeeper.values import ModelLabel
+
+_PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+
+
+async def record_usage(
+    services: Services, policy: Policy, body: wire.UsageBody
+) -> wire.UsageAnswer:
+    """Count what one model call used, exactly once."""
+    return _recorded(await services.metering.record(policy, usage_of(body)), policy)
+
+
+async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:
+    """Take tokens from the buckets of a label, all or nothing."""
+    policy.require_unfrozen()
+    catalogue = services.prices.catalogue
+    if body.resource not in catalogue:
+        raise UnknownModelLabelError(body.resource, catalogue.labels, "resource")
+    model = catalogue.model(body.resource)
+    try:
+        lease = await services.limiter.acquire(
+            policy.bucket_entity,
+            model.label,
+            body.consume,
+            parents=_parents(policy),
+            limits=_limits(policy),
+            lease_id=body.lease_id or uuid.uuid4(),
+        ).obtain(undo=body.lease_id is None)  # nobody could ask for it by its name
+    except RateLimitExceededError as denied:
+        raise RateLimitExceededError(
+            [_scoped(violation, policy) for violation in denied.violations]
+        ) from denied
+    return wire.Acquired(
+        lease.id,
+        granted=True,
+        limits={name: _limit_state(status) for name, status in lease.limits.items()},
+        burn_down_factor_permille=model.burn_down_factor_permille,
+    )
+
+
+async def adjust(
+    services: Services, policy: Policy, lease_id: str, body: wire.AdjustBody
+) -> wire.Adjusted:
+    """Settle a lease to what was really used; the same adjustment applies once."""
+    held = await services.limiter.adjust(
+        policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
+    )
+    return wire.Adjusted(lease_id, dict(held))
+
+
+async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
+    """Read how the buckets of a client stand, without taking anything."""
+    source, entity = _limits(policy), policy.bucket_entity
+    labels = [label for label in policy.model_ordering if source(entity, label)]
+    buckets = [(entity, label) for label in labels]
+    found = await services.limiter.peek_many(buckets, limits=source) if buckets else []
+    states = {
+        str(label): {name: _limit_state(status) for name, status in statuses.items()}
+        for label, statuses in zip(labels, found, strict=True)
+    }
+    return wire.LimitList(states)
+
+
+def quota_use(
+    policy: Policy, spend_usd_micros: int, quota_usd_micros: int
+) -> tuple[float, QuotaStatus]:
+    """How much of a quota is spent, in percent with two decimals, and what that means."""
+    hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
+    status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
+    return hundredths / 100, status
+
+
+def usage_of(body: wire.UsageBody) -> Usage:
+    """The record as it is counted."""
+    return Usage(
+        request_id=body.request_id,
+        model_label=body.model_label,
+        input_tokens=body.input_tokens,
+        output_tokens=body.output_tokens,
+        cache_read_tokens=body.cache_read_tokens,
+        cache_write_5m_tokens=body.cache_write_5m_tokens,
+        cache_write_1h_tokens=body.cache_write_1h_tokens,
+        service_tier=body.service_tier,
+        batch=body.batch,
+        bedrock_model_id=body.bedrock_model_id,
+        calling_region=body.calling_region,
+        status=UsageStatus(body.status),
+        timestamp_ms=None if body.timestamp is None else parse_timestamp(body.timestamp),
+        tags=body.tags,
+    )
+
+
+def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
+    receipt, total = recorded.receipt, recorded.daily_total
+    daily_total = None
+    if total is not None:
+        quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
+        percent, mode = quota_use(policy, total.cost_usd_micros, quota)
+        # Before the first aggregation: when the day began, nothing had been counted.
+        as_of_ms = max(total.as_of_ms, day_start_ms(policy.timezone, receipt.org_day))
+        daily_total = wire.DailyTotalAnswer(
+            total.cost_usd_micros, total.requests, percent, mode, rfc3339(as_of_ms)
+        )
+    return wire.UsageAnswer(
+        request_id=recorded.request_id,
+        status=recorded.outcome,
+        cost_usd_micros=recorded.cost_usd_micros,
+        pricing_version=receipt.pricing_version,
+        shard_id=receipt.shard_id,
+        org_day=receipt.org_day,
+        daily_total=daily_total,
+        price_estimated=receipt.price_estimated,
+    )
+
+
+def selection_answer(decision: Decision) -> wire.SelectionAnswer:
+    """The decision as it is told: the model to call now, and why."""
+    policy, choice, model, prices = (
+        decision.policy,
+        decision.choice,
+        decision.model,
+        decision.prices,
+    )
+    if model is None or prices is None:  # pragma: no cover - select() has raised then
+        raise decision.exhausted()
+    used = {use.label: use for use in choice.quotas}
+    mine = used[model.label]
+    guidance = decision.guidance(decision.checked_at_ms)
+    return wire.SelectionAnswer(
+        recommended_model=wire.RecommendedModel(
+            model.label,
+            model.bedrock_model_id,
+            choice.reason,
+            model.description,
+            model.burn_down_factor_permille,
+        ),
+        quota_status=wire.QuotaStatus(
+            scope=policy.quota_scope,
+            mode=decision.mode,
+            current_model=model.label,
+            spend_usd_micros=mine.spend_usd_micros,
+            quota_usd_micros=mine.quota_usd_micros,
+            quota_pct=mine.quota_pct_hundredths / 100,
+            sticky_fallback_active=choice.sticky_fallback_active,
+            models_status={
+                label: wire.ModelStatus(
+                    use.spend_usd_micros,
+                    use.quota_usd_micros,
+                    use.quota_pct_hundredths / 100,
+                    use.status,
+                )
+                for label, use in used.items()
+            },
+        ),
+        pricing=_pricing(prices),
+        client_guidance=wire.Guidance(
+            guidance.check_frequency, guidance.cache_duration_secs, decision.explanation
+        ),
+        checked_at=rfc3339(decision.checked_at_ms),
+        org_day=decision.org_day,
+        org_local_time=decision.org_local_time.isoformat(timespec="seconds"),
+        resets_at=rfc3339(decision.resets_at_ms),
+    )
+
+
+def _pricing(prices: Prices) -> dict[str, Any]:
+    rates = prices.table.default
+    named = {
+        f"{name}_price_usd_micros_per_1m": price
+        for name in _PRICE_NAMES
+        if (price := getattr(rates, name)) is not None
+    }
+    return {**named, "version": prices.version, "source": prices.source}
+
+
+def _named_limits(limits: RateLimits, label: str) -> list[Limit]:
+    """A label's own limits before those for any label, by name."""
+    named = {**limits.get(ANY_LABEL, {}), **limits.get(label, {})}
+    return [
+        Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
+        for name, limit in named.items()
+    ]
+
+
+def _limits(policy: Policy) -> LimitsSource:
+    """The limits of the app's buckets, and of its organisation's."""
+
+    def source(entity: str, resource: str) -> Sequence[Limit]:
+        own = entity == policy.bucket_entity
+        return _named_limits(policy.rate_limits if own else policy.org_rate_limits, resource)
+
+    return source
+
+
+def _parents(policy: Policy) -> Sequence[str]:
+    return (policy.org_bucket_entity,) if policy.org_rate_limits else ()
+
+
+def _scoped(violation: Violation, policy: Policy) -> Violation:
+    """The violation with the name of the client whose bucket it is, and whether that is the app."""
+    if violation.entity == policy.bucket_entity:
+        return replace(violation, entity=policy.client_id, scope="APP")
+    return replace(violation, entity=policy.client.org.client_id, scope="ORG")
+
+
+def _limit_state(status: LimitStatus) -> wire.LimitState:
+    return wire.LimitState(status.remaining, status.limit.capacity, rfc3339(status.full_at_ms))

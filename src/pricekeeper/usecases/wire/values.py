@@ -1,0 +1,71 @@
+"""What every part of the contract shares: values with their rules, and moments as text."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.tenants.bodies import LABEL, LIMIT_NAME
+
+Tokens = Annotated[int, Meta(ge=0, le=10**9)]
+Uuid = Annotated[
+    str,
+    Meta(pattern="^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"),
+]
+APP_ID: Final = r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}$"
+Label = Annotated[str, Meta(pattern=LABEL)]
+LimitName = Annotated[str, Meta(pattern=LIMIT_NAME)]
+Amount = Annotated[int, Meta(ge=0, le=10**12)]
+Delta = Annotated[int, Meta(ge=-(10**12), le=10**12)]
+ShortText = Annotated[str, Meta(max_length=256)]
+TIMESTAMP: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$"
+LAST_EPOCH: Final = 253_402_300_799
+"""The end of the year 9999, after which RFC 3339 has no word for a moment."""
+_RFC3339: Final = re.compile(TIMESTAMP, re.ASCII)
+Timestamp = Annotated[
+    str,
+    Meta(
+        min_length=20,
+        max_length=40,
+        examples=["2026-01-23T15:30:45Z"],
+        extra_json_schema={"format": "date-time", "pattern": TIMESTAMP},
+    ),
+]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a caller sends: an unknown field is a mistake, not a wish."""
+
+
+class Response(msgspec.Struct, frozen=True):
+    """What we send back."""
+
+
+def rfc3339(epoch_ms: int) -> str:
+    """A moment as the API writes it: UTC, whole seconds, the last of them in the year 9999."""
+    return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
+
+
+@lru_cache(maxsize=4096)
+def _rfc3339(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: str) -> int:
+    """RFC 3339 to milliseconds since the epoch."""
+    try:
+        if not _RFC3339.fullmatch(text):
+            raise ValueError
+        moment = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidValueError(
+            "timestamp", "must be a time such as 2026-01-23T15:30:45Z"
+        ) from None
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
