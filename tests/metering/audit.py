@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from metering.conftest import ECONOMY, PREMIUM, STANDARD
-from pricekeeper.metering import Recorded, Usage, scope_key
+from pricekeeper.metering import Outcome, Recorded, Usage, scope_key
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.facets import HOUR, app_partition
 from pricekeeper.metering.items import (
@@ -107,6 +107,8 @@ class Audit:
             record = self.reported[key]
             given = [answer.receipt for answer in answers]
             assert all(one == given[0] for one in given), "one receipt for all answers"
+            accepted = sum(answer.outcome is Outcome.ACCEPTED for answer in answers)
+            assert accepted <= 1, "only one of them counted it"
             receipt = answers[0].receipt
             assert receipt.cost_usd_picos == record.cost_usd_picos
             assert receipt.org_day == record.account.day

@@ -10,8 +10,9 @@ between, stopped at any read or write. However it goes, the totals are those of 
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
+from typing import TypeVar
 
 import pytest
 
@@ -20,11 +21,19 @@ from metering.audit import Audit, Reported, Watcher
 from metering.conftest import LABELS, PREMIUM, a_policy
 from memory_store import MemoryStore
 from metering.older_version import OlderMetering
-from metering.variants import BROKEN, SOUND, Variant
+from metering.variants import BROKEN, SEEDING, SOUND, Variant
 from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from pricekeeper.metering import Aggregator, Metering, Usage, day_start_ms
+from pricekeeper.metering import (
+    Aggregator,
+    Metering,
+    Outcome,
+    Usage,
+    day_start_ms,
+    journal,
+    journal_items,
+)
 from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Key, Store, Table, open_store
@@ -41,6 +50,8 @@ HOUR_MS = 3_600_000
 FAULTS = Faults(
     refused_pct=3, request_lost_pct=4, reply_lost_pct=5, late_pct=4, resent_pct=4, crashed_pct=2
 )
+DYING_PCT, SLOW_PCT = 1, 1
+_T = TypeVar("_T")
 _NO_ANSWER = (OutcomeUnknownError, StoreUnavailableError, Crashed, asyncio.CancelledError)
 
 
@@ -56,7 +67,33 @@ class SkewedClock(InterleavedClock):
 
 
 class SlowWire(FaultyStore):
-    """What is late may be late for minutes."""
+    """What is late may be late for minutes: a request, a reply, or a dead process's last request."""
+
+    def __init__(self, store: Store, turns: Interleaving, faults: Faults, clock: ManualClock) -> None:
+        super().__init__(store, turns, faults)
+        self._clock = clock
+
+    async def _write(self, send: Callable[[], Awaitable[_T]], *, again: bool) -> _T:
+        dice = self._turns.random.randrange(100) if self._turns.running else 100
+        if dice < DYING_PCT:
+            self.befell["last_request"] += 1
+            self._late.append(send)
+            raise Crashed
+        if dice < DYING_PCT + SLOW_PCT:
+            self.befell["slow_request"] += 1
+            await self._wait()
+            return await super()._write(send, again=again)
+        done = await super()._write(send, again=again)
+        if dice < DYING_PCT + 2 * SLOW_PCT:
+            self.befell["slow_reply"] += 1
+            await self._wait()
+        return done
+
+    async def _wait(self) -> None:
+        """Let others have their turns, for up to a few minutes."""
+        for _ in range(self._turns.random.randrange(20)):
+            await self._turns.turn()
+        self._clock.advance_ms(self._turns.random.choice((100, 5_000, 50_000, 150_000)))
 
     async def _deliver_one(self) -> None:
         if self._turns.random.random() < 0.1:
@@ -85,25 +122,30 @@ class World:
 
     def __init__(self, store: Store, clock: ManualClock, seed: int, variant: Variant) -> None:
         self.random = Random(seed)
+        SEEDING.seed(seed)
         self.clock = clock
+        journal.FULL_WEIGHT = journal_items.FULL_WEIGHT = self.random.choice((1, 2, 64))
         longest_ms = self.random.choice((200, 1_500, 6_000))
         self.turns = Interleaving(
             seed, lambda random: clock.advance_ms(random.randrange(longest_ms))
         )
         self.real = store
-        self.wire = SlowWire(store, self.turns, FAULTS)
-        self.torn = TornStore(store, self.turns, FAULTS)
+        self.wire = SlowWire(store, self.turns, FAULTS, clock)
+        self.torn = TornStore(store, self.turns, FAULTS, clock)
         self.calm = FaultyStore(store, self.turns, Faults())
         self.variant = variant
         self.audit = Audit()
         self.watcher = Watcher(self.calm, self.audit)
         self.policies = [
             a_policy(
-                timezone=self.random.choice(ZONES), agg_shard_count=self.random.choice((8, 24))
+                org_id=OrgId(str(uuid.UUID(int=self.random.getrandbits(128), version=4))),
+                timezone=self.random.choice(ZONES),
+                agg_shard_count=self.random.choice((8, 24)),
             )
             for _ in range(3)
         ]
         self.instances = [self.instance() for _ in range(INSTANCES)]
+        self.crowded_ms = clock.now_ms() - self.random.randrange(10_000)
         self.older = OlderMetering(self.wire, self.service_clock(), self.random)
         self.crashes = 0
 
@@ -121,7 +163,8 @@ class World:
         policy = random.choice(self.policies)
         label = random.choice(LABELS)
         made_ms = now_ms - random.choice((0, 0, 0, 100, 90_000, 5 * HOUR_MS))
-        made_ms -= made_ms % random.choice((1, 1, 16, 256))  # some pages get crowded
+        if random.random() < 0.3:
+            made_ms = self.crowded_ms + random.randrange(3)  # one page that everybody writes to
         request_id = (
             str(uuid.UUID(int=random.getrandbits(128), version=4))
             if random.random() < 0.3

@@ -1,12 +1,14 @@
-"""Metering done wrong, in the ways it has been done wrong elsewhere.
+"""Metering done wrong, in the ways it has been done wrong elsewhere or nearly was here.
 
 Each of these is a plausible implementation. The checks that hold the real one must catch every
-one of them; one that gets through would show that the checks can't see that mistake.
+one of them; one that gets through would show that the checks can't see that mistake. `docs/proof.md`
+lists them, with the seed that catches each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from random import Random
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -14,7 +16,24 @@ import pytest
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import CATALOGUE
 from pricekeeper.clock import Clock
-from pricekeeper.metering import Aggregator, Metering, Recorded, Usage, service
+from pricekeeper.metering import (
+    Aggregator,
+    Metering,
+    Recorded,
+    Usage,
+    aggregator,
+    fold,
+    folding,
+    posting,
+    service,
+)
+from pricekeeper.metering.aggregation_report import Tally
+from pricekeeper.metering.counters import NOTHING, Counters
+from pricekeeper.metering.fold import Fold, add_up
+from pricekeeper.metering.journal import Address
+from pricekeeper.metering.journal_items import REPAIR, TICKS, Written
+from pricekeeper.metering.posting import Poster, Settle
+from pricekeeper.metering.submission import Submission
 from pricekeeper.pricing import (
     PICOS_PER_MICRO,
     Charge,
@@ -25,7 +44,7 @@ from pricekeeper.pricing import (
     TokenUsage,
     charge,
 )
-from pricekeeper.storage import Put, Store, Write
+from pricekeeper.storage import Delete, Item, Key, Put, Store, Update, Write
 from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP
 from pricekeeper.tenants import Policy
 
@@ -33,8 +52,13 @@ MeteringKind: TypeAlias = Callable[[Store, Clock], Metering]
 AggregatorKind: TypeAlias = Callable[[Store, Clock], Aggregator]
 
 
+SEEDING = Random()  # noqa: S311
+"""Where the randomness of instances comes from; a simulation seeds it, so that it decides all."""
+
+
 def sound_metering(store: Store, clock: Clock) -> Metering:
-    return Metering(store, clock, PriceBook(store, clock, CATALOGUE))
+    prices = PriceBook(store, clock, CATALOGUE)
+    return Metering(store, clock, prices, randomness=Random(SEEDING.getrandbits(64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +89,7 @@ class _NoReceipt(_Passing):
 
 
 class _Apart(_Passing):
-    """First the receipts, then the counters."""
+    """First the receipts, then the page."""
 
     async def transact(self, operations: Sequence[Write]) -> None:
         await self._store.transact([one for one in operations if _is_receipt(one)])
@@ -73,12 +97,39 @@ class _Apart(_Passing):
 
 
 class _NoMarker(_Passing):
-    """Which scopes are active is remembered by the process that counted, and nowhere else."""
+    """Nobody is told in which region something was posted."""
 
-    async def transact(self, operations: Sequence[Write]) -> None:
-        await self._store.transact(
-            [one for one in operations if not one.key.pk.startswith("ACTIVE#")]
-        )
+    async def put(self, operation: Put) -> None:
+        if not operation.key.pk.startswith("TICK#"):
+            await self._store.put(operation)
+
+
+class _NoTick(_Passing):
+    """Nobody is told that something was posted in a tick."""
+
+    async def put(self, operation: Put) -> None:
+        if operation.key.pk != TICKS:
+            await self._store.put(operation)
+
+
+class _MarkedAfterwards(_Passing):
+    """The region is marked when the page has been written."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._held_back: list[Put] = []
+
+    async def put(self, operation: Put) -> None:
+        if operation.key.pk.startswith("TICK"):
+            self._held_back.append(operation)
+        else:
+            await self._store.put(operation)
+
+    async def update(self, operation: Update) -> Item:
+        found = await self._store.update(operation)
+        while self._held_back:
+            await self._store.put(self._held_back.pop())
+        return found
 
 
 class _Unguarded(_Passing):
@@ -88,6 +139,15 @@ class _Unguarded(_Passing):
         if operation.table is DAILY_TOTAL:
             operation = Put(operation.table, operation.item)
         await self._store.put(operation)
+
+
+class _RepairsForgotten(_Passing):
+    """A repair is forgotten though it was asked for again while it was done."""
+
+    async def delete(self, operation: Delete) -> Item | None:
+        if operation.key.pk == REPAIR:
+            operation = Delete(operation.table, operation.key)
+        return await self._store.delete(operation)
 
 
 class _DayOfArrival(Metering):
@@ -111,25 +171,174 @@ def _floored(model: Model, prices: Prices, tokens: TokenUsage) -> Charge:
     return msgspec.structs.replace(exact, cost_usd_picos=micros * PICOS_PER_MICRO)
 
 
-def per_component_floor(monkeypatch: pytest.MonkeyPatch) -> Variant:
-    monkeypatch.setattr(service, "charge", _floored)
-    return Variant()
+def per_component_floor(patch: pytest.MonkeyPatch) -> Variant:
+    patch.setattr(service, "charge", _floored)
+    return SOUND
+
+
+def overwritten_entries(patch: pytest.MonkeyPatch) -> Variant:
+    """A record is written to its page whether it is there or not."""
+    sound = posting.page_update
+
+    def page_update(key: Key, records: Sequence[Written], expires: int) -> Update:
+        update = sound(key, records, expires)
+        return Update(update.table, update.key, update.actions)
+
+    patch.setattr(posting, "page_update", page_update)
+    return SOUND
+
+
+def endless_pages(patch: pytest.MonkeyPatch) -> Variant:
+    """A page that is full is written to by whoever has not noticed."""
+    sound = posting.page_update
+
+    def page_update(key: Key, records: Sequence[Written], expires: int) -> Update:
+        update = sound(key, records, expires)
+        parts = update.condition.parts[:-1]  # type: ignore[union-attr]
+        condition = type(update.condition)(parts)  # type: ignore[call-arg, misc]
+        return Update(update.table, update.key, update.actions, condition)
+
+    patch.setattr(posting, "page_update", page_update)
+    return SOUND
+
+
+def children_unseen(patch: pytest.MonkeyPatch) -> Variant:
+    """What is on a full page is not looked at before its children are written."""
+    sound = Poster._settle_found
+
+    async def settle_found(
+        self: Poster, left: Sequence[Submission], page: Item, nonce: bytes, settle: Settle
+    ) -> list[Submission]:
+        if posting.is_full(page):
+            return list(left)
+        return await sound(self, left, page, nonce, settle)
+
+    patch.setattr(Poster, "_settle_found", settle_found)
+    return SOUND
+
+
+def one_nonce_for_all(patch: pytest.MonkeyPatch) -> Variant:
+    """Everybody takes a record that is there for its own."""
+    patch.setattr(Poster, "_new_nonce", lambda _: b"\1" * posting.NONCE_BYTES)
+    return SOUND
+
+
+def lanes_by_chance(patch: pytest.MonkeyPatch) -> Variant:
+    """Which lane a record is in depends on who writes it."""
+    calls = iter(range(1 << 30))
+    patch.setattr(Address, "lane", lambda _, lanes: next(calls) % lanes)
+    return SOUND
+
+
+def closed_at_its_end(patch: pytest.MonkeyPatch) -> Variant:
+    """A tick is closed when it ends."""
+    patch.setattr(aggregator, "closable_tick", lambda now_ms: aggregator.tick_of(now_ms) - 1)
+    return SOUND
+
+
+def never_repaired(patch: pytest.MonkeyPatch) -> Variant:
+    """A record that is answered late is not summed again."""
+    patch.setattr(posting, "is_late", lambda *_: False)
+    return SOUND
+
+
+def parts_added(patch: pytest.MonkeyPatch) -> Variant:
+    """What is found in an open tick is added to what was found before."""
+
+    def forward(self: Fold, found: Mapping[int, Counters], through: int, closable: int) -> Fold:
+        closed = max(self.closed, min(closable, through))
+        fresh = add_up(sums for tick, sums in found.items() if tick > self.closed)
+        return Fold(self.total + fresh, self.shards, closed, {}, self.rev + 1)
+
+    patch.setattr(Fold, "forward", forward)
+    return SOUND
+
+
+def closed_ticks_again(patch: pytest.MonkeyPatch) -> Variant:
+    """A total forgets which ticks it has."""
+    sound = Fold.forward
+
+    def forward(self: Fold, found: Mapping[int, Counters], *more: int) -> Fold | None:
+        return sound(msgspec.structs.replace(self, closed=-1), found, *more)
+
+    patch.setattr(Fold, "forward", forward)
+    return SOUND
+
+
+def going_back(patch: pytest.MonkeyPatch) -> Variant:
+    """An older reading replaces a newer one."""
+
+    def forward(
+        self: Fold, found: Mapping[int, Counters], through: int, closable: int
+    ) -> Fold | None:
+        base = self.total - add_up(self.parts.values())
+        closed = max(self.closed, min(closable, through))
+        fresh = {tick: sums for tick, sums in found.items() if tick > self.closed}
+        parts = {tick: sums for tick, sums in fresh.items() if tick > closed}
+        total = base + add_up(fresh.values())
+        return Fold(total, self.shards, closed, parts, self.rev + 1)
+
+    patch.setattr(Fold, "forward", forward)
+    return SOUND
+
+
+def checkpoint_past_failures(patch: pytest.MonkeyPatch) -> Variant:
+    """The checkpoint moves although somebody's totals could not be written."""
+
+    def fail(self: Tally, accounts: int, error: Exception) -> None:
+        self.unreadable += accounts
+        self.errors[str(error)] = None
+
+    patch.setattr(Tally, "fail", fail)
+    return SOUND
+
+
+def shards_forgotten(patch: pytest.MonkeyPatch) -> Variant:
+    """A total that an earlier version wrote is taken for one without shards."""
+
+    async def none(*_: Any) -> Counters:
+        return NOTHING
+
+    patch.setattr(folding.Folder, "_shards_of", none)
+    patch.setattr(fold.Fold, "with_shards", lambda *_: None)
+    return SOUND
 
 
 SOUND = Variant()
-NO_RECEIPT = Variant(metering=lambda store, clock: sound_metering(_NoReceipt(store), clock))
-APART = Variant(metering=lambda store, clock: sound_metering(_Apart(store), clock))
-NO_MARKER = Variant(metering=lambda store, clock: sound_metering(_NoMarker(store), clock))
-DAY_OF_ARRIVAL = Variant(
-    metering=lambda store, clock: _DayOfArrival(store, clock, PriceBook(store, clock, CATALOGUE))
-)
-UNGUARDED = Variant(aggregator=lambda store, clock: Aggregator(_Unguarded(store), clock))
-
 BROKEN: dict[str, Callable[[pytest.MonkeyPatch], Variant]] = {
-    "no receipt": lambda _: NO_RECEIPT,
-    "receipt and counter apart": lambda _: APART,
-    "no durable marker": lambda _: NO_MARKER,
-    "day taken from arrival": lambda _: DAY_OF_ARRIVAL,
-    "unguarded aggregator": lambda _: UNGUARDED,
+    "no receipt": lambda _: Variant(lambda store, clock: sound_metering(_NoReceipt(store), clock)),
+    "receipt and page apart": lambda _: Variant(
+        lambda store, clock: sound_metering(_Apart(store), clock)
+    ),
+    "no marker of the region": lambda _: Variant(
+        lambda store, clock: sound_metering(_NoMarker(store), clock)
+    ),
+    "no marker of the tick": lambda _: Variant(
+        lambda store, clock: sound_metering(_NoTick(store), clock)
+    ),
+    "marked after the page": lambda _: Variant(
+        lambda store, clock: sound_metering(_MarkedAfterwards(store), clock)
+    ),
+    "day taken from arrival": lambda _: Variant(
+        lambda store, clock: _DayOfArrival(store, clock, PriceBook(store, clock, CATALOGUE))
+    ),
+    "unguarded aggregator": lambda _: Variant(
+        aggregator=lambda store, clock: Aggregator(_Unguarded(store), clock)
+    ),
+    "repairs forgotten": lambda _: Variant(
+        aggregator=lambda store, clock: Aggregator(_RepairsForgotten(store), clock)
+    ),
     "per-component floor": per_component_floor,
+    "entries overwritten": overwritten_entries,
+    "pages never full": endless_pages,
+    "children written unseen": children_unseen,
+    "one nonce for all": one_nonce_for_all,
+    "lanes by chance": lanes_by_chance,
+    "closed at its end": closed_at_its_end,
+    "never repaired": never_repaired,
+    "parts added": parts_added,
+    "closed ticks again": closed_ticks_again,
+    "going back": going_back,
+    "checkpoint past failures": checkpoint_past_failures,
+    "shards forgotten": shards_forgotten,
 }

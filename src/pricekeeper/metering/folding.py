@@ -116,18 +116,28 @@ class Folder:
                 return
 
     async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
-        """Make every total of that day of an organisation anew, from all of its records."""
+        """Make every total of that day of an organisation anew, from all of its records.
+
+        The totals are read first: whatever is in them is then among the records, too.
+        """
         as_of_ms = self._clock.now_ms()
+        facets: Collection[Facet] = await self._read_day(repair)
         for _ in range(ATTEMPTS_MAX):
+            stored = await self._read_totals(facets)
             found = await self._read_day(repair)
-            behind = [
-                facet
-                for facet, sums in found.items()
-                if not await self._put_rebuilt(facet, sums, closable, as_of_ms, tally)
-            ]
-            if not behind:
+            left = [facet for facet in found if facet not in stored]
+            for facet, item in stored.items():
+                sums = found.get(facet, {})
+                if not await self._put_rebuilt(facet, item, sums, closable, as_of_ms, tally):
+                    left.append(facet)
+            if not left:
                 return
+            facets = left
         raise ContendedError(f"the totals of {repair.org_id} on {repair.day} kept changing")
+
+    async def _read_totals(self, facets: Collection[Facet]) -> dict[Facet, Item | None]:
+        stored = await self._store.batch_get([(DAILY_TOTAL, facet.key) for facet in facets])
+        return dict(zip(facets, stored, strict=True))
 
     async def _fold_org(
         self, postings: Sequence[Posting], ticks: Sequence[int], closable: int, tally: Tally
@@ -213,10 +223,15 @@ class Folder:
         return None
 
     async def _put_rebuilt(
-        self, facet: Facet, sums: Mapping[int, Counters], closable: int, as_of_ms: int, tally: Tally
+        self,
+        facet: Facet,
+        stored: Item | None,
+        sums: Mapping[int, Counters],
+        closable: int,
+        as_of_ms: int,
+        tally: Tally,
     ) -> bool:
         """Put a total that was made anew; whether nobody else was faster."""
-        stored = await self._store.get(DAILY_TOTAL, facet.key)
         shards = await self._shards_of(facet, stored)
         fold = fold_from(stored).rebuilt(sums, shards, closable)
         if fold is None:

@@ -25,7 +25,6 @@ are remembered.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, TypeAlias
@@ -142,11 +141,15 @@ class Poster:
 
     async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
         """Write them. All are of one page, or none has an address."""
-        nonce = secrets.token_bytes(NONCE_BYTES)
+        nonce = self._new_nonce()
         if submissions[0].address is None:
             await self._post_with_receipts(submissions, nonce, settle)
         else:
             await self._post_on_page(submissions, PAGE_DIGITS, nonce, settle)
+
+    def _new_nonce(self) -> bytes:
+        """What one commit knows its own records by: no secret, but never the same twice."""
+        return self._random.randbytes(NONCE_BYTES)
 
     async def find(self, org_id: str, lanes: int, address: Address) -> Receipt | None:
         """The receipt of the record with that id, if it was counted."""
@@ -347,7 +350,7 @@ class Poster:
             return
         repair = Repair(org_id, receipt.org_day)
         expires = page_expires_at_epoch(region_at(now_ms), self._retention_days)
-        put = repair_put(repair, secrets.token_hex(8), expires)
+        put = repair_put(repair, self._new_nonce().hex(), expires)
         await self._repairs.run(repair, lambda: self._put(put))
 
     async def _put(self, put: Put) -> None:
