@@ -1,8 +1,22 @@
 """The meter: counts what stores do. Sizes and durations: how large, and how long."""
 
+from collections import Counter
+from dataclasses import dataclass
+
 import pytest
 
-from pricekeeper.telemetry import BOUNDS, BOUNDS_US, Durations, Sizes, StoreMeter
+from pricekeeper.telemetry import (
+    BOUNDS,
+    BOUNDS_US,
+    Durations,
+    Family,
+    Kind,
+    Sizes,
+    StoreMeter,
+    counted,
+    families_of,
+    read_samples,
+)
 
 
 def test_a_new_meter_has_counted_nothing() -> None:
@@ -58,3 +72,36 @@ def test_a_size_is_in_the_first_bucket_that_it_fits(place: int) -> None:
 
     assert [sizes.counts[place], sizes.counts[place + 1]] == [1, 1]
     assert (sum(sizes.counts), sizes.total) == (2, 2 * bound + 1)
+
+
+FALLS = Family("falls", "By place.", ("house", "place"))
+UNITS = Family("units", "By table.", ("table", "kind"))
+
+
+@dataclass(slots=True)
+class HouseMeter:
+    """Counts in every way that there is."""
+
+    stairs: int = counted(FALLS, "stairs")
+    read_half_units: Counter[str] = counted(
+        UNITS, "read", factory=Counter, shown=("a", "b"), per_unit=2
+    )
+    sizes: Sizes = counted(Family("sizes", "Of rooms.", kind=Kind.SIZES), factory=Sizes)
+    private: int = 0
+
+
+def test_a_field_counts_and_is_exported() -> None:
+    """Under the labels of the meter, its own keys and the field; at 0 from the beginning."""
+    meter = HouseMeter()
+    meter.stairs += 2
+    meter.read_half_units["b"] += 3
+    meter.private += 1
+    assert [family.name for family in families_of(meter)] == ["falls", "units", "sizes"]
+    assert [sample[1:] for sample in read_samples(meter)] == [
+        (("stairs",), 2),
+        (("a", "read"), 0),
+        (("b", "read"), 1.5),
+        ((), meter.sizes),
+    ]
+    assert next(read_samples(meter, "mine"))[1] == ("mine", "stairs")
+    assert HouseMeter().read_half_units == {}

@@ -259,7 +259,7 @@ def test_counts_are_carried_over_once() -> None:
     name = 'pricekeeper_store_calls_total{call="get"}'
     for more in (3, 0, 2):
         meter.calls["get"] += more
-        metrics.carry_own()
+        metrics.carry_meters()
     assert read_samples(metrics.exposition().decode())[name] == 5
 
 
@@ -272,7 +272,7 @@ def test_sizes_are_a_histogram(size: int, bound: str) -> None:
     metrics = Metrics(meter)
     for _ in range(2):
         meter.committed(size)
-        metrics.carry_own()
+        metrics.carry_meters()
     samples = read_samples(metrics.exposition().decode())
     name = "pricekeeper_store_commit_operations"
     buckets = {key: count for key, count in samples.items() if key.startswith(f"{name}_bucket")}

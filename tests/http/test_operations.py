@@ -1,41 +1,50 @@
 """What operators are given is true: the documented settings and metrics, and the dashboard."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from prometheus_client import Metric
 
-from pricekeeper.http.metrics import (
-    IN_DOUBT,
-    LAG,
-    LEAP,
-    QUOTA,
-    REQUESTS,
-    SECRETS,
-    SIZES,
-    SPEND,
-    TOTALS,
-    Metrics,
-)
+from pricekeeper.bootstrap import Supervisor, open_services
+from pricekeeper.http.limits import ApiLimits
+from pricekeeper.http.metrics import SPEND, Metrics
+from pricekeeper.http.observing import Observer
 from pricekeeper.settings import (
     API_LIMITS_PER_MINUTE,
     CLIENT_SETTINGS,
+    MEMORY,
     RETRIEVAL_TOKEN,
     SETTINGS,
+    Settings,
+    SqliteLocation,
 )
-from pricekeeper.telemetry import StoreMeter
 
 ROOT = Path(__file__).parent.parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text("utf-8"))
-FAMILIES: list[Metric] = list(Metrics(StoreMeter()).registry.collect())
-GAUGES = (LAG, QUOTA, SECRETS, SPEND, IN_DOUBT, LEAP)
-LABELS = {family.name: set(family.labels) for family in (REQUESTS, *GAUGES, *TOTALS, *SIZES)}
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 OF_PROMETHEUS = {"instance", "le"}
+
+
+async def observed() -> Metrics:
+    """The metrics of a service, from its beginning."""
+    with TemporaryDirectory() as folder:
+        settings = Settings(SqliteLocation(MEMORY), data_dir=Path(folder))
+        async with open_services(settings) as services:
+            metrics = Metrics(services.meter)
+            limits = ApiLimits(services.limiter, {})
+            Observer(services, metrics, Supervisor(services.clock), limits).carry()
+            return metrics
+
+
+METRICS = asyncio.run(observed())
+FAMILIES: list[Metric] = list(METRICS.registry.collect())
+LABELS = {family.name: set(family.labels) for family in METRICS.families}
 
 
 def table(heading: str) -> list[list[str]]:

@@ -9,9 +9,10 @@ by one worker speaks for all. What each metric means to an operator is in docs/o
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,8 +30,13 @@ from pricekeeper.telemetry import (
     BOUNDS_US,
     STRANGE_ITEMS,
     Durations,
+    Family,
+    Kind,
     Sizes,
     StoreMeter,
+    counted,
+    families_of,
+    read_samples,
 )
 
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -41,94 +47,64 @@ _METHODS: Final = frozenset({"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", 
 _LIMIT_NAMES_MAX: Final = 200
 """Limits are named by tenants; beyond this many names, the rest counts as one."""
 _REST: Final = "other"
-_NO_FAULTS: Final = dict.fromkeys(
-    ("throttled", "conflict", "ambiguous", "unreachable", "sweep", "replaced", "damaged"), 0
-)
-"""Shown from the beginning, so that the first one is seen as a change."""
 _NO_STRANGE_ITEMS: Final = {table.name: 0 for table in ALL_TABLES}
+"""Shown from the beginning, so that the first one is seen as a change."""
 
-
-class Family(NamedTuple):
-    """One metric, with a line for each combination of its labels."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-REQUESTS: Final = Family(
+_REQUESTS: Final = Family(
     "pricekeeper_request_seconds",
     "How long requests took, by route and status.",
     ("method", "route", "status"),
+    Kind.DURATIONS,
 )
-TOTALS: Final = (
-    Family("pricekeeper_problems", "Requests that were refused or failed, by error.", ("code",)),
-    Family("pricekeeper_usage_records", "Usage records by what became of them.", ("outcome",)),
-    Family(
-        "pricekeeper_price_estimated_records",
-        "Usage records whose price is not known, counted at the model's highest.",
-        ("label",),
-    ),
-    Family("pricekeeper_selections", "Model selections by reason.", ("reason",)),
-    Family("pricekeeper_sticky_flips", "Fallbacks to another model by outcome.", ("outcome",)),
-    Family("pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")),
-    Family(
-        "pricekeeper_api_limit_decisions",
-        "Requests by the API's own limit and outcome.",
-        ("limit", "outcome"),
-    ),
-    Family("pricekeeper_limiter_work", "What limiters did beyond that.", ("limiter", "kind")),
-    Family("pricekeeper_tokens", "Tokens issued, refreshed and refused.", ("event",)),
-    Family("pricekeeper_token_checks", "Access tokens checked, by answer.", ("answer",)),
-    Family("pricekeeper_revocations", "What ended before its time, by kind.", ("kind",)),
-    Family("pricekeeper_retrieval_tokens", "One-time tokens issued, claimed, refused.", ("event",)),
-    Family("pricekeeper_store_calls", "Calls of the storage port.", ("call",)),
-    Family("pricekeeper_store_attempts", "Requests to DynamoDB by action.", ("action",)),
-    Family("pricekeeper_store_faults", "Failed attempts by kind.", ("kind",)),
-    Family(
-        "pricekeeper_store_capacity_units",
-        "DynamoDB capacity consumed, by table.",
-        ("table", "kind"),
-    ),
-    Family("pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)),
-    Family("pricekeeper_store_swept", "Expired rows removed from SQLite."),
-    Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",)),
-    Family("pricekeeper_clock_leaps", "How often wall time came into doubt."),
+_PROBLEMS: Final = Family(
+    "pricekeeper_problems", "Requests that were refused or failed, by error.", ("code",)
 )
-SIZES: Final = (
-    Family("pricekeeper_store_commit_operations", "Operations in one SQLite commit."),
-    Family("pricekeeper_usage_commit_records", "Usage records in one commit."),
+_LIMIT_DECISIONS: Final = Family(
+    "pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")
 )
+API_LIMIT_DECISIONS: Final = Family(
+    "pricekeeper_api_limit_decisions",
+    "Requests by the API's own limit and outcome.",
+    ("limit", "outcome"),
+)
+STRANGE: Final = Family(
+    "pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)
+)
+CRASHES: Final = Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",))
+LEAPS: Final = Family("pricekeeper_clock_leaps", "How often wall time came into doubt.")
 LAG: Final = Family(
     "pricekeeper_aggregator_lag_seconds",
     "Since the last complete aggregation began: no older usage is missing in a daily total.",
+    kind=Kind.GAUGE,
 )
 QUOTA: Final = Family(
     "pricekeeper_quota_used_ratio",
     "Spend against the day's quota, by scope and label, as of the last record or selection.",
     ("scope", "label"),
+    Kind.GAUGE,
 )
 SPEND: Final = Family(
     "pricekeeper_spend_usd_total",
     "Dollars since the first of the organisation's month, by organisation, app and model label.",
     ("org", "app", "label"),
+    Kind.GAUGE,
 )
 SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
     "When the present secret of a client was claimed, by organisation and app.",
     ("org", "app"),
+    Kind.GAUGE,
 )
 IN_DOUBT: Final = Family(
     "pricekeeper_clock_in_doubt",
     "1 while wall time is in doubt, and nothing is issued or removed; else 0.",
+    kind=Kind.GAUGE,
 )
 LEAP: Final = Family(
     "pricekeeper_clock_leap_seconds",
     "How far wall time is ahead of the time that the service goes by; 0 without doubt.",
+    kind=Kind.GAUGE,
 )
-
-Counts: TypeAlias = Mapping[str, float] | Mapping[tuple[str, str], float]
-
 
 _AS_GAUGE: Final = b"\n# TYPE %s gauge\n" % SPEND.name.encode()
 _AS_COUNTER: Final = b"\n# TYPE %s counter\n" % SPEND.name.encode()
@@ -143,6 +119,16 @@ def exposition_of(registry: CollectorRegistry) -> bytes:
     return generate_latest(registry).replace(_AS_GAUGE, _AS_COUNTER, 1)
 
 
+@dataclass(slots=True)
+class HttpMeter:
+    """What the HTTP layer itself has counted."""
+
+    requests: dict[tuple[str, str, int], Durations] = counted(_REQUESTS, factory=dict)
+    problems: Counter[str] = counted(_PROBLEMS, factory=Counter)
+    limit_decisions: Counter[tuple[str, str]] = counted(_LIMIT_DECISIONS, factory=Counter)
+    limit_names: set[str] = field(default_factory=set)
+
+
 class Metrics:
     """Everything that /metrics shows. One per process."""
 
@@ -150,81 +136,84 @@ class Metrics:
         # They double the lines, and nobody asks when a counter began.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._store = store
-        self._requests = CountHistogram(
-            *REQUESTS, bounds=[bound / _US for bound in BOUNDS_US], registry=self.registry
-        )
-        self._durations: dict[tuple[str, str, int], Durations] = {}
-        self._totals = {family.name: Total(*family, registry=self.registry) for family in TOTALS}
-        self._sizes = {
-            family.name: CountHistogram(*family, bounds=BOUNDS, registry=self.registry)
-            for family in SIZES
-        }
+        self._made: dict[Family, Any] = {}
+        self._watched: list[tuple[Any, tuple[str, ...]]] = []
         self._carried: dict[tuple[str, ...], float] = {}
-        self.aggregator_lag = self._gauge(LAG)
-        self.quota = self._gauge(QUOTA)
-        self.secrets = self._gauge(SECRETS)
-        self.clock_in_doubt = self._gauge(IN_DOUBT)
-        self.clock_leap = self._gauge(LEAP)
-        self.spend = self._gauge(SPEND)
-        self._problems: Counter[str] = Counter()
-        self._limit_decisions: Counter[tuple[str, str]] = Counter()
-        self._limit_names: set[str] = set()
-        self.refresh: Callable[[], None] = self.carry_own
+        self._shown: dict[tuple[str, ...], float] = {}
+        self._meter = HttpMeter()
+        self.watch(self._meter)
+        self.watch(store)
+        for family in (LAG, QUOTA, SECRETS, IN_DOUBT, LEAP):
+            self._instrument(family)
+        self.spend: Gauge = self._instrument(SPEND)
+        self.refresh: Callable[[], None] = self.carry_meters
         """Brings the counts up to date before a scrape."""
 
     def request(self, method: str, route: str, status: int, elapsed_us: int) -> None:
         """Note one request that was answered."""
-        place = (method, route, status)
-        durations = self._durations.get(place)
+        requests = self._meter.requests
+        durations = requests.get((method, route, status))
         if durations is None:
             # Bounded: routes are ours, and a method that we do not know counts as one.
             known = method if method in _METHODS else _REST
-            durations = self._durations.setdefault((known, route, status), Durations())
+            durations = requests.setdefault((known, route, status), Durations())
         durations.note(elapsed_us)
 
     def problem(self, code: str) -> None:
         """Note a request that was refused or failed; the codes are those of our own errors."""
-        self._problems[code] += 1
+        self._meter.problems[code] += 1
 
     def limit_decision(self, limit: str, outcome: str) -> None:
         """Note what one limit of a tenant's decided."""
-        if limit not in self._limit_names:
-            if len(self._limit_names) >= _LIMIT_NAMES_MAX:
+        names = self._meter.limit_names
+        if limit not in names:
+            if len(names) >= _LIMIT_NAMES_MAX:
                 limit = _REST
-            self._limit_names.add(limit)
-        self._limit_decisions[limit, outcome] += 1
+            names.add(limit)
+        self._meter.limit_decisions[limit, outcome] += 1
 
-    def carry(self, name: str, counts: Counts) -> None:
-        """Add what was counted since the last time to the total of that name, by its labels."""
-        total = self._totals[name]
+    def watch(self, meter: Any, *labels: str) -> None:
+        """Show what the meter counts; the labels tell it from others of its kind."""
+        self._watched.append((meter, labels))
+        for family in families_of(meter):
+            self._instrument(family)
+
+    @property
+    def families(self) -> Collection[Family]:
+        """Everything that is shown."""
+        return self._made.keys()
+
+    def carry_meters(self) -> None:
+        """Carry over what every meter has counted; what several count under one name is added."""
+        counts: defaultdict[Family, dict[tuple[str, ...], float]] = defaultdict(dict)
+        for meter, first in self._watched:
+            for family, labels, value in read_samples(meter, *first):
+                if isinstance(value, Sizes | Durations):
+                    self._carry_histogram(family, labels, value)
+                else:
+                    counts[family][labels] = counts[family].get(labels, 0) + value
+        for family, by_labels in counts.items():
+            self.carry(family, by_labels)
+        self.carry(STRANGE, {**_NO_STRANGE_ITEMS, **STRANGE_ITEMS.counts})
+
+    def carry(self, family: Family, counts: Mapping[Any, float]) -> None:
+        """Add what was counted since the last time to the family, by its labels."""
+        total = self._instrument(family)
         for key, count in counts.items():
-            labels = key if isinstance(key, tuple) else (key,) if key else ()
+            labels = key if isinstance(key, tuple) else (key,)
             place = total.labels(*labels) if labels else total  # there from now on, be it at 0
-            place.inc(self._more((name, *labels), count))
+            place.inc(self._more((family.name, *labels), count))
 
-    def carry_sizes(self, name: str, sizes: Sizes) -> None:
-        """Add the sizes that were noted since the last time to the histogram of that name."""
-        self._carry_histogram(self._sizes[name], name, (), sizes.counts, sizes.total)
+    def show(self, family: Family, value: float, *labels: str) -> None:
+        """Set a gauge, whatever another worker has said of it."""
+        gauge = self._instrument(family)
+        (gauge.labels(*labels) if labels else gauge).set(value)
 
-    def carry_own(self) -> None:
-        """Carry over what the store and the HTTP layer itself have counted."""
-        meter = self._store
-        for (method, route, status), durations in self._durations.items():
-            labels = (method, route, str(status))
-            counts, total = durations.counts, durations.total / _US
-            self._carry_histogram(self._requests, REQUESTS.name, labels, counts, total)
-        self.carry("pricekeeper_problems", self._problems)
-        self.carry("pricekeeper_limit_decisions", self._limit_decisions)
-        self.carry("pricekeeper_store_calls", meter.calls)
-        self.carry("pricekeeper_store_attempts", meter.attempts)
-        self.carry("pricekeeper_store_faults", {**_NO_FAULTS, **meter.faults})
-        for kind, used in (("read", meter.read_half_units), ("write", meter.write_half_units)):
-            units = {(table, kind): half_units / 2 for table, half_units in used.items()}
-            self.carry("pricekeeper_store_capacity_units", units)
-        self.carry("pricekeeper_strange_items", {**_NO_STRANGE_ITEMS, **STRANGE_ITEMS.counts})
-        self.carry("pricekeeper_store_swept", {"": meter.swept})
-        self.carry_sizes("pricekeeper_store_commit_operations", meter.commit_sizes)
+    def show_change(self, family: Family, value: float, *labels: str) -> None:
+        """Set a gauge if it is new here: of several workers, the one that heard last is right."""
+        if self._shown.get((family.name, *labels)) != value:
+            self._shown[family.name, *labels] = value
+            self.show(family, value, *labels)
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
@@ -236,18 +225,15 @@ class Metrics:
         return exposition_of(self.registry)
 
     def _carry_histogram(
-        self,
-        histogram: CountHistogram,
-        name: str,
-        labels: tuple[str, ...],
-        counts: Sequence[int],
-        total: float,
+        self, family: Family, labels: tuple[str, ...], noted: Sizes | Durations
     ) -> None:
-        place = (name, *labels)
+        place = (family.name, *labels)
+        total = noted.total / _US if family.kind is Kind.DURATIONS else noted.total
         more = [
-            int(self._more((*place, str(bucket)), count)) for bucket, count in enumerate(counts)
+            int(self._more((*place, str(bucket)), count))
+            for bucket, count in enumerate(noted.counts)
         ]
-        histogram.add(labels, more, self._more(place, total))
+        self._instrument(family).add(labels, more, self._more(place, total))
 
     def _more(self, place: tuple[str, ...], count: float) -> float:
         """How much a count has grown since it was carried over last."""
@@ -255,5 +241,20 @@ class Metrics:
         self._carried[place] = count
         return max(0, count - before)
 
-    def _gauge(self, family: Family) -> Gauge:
-        return Gauge(*family, registry=self.registry, multiprocess_mode="mostrecent")
+    def _instrument(self, family: Family) -> Any:
+        """What prometheus-client has for the family; made once."""
+        made = self._made.get(family)
+        if made is None:
+            about, registry = family[:3], self.registry
+            match family.kind:
+                case Kind.COUNTER:
+                    made = Total(*about, registry=registry)
+                case Kind.GAUGE:
+                    made = Gauge(*about, registry=registry, multiprocess_mode="mostrecent")
+                case Kind.SIZES:
+                    made = CountHistogram(*about, bounds=BOUNDS, registry=registry)
+                case Kind.DURATIONS:
+                    bounds = [bound / _US for bound in BOUNDS_US]
+                    made = CountHistogram(*about, bounds=bounds, registry=registry)
+            self._made[family] = made
+        return made

@@ -163,6 +163,8 @@ class Metering:
         )
         self._terms: BoundedCache[Terms, StoredTerms] = BoundedCache(TERMS_MAX)
         self.meter = self._committer.meter
+        # Every label from the beginning, so that the first record is seen as a change.
+        self.meter.estimated.update(dict.fromkeys(map(str, prices.catalogue.labels), 0))
         self._estimates = EstimateWarnings(clock)
         self._stale: set[Account] = set()
         self._being_read: set[Account] = set()

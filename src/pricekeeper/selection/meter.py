@@ -7,33 +7,34 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pricekeeper.selection.decision import Decision
+from pricekeeper.selection.fallback import Reason
+from pricekeeper.telemetry import Family, counted
 
 EXHAUSTED: Final = "EXHAUSTED"
 """The reason of a decision that there is no model to call."""
+
+_SELECTIONS: Final = Family("pricekeeper_selections", "Model selections by reason.", ("reason",))
+_FLIPS: Final = Family(
+    "pricekeeper_sticky_flips", "Fallbacks to another model by outcome.", ("outcome",)
+)
 
 
 @dataclass(slots=True)
 class SelectionMeter:
     """The decisions that one instance made, and the results of its flips."""
 
-    warm: int = 0
+    warm: int = counted(_SELECTIONS, "warm")
     """Answers from memory."""
-
-    decisions: Counter[str] = field(default_factory=Counter)
+    decisions: Counter[str] = counted(_SELECTIONS, shown=(*Reason, EXHAUSTED), factory=Counter)
     """Decisions made anew, by reason; `EXHAUSTED` if there was no label."""
-
-    flips: int = 0
+    flips: int = counted(_FLIPS, "made")
     """Sticky states that this instance moved forward."""
-
-    flips_lost: int = 0
+    flips_lost: int = counted(_FLIPS, "lost")
     """Flips that another instance made first."""
-
-    flips_unknown: int = 0
+    flips_unknown: int = counted(_FLIPS, "unknown")
     """Flips whose reply was lost; they were sent again."""
-
-    flips_failed: int = 0
+    flips_failed: int = counted(_FLIPS, "failed")
     """Flips that the store could not take. The decision held all the same."""
-
     overrides: Counter[str] = field(default_factory=Counter)
     """Commands of operators: ``set`` and ``cleared``."""
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pricekeeper.telemetry import counted
+from pricekeeper.tenants import REVOCATIONS
+
 
 @dataclass(slots=True)
 class SessionsMeter:
     """What one instance has ended, and why."""
 
-    ended: int = 0
+    ended: int = counted(REVOCATIONS, "session")
     """By their own client, or by an administrator."""
-
-    evicted: int = 0
+    evicted: int = counted(REVOCATIONS, "evicted")
     """To make room for a newer one, or because the limit was lowered."""
-
-    reused: int = 0
+    reused: int = counted(REVOCATIONS, "reused")
     """Because a refresh token that was spent came back: it may have been stolen."""

@@ -8,40 +8,50 @@ bills, so that it stays an integer.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
+from pricekeeper.telemetry.families import Family, Kind, counted
 from pricekeeper.telemetry.sizes import Sizes
+
+_CALLS: Final = Family("pricekeeper_store_calls", "Calls of the storage port.", ("call",))
+_ATTEMPTS: Final = Family(
+    "pricekeeper_store_attempts", "Requests to DynamoDB by action.", ("action",)
+)
+_FAULTS: Final = Family("pricekeeper_store_faults", "Failed attempts by kind.", ("kind",))
+_CAPACITY: Final = Family(
+    "pricekeeper_store_capacity_units", "DynamoDB capacity consumed, by table.", ("table", "kind")
+)
+_SWEPT: Final = Family("pricekeeper_store_swept", "Expired rows removed from SQLite.")
+_COMMITS: Final = Family(
+    "pricekeeper_store_commit_operations", "Operations in one SQLite commit.", kind=Kind.SIZES
+)
+_KINDS: Final = (
+    "throttled", "conflict", "ambiguous", "unreachable", "sweep", "replaced", "damaged",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
 class StoreMeter:
     """What a store was asked, and what that took."""
 
-    calls: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = counted(_CALLS, factory=Counter)
     """Calls of the port by name: ``get``, ``update``, ``transact``..."""
-
-    attempts: Counter[str] = field(default_factory=Counter)
+    attempts: Counter[str] = counted(_ATTEMPTS, factory=Counter)
     """Requests sent over the network, by action. None on SQLite."""
-
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = counted(_FAULTS, shown=_KINDS, factory=Counter)
     """Failed attempts by kind: ``throttled``, ``conflict``, ``ambiguous``, ``unreachable``."""
-
-    read_half_units: Counter[str] = field(default_factory=Counter)
+    read_half_units: Counter[str] = counted(_CAPACITY, "read", per_unit=2, factory=Counter)
     """Consumed read capacity by table, in half units."""
-
-    write_half_units: Counter[str] = field(default_factory=Counter)
+    write_half_units: Counter[str] = counted(_CAPACITY, "write", per_unit=2, factory=Counter)
     """Consumed write capacity by table, in half units."""
-
     commits: int = 0
     """Durable commits. On SQLite one commit carries many operations."""
-
     committed_operations: int = 0
     """Operations that those commits carried."""
-
-    commit_sizes: Sizes = field(default_factory=Sizes)
+    commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
     """How many operations each of those commits carried."""
-
-    swept: int = 0
+    swept: int = counted(_SWEPT)
     """Expired items removed in the background."""
 
     def committed(self, operations: int) -> None:

@@ -17,11 +17,13 @@ from pricekeeper.tenants.configuration import (
 from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.tenants.items import config_key
 from pricekeeper.tenants.listing import AppPage, OrgPage
+from pricekeeper.tenants.meter import REVOCATIONS
 from pricekeeper.tenants.policy import Generation, Life, Policy
 from pricekeeper.tenants.service import Enrolment, Record, Saved, Tenants
 
 __all__ = [
     "ANY_LABEL",
+    "REVOCATIONS",
     "AppPage",
     "AppSettings",
     "Client",

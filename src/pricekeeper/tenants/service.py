@@ -49,6 +49,7 @@ from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.freeze import Freeze, require_authority
 from pricekeeper.tenants.generations import random_name, start_generation
 from pricekeeper.tenants.listing import PAGE_MAX, AppPage, OrgPage, list_apps, list_orgs
+from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.policy import Life, Policy
 from pricekeeper.tenants.reading import read_back
@@ -109,7 +110,7 @@ class Tenants:
         self._registered_reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight(
             "pricekeeper-registered-policy"
         )
-        self.clients_deleted = 0
+        self.meter = TenantsMeter()
         """Organisations and apps that this instance has ended, with everything issued to them."""
 
     async def put_org(
@@ -230,8 +231,8 @@ class Tenants:
         client = Client(org_id)
         org = await self._store.get(CONFIG, items.config_key(client))
         ended = org is not None and await self._end_org(client, items.life_of(org))
-        self.clients_deleted += ended
-        self.clients_deleted += await sweep_apps(self._store, client)
+        self.meter.clients_deleted += ended
+        self.meter.clients_deleted += await sweep_apps(self._store, client)
         if not ended:
             raise NotFoundError(client.client_id)
 
@@ -260,7 +261,7 @@ class Tenants:
                 raise
         finally:
             self._cache.forget(client)
-        self.clients_deleted += 1
+        self.meter.clients_deleted += 1
 
     async def end_tokens_issued_before_now(
         self, org_id: OrgId, app_id: AppId | None = None, *, also: Sequence[Action] = ()

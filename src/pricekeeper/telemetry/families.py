@@ -1,0 +1,63 @@
+"""Metric families, declared where they are counted.
+
+A meter is a dataclass of plain numbers. A field that is `counted` says to which family it belongs
+and under which labels, so that one line counts and is exported. To count is to add to an attribute
+or a dict; whoever exports a meter reads it with `read_samples`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import field, fields
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from pricekeeper.telemetry.sizes import Durations, Sizes
+
+Kind = Enum("Kind", ["COUNTER", "GAUGE", "SIZES", "DURATIONS"])
+_EXPORT: Final = "export"
+
+
+class Family(NamedTuple):
+    """One metric, with a line for each combination of its labels."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    kind: Kind = Kind.COUNTER
+
+
+def counted(
+    family: Family,
+    *labels: str,
+    factory: Callable[[], Any] = int,
+    shown: tuple[str, ...] = (),
+    per_unit: int = 1,
+) -> Any:
+    """A field with what belongs to a family under these labels: a number, or a dict of numbers.
+
+    The keys of a dict are labels before these. What is ``shown`` is there from the beginning at 0,
+    so that the first one is seen as a change. A unit may be counted in parts.
+    """
+    return field(default_factory=factory, metadata={_EXPORT: (family, labels, shown, per_unit)})
+
+
+def families_of(meter: Any) -> Iterator[Family]:
+    """Every family that the meter counts for."""
+    return (one.metadata[_EXPORT][0] for one in fields(meter) if _EXPORT in one.metadata)
+
+
+def read_samples(
+    meter: Any, *first: str
+) -> Iterator[tuple[Family, tuple[str, ...], float | Sizes | Durations]]:
+    """All that was counted, by family and labels; ``first`` are those of the meter as a whole."""
+    for one in fields(meter):
+        if _EXPORT in one.metadata:
+            family, labels, shown, per_unit = one.metadata[_EXPORT]
+            value = getattr(meter, one.name)
+            if not isinstance(value, dict):
+                yield family, first + labels, value
+                continue
+            for key, part in {**dict.fromkeys(shown, 0), **value}.items():
+                own = tuple(map(str, key)) if isinstance(key, tuple) else (str(key),)
+                yield family, first + own + labels, part if per_unit == 1 else part / per_unit
