@@ -16,7 +16,7 @@ import apsw
 import pytest
 import structlog
 
-from pricekeeper.cli import command, main
+from pricekeeper.cli import command, main, watch
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.clock import SystemClock
 
@@ -110,7 +110,8 @@ def drop_a_table(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def logs_that_can_be_undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A command sets up logging for its process; this one has other tests to run."""
-    monkeypatch.setattr(command, "quiet_logs", lambda: None)
+    for module in (command, watch):
+        monkeypatch.setattr(module, "quiet_logs", lambda: None)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()

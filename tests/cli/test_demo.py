@@ -14,7 +14,7 @@ from pricekeeper.cli import demo
 from pricekeeper.cli.demo import company
 from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import SLOWDOWN, FastClock
-from pricekeeper.cli.demo.ledger import Difference, Ledger
+from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
 from pricekeeper.cli.demo.traffic import (
     DAY_MS,
     HOUR_MS,
@@ -85,11 +85,12 @@ def test_a_sum_that_differs_fails_the_demo(cli: Cli, monkeypatch: pytest.MonkeyP
     honest = Ledger.add
     cheated: list[Planned] = []
 
-    def cheat(ledger: Ledger, call: Planned, day: str, label: str) -> None:
-        honest(ledger, call, day, label)
+    def cheat(ledger: Ledger, call: Planned, day: str, label: str) -> Sums:
+        sums = honest(ledger, call, day, label)
         if not cheated:
             cheated.append(call)
-            ledger.of(call.app_id, day, label).input_tokens += 1
+            sums["input_tokens"] += 1
+        return sums
 
     monkeypatch.setattr(Ledger, "add", cheat)
     done = cli("demo", "--secs", "2", "--calls", "60", "--json")
@@ -120,7 +121,7 @@ def test_the_ledger_finds_every_difference() -> None:
     """A missing model, a model that nobody used, and a number that is off by one."""
     ledger = Ledger(load_catalogue())
     ledger.add(planned(), "2026-01-23", "premium")
-    sent = ledger.of(SUPPORT.app_id, "2026-01-23", "premium").told()
+    sent = ledger.sums[SUPPORT.app_id, "2026-01-23", "premium"].told()
 
     def found(models: dict[str, dict[str, Any]]) -> list[Difference]:
         return list(ledger.differences(SUPPORT.app_id, "2026-01-23", models))

@@ -60,6 +60,7 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("override", "set"): lambda _: (ORG, "economy", APP),
     ("override", "clear"): lambda _: (ORG, APP),
     ("usage", "show"): lambda _: (ORG, APP),
+    ("watch",): lambda _: (ORG, "--once"),
     ("limits", "show"): lambda _: (ORG, APP),
     ("limits", "reset"): lambda _: (ORG, APP, "--reason", NAME),
     ("limits", "repair"): lambda _: (),
@@ -235,7 +236,9 @@ def test_the_demos_summary_is_whole(cli: Cli) -> None:
     """What was sent and what was counted, and the commands to go on with."""
     board = Board(0, 1, {"support": AppState("support", {})})
     ledger = Ledger(load_catalogue())
-    ledger.sums["support", "2026-01-01", "premium"] = Sums(1_234, 123_456_789, 98_765_432)
+    ledger.sums["support", "2026-01-01", "premium"] = Sums(
+        requests=1_234, input_tokens=123_456_789, output_tokens=98_765_432
+    )
     differing = [Difference("support", "2026-01-01", "premium", "requests", 1_234, 1_233)]
     org = str(Client(OrgId(ORG), AppId("x")).org_id)
     for picture in (

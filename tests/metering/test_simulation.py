@@ -17,9 +17,9 @@ from typing import TypeVar
 import pytest
 
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from memory_store import MemoryStore
 from metering.audit import Audit, Reported, Watcher
 from metering.conftest import LABELS, PREMIUM, a_policy
-from memory_store import MemoryStore
 from metering.older_version import OlderMetering
 from metering.variants import BROKEN, SEEDING, SOUND, Variant
 from minting import minted
@@ -28,7 +28,6 @@ from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailable
 from pricekeeper.metering import (
     Aggregator,
     Metering,
-    Outcome,
     Usage,
     day_start_ms,
     journal,
@@ -69,7 +68,9 @@ class SkewedClock(InterleavedClock):
 class SlowWire(FaultyStore):
     """What is late may be late for minutes: a request, a reply, or a dead process's last request."""
 
-    def __init__(self, store: Store, turns: Interleaving, faults: Faults, clock: ManualClock) -> None:
+    def __init__(
+        self, store: Store, turns: Interleaving, faults: Faults, clock: ManualClock
+    ) -> None:
         super().__init__(store, turns, faults)
         self._clock = clock
 

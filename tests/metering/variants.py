@@ -52,7 +52,7 @@ MeteringKind: TypeAlias = Callable[[Store, Clock], Metering]
 AggregatorKind: TypeAlias = Callable[[Store, Clock], Aggregator]
 
 
-SEEDING = Random()  # noqa: S311
+SEEDING = Random()
 """Where the randomness of instances comes from; a simulation seeds it, so that it decides all."""
 
 

@@ -167,6 +167,10 @@ class LocalKeeper:
         self._services = services
         self._client = client
 
+    def of_app(self, app_id: str) -> LocalKeeper:
+        """An app of this organisation."""
+        return LocalKeeper(self._services, Client(self._client.org_id, parse_app_id(app_id)))
+
     async def limits(self) -> Json:
         return plain(await runtime.list_limits(self._services, await self._read_policy()))
 

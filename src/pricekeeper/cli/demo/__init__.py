@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from pricekeeper.cli.demo.traffic import (
     plan_day,
     quotas,
 )
-from pricekeeper.cli.demo.view import View, going_on, summary
+from pricekeeper.cli.demo.view import going_on, shown, summary
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.clock import SystemClock
@@ -109,16 +109,9 @@ async def _live(
         async with Company(url, org_id, clock, board, ledger) as company:
             await company.set_up(settings.provisioning_key or "", planned)
             clock.run((ends_at_ms - starts_at_ms + AFTER_MIDNIGHT_MS) // (secs * 1000))
-            watching = None
-            if console is not None:
-                watching = asyncio.create_task(View(console, board, clock).follow())
-            try:
+            async with shown(console, board, clock):
                 await company.live_through(planned)
                 differences = await company.audit()
-            finally:
-                if watching is not None:
-                    watching.cancel()
-                    await watching
             return Result(board, ledger, differences, company.renewals)
 
 
@@ -140,13 +133,13 @@ def _told(result: Result, org_id: str) -> dict[str, Any]:
     return {
         "org_id": org_id,
         "timezone": ZONE,
-        "calls": result.board.calls,
+        "calls": result.ledger.whole()["requests"],
         "sent": [
             {"app_id": app_id, "day": day, "model_label": label, **sums.told()}
             for (app_id, day, label), sums in sorted(result.ledger.sums.items())
         ],
         "equal": not result.differences,
-        "differences": [asdict(one) for one in result.differences],
+        "differences": [one._asdict() for one in result.differences],
         "seen": dict(result.board.counts),
         "not_seen": result.missing,
         "token_renewals": result.renewals,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from pricekeeper.cli.demo.board import Board, Event
+from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.ledger import Difference, Ledger
 from pricekeeper.cli.demo.traffic import (
@@ -51,49 +50,37 @@ MODEL_MS: Final = 2_000
 PODS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """A client's id and secret."""
-
-    client_id: str
-    secret: str
-
-
 class Pods:
     """The processes that an app runs as: each has a session of its own, and takes its turn."""
 
-    def __init__(self, url: str, credentials: Credentials, clock: FastClock) -> None:
-        self._url = url
-        self._credentials = credentials
-        self._clock = clock
-        self.retired: list[PriceKeeper] = []
-        self.running = [self._new() for _ in range(PODS)]
-        self._turns: Iterator[int] = itertools.count()
+    def __init__(self, start: Callable[[], PriceKeeper]) -> None:
+        self._start = start
+        self.all = [start() for _ in range(PODS)]
+        self._turns = itertools.count()
+
+    @property
+    def running(self) -> list[PriceKeeper]:
+        """The latest ones."""
+        return self.all[-PODS:]
 
     def next(self) -> PriceKeeper:
         """Whose turn it is."""
-        return self.running[next(self._turns) % len(self.running)]
+        return self.running[next(self._turns) % PODS]
 
     def replace_oldest(self) -> tuple[PriceKeeper, PriceKeeper]:
         """Take the oldest out of service and start a new one: both."""
-        oldest, fresh = self.running[0], self._new()
-        self.retired.append(oldest)
-        self.running = [*self.running[1:], fresh]
-        return oldest, fresh
+        oldest = self.running[0]
+        self.all.append(self._start())
+        return oldest, self.all[-1]
 
     @property
     def renewals(self) -> int:
         """How often tokens had run out and were renewed."""
-        pods = (*self.running, *self.retired)
-        return sum(pod.tokens.renewals for pod in pods if pod.tokens is not None)
+        return sum(pod.tokens.renewals for pod in self.all if pod.tokens is not None)
 
     async def close(self) -> None:
-        for pod in (*self.running, *self.retired):
+        for pod in self.all:
             await pod.close()
-
-    def _new(self) -> PriceKeeper:
-        client_id, secret = self._credentials.client_id, self._credentials.secret
-        return PriceKeeper(self._url, client_id, secret, clock=self._clock)
 
 
 class Company:
@@ -127,19 +114,22 @@ class Company:
         """Register the organisation and its apps, and claim their secrets."""
         async with Admin(self.url, key, clock=self.clock) as admin:
             org = await admin.put_org(self.org_id, org_settings())
-            credentials = await _claimed(admin, org)
-            self._org = PriceKeeper(
-                self.url, credentials.client_id, credentials.secret, clock=self.clock
-            )
+            self._org = (await self._claimed(admin, org))()
             self._closing.push_async_callback(self._org.close)
             for persona in PERSONAS:
                 settings = app_settings(persona, planned, self.ledger.catalogue)
                 app = await admin.put_app(self.org_id, persona.app_id, settings)
-                pods = Pods(self.url, await _claimed(admin, app), self.clock)
+                pods = Pods(await self._claimed(admin, app))
                 self._pods[persona.app_id] = pods
                 self._closing.push_async_callback(pods.close)
                 for pod in pods.running:  # in turn, so that it is known which is the oldest
                     await pod.select()
+
+    async def _claimed(self, admin: Admin, created: Mapping[str, Any]) -> Callable[[], PriceKeeper]:
+        """Claim the secret of a new client: what starts a process of it."""
+        claimed = await admin.claim(created["secret_retrieval"]["token"])
+        credentials = claimed["client_id"], claimed["client_secret"]
+        return lambda: PriceKeeper(self.url, *credentials, clock=self.clock)
 
     async def live_through(self, planned: list[Planned]) -> None:
         """Make every call at its time. When the machine can't keep up, time waits for it."""
@@ -148,10 +138,7 @@ class Company:
             calls.create_task(self._redeploy(start_ms + REDEPLOYED_AT_MS))
             for call in planned:
                 await self._until(start_ms + call.at_ms)
-                if self._slots.locked():
-                    with self.clock.slowly():
-                        await self._slots.acquire()
-                else:
+                with self.clock.slowly() if self._slots.locked() else nullcontext():
                     await self._slots.acquire()
                 calls.create_task(self._make(call))
         await self._until(self.board.day_ends_at_ms + AFTER_MIDNIGHT_MS)
@@ -186,10 +173,8 @@ class Company:
         lease_id = str(uuid.uuid4())
         for attempt in range(DENIALS_MAX):
             try:
-                if call.long_job:
-                    with self.clock.slowly():  # they come within a minute of each other
-                        lease = await keeper.acquire(label, consume, lease_id=lease_id)
-                else:
+                # Long jobs come within a minute of each other.
+                with self.clock.slowly() if call.long_job else nullcontext():
                     lease = await keeper.acquire(label, consume, lease_id=lease_id)
             except RateLimitedError as error:
                 violation = error.violations[0]
@@ -223,8 +208,7 @@ class Company:
                 told = "sent again after a lost reply: a duplicate, not counted"
                 self._note("duplicate", call.app_id, told, tell=not self.board.counts["duplicate"])
         day = _dashed(org_day(ZONE, now_ms // 1000 * 1000))
-        self.ledger.add(call, day, label)
-        self.board.spend(call.app_id, day, label, self.ledger.of(call.app_id, day, label))
+        self.board.spend(call.app_id, day, label, self.ledger.add(call, day, label))
 
     async def _redeploy(self, at_ms: int) -> None:
         """Start one pod more than there may be sessions: the oldest one's ends, and its token."""
@@ -266,7 +250,7 @@ class Company:
             self._note("flip", app_id, f"{before} → {model.label}: {_why(before, model)}")
 
     def _note(self, kind: str, app_id: str, told: str, *, tell: bool = True) -> None:
-        self.board.note(Event(self.clock.now_ms(), app_id, kind, told), tell=tell)
+        self.board.note(self.clock.now_ms(), app_id, kind, told, tell=tell)
 
     async def _until(self, at_ms: int) -> None:
         await self.clock.sleep_ms(at_ms - self.clock.now_ms())
@@ -287,11 +271,6 @@ class Company:
                 if apps != sent:
                     found.append(Difference(self.org_id, day, "*", "cost_usd_micros", sent, apps))
         return found
-
-
-async def _claimed(admin: Admin, created: Mapping[str, Any]) -> Credentials:
-    claimed = await admin.claim(created["secret_retrieval"]["token"])
-    return Credentials(claimed["client_id"], claimed["client_secret"])
 
 
 def _why(before: str, model: Selection) -> str:

@@ -6,42 +6,30 @@ here are made by multiplying the deployment file's prices, not by asking the ser
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pricekeeper.cli.demo.traffic import Planned, cost_usd_picos
 from pricekeeper.pricing import Catalogue, split_micros
 
+NUMBERS = ("requests", "input_tokens", "output_tokens", "cache_read_tokens")
 
-@dataclass(slots=True)
-class Sums:
-    """What was used."""
 
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cost_usd_picos: int = 0
+class Sums(Counter[str]):
+    """What was used: `NUMBERS`, and the exact cost."""
 
     @property
     def cost_usd_micros(self) -> int:
         """The whole micro-dollars of the exact sum: this is how totals are shown."""
-        return split_micros(self.cost_usd_picos)[0]
+        return split_micros(self["cost_usd_picos"])[0]
 
     def told(self) -> dict[str, int]:
         """By the names of the REST contract."""
-        return {
-            "requests": self.requests,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "cache_read_tokens": self.cache_read_tokens,
-            "cost_usd_micros": self.cost_usd_micros,
-        }
+        return {**{name: self[name] for name in NUMBERS}, "cost_usd_micros": self.cost_usd_micros}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """A number that should be equal and is not."""
 
     app_id: str
@@ -52,31 +40,29 @@ class Difference:
     counted: int
 
 
-@dataclass(slots=True)
 class Ledger:
     """Sums by app, day (yyyy-mm-dd) and label."""
 
-    catalogue: Catalogue
-    sums: dict[tuple[str, str, str], Sums] = field(default_factory=dict)
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.sums: defaultdict[tuple[str, str, str], Sums] = defaultdict(Sums)
 
-    def add(self, call: Planned, day: str, label: str) -> None:
-        """One call was made and reported."""
-        sums = self.sums.setdefault((call.app_id, day, label), Sums())
-        sums.requests += 1
-        sums.input_tokens += call.input_tokens
-        sums.output_tokens += call.output_tokens
-        sums.cache_read_tokens += call.cache_read_tokens
-        rates = self.catalogue.model(label).default_pricing
-        sums.cost_usd_picos += cost_usd_picos(call, rates)
-
-    def of(self, app_id: str, day: str, label: str) -> Sums:
-        """What was sent; nothing, if there was nothing."""
-        return self.sums.get((app_id, day, label)) or Sums()
+    def add(self, call: Planned, day: str, label: str) -> Sums:
+        """One call was made and reported; what it adds up to."""
+        sums = self.sums[call.app_id, day, label]
+        cost = cost_usd_picos(call, self.catalogue.model(label).default_pricing)
+        sums["requests"] += 1
+        sums["cost_usd_picos"] += cost
+        for name in NUMBERS[1:]:
+            sums[name] += getattr(call, name)
+        return sums
 
     def whole(self) -> Sums:
         """Everything that was sent."""
-        names = Sums.__dataclass_fields__
-        return Sums(*(sum(getattr(one, name) for one in self.sums.values()) for name in names))
+        whole = Sums()
+        for sums in self.sums.values():
+            whole.update(sums)
+        return whole
 
     def differences(
         self, app_id: str, day: str, models: Mapping[str, Mapping[str, Any]]
@@ -84,7 +70,7 @@ class Ledger:
         """Compare with a day of an app as ``GET /aggregates`` tells it."""
         sent_labels = {label for app, on, label in self.sums if (app, on) == (app_id, day)}
         for label in sorted(sent_labels | models.keys()):
-            counted = models.get(label, {})
-            for number, sent in self.of(app_id, day, label).told().items():
-                if counted.get(number, 0) != sent:
-                    yield Difference(app_id, day, label, number, sent, counted.get(number, 0))
+            sent, counted = self.sums.get((app_id, day, label), Sums()), models.get(label, {})
+            for number, count in sent.told().items():
+                if counted.get(number, 0) != count:
+                    yield Difference(app_id, day, label, number, count, counted.get(number, 0))
