@@ -18,7 +18,7 @@ from pricekeeper.cli import command
 from pricekeeper.cli.command import Outcome
 from pricekeeper.cli.demo.board import AppState, Board
 from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
-from pricekeeper.cli.demo.view import going_on, summary
+from pricekeeper.cli.demo.view import Result, going_on, summary
 from pricekeeper.cli.drawing import pct_bar
 from pricekeeper.cli.listing import Listing, table
 from pricekeeper.pricing import load_catalogue
@@ -242,7 +242,7 @@ def test_the_demos_summary_is_whole(cli: Cli) -> None:
     differing = [Difference("support", "2026-01-01", "premium", "requests", 1_234, 1_233)]
     org = str(Client(OrgId(ORG), AppId("x")).org_id)
     for picture in (
-        summary(board, ledger, differing, renewals=1, missing=["flip"]),
+        summary(Result(board, ledger, differing, renewals=1)),
         going_on(f"sqlite:///{'/a/long/folder' * 8}/demo.db", org),
     ):
         texts = {width: drawn(cli, picture, width) for width in WIDTHS}

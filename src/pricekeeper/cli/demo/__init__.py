@@ -12,9 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -25,18 +23,17 @@ from pricekeeper.cli.command import print_json
 from pricekeeper.cli.demo.board import AppState, Board
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.company import Company
-from pricekeeper.cli.demo.ledger import Difference, Ledger
+from pricekeeper.cli.demo.ledger import Ledger
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
     PERSONAS,
-    SUPPORT,
     ZONE,
     Planned,
     plan_day,
     quotas,
 )
-from pricekeeper.cli.demo.view import going_on, shown, summary
+from pricekeeper.cli.demo.view import Result, going_on, shown, summary
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.clock import SystemClock
@@ -45,30 +42,6 @@ from pricekeeper.pricing import load_catalogue
 
 __all__ = ["demonstrate"]
 
-EXPECTED: Final = ("flip", "denied", "granted", "evicted", "duplicate", "midnight")
-"""What a day must have shown to be called a demonstration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How the day went."""
-
-    board: Board
-    ledger: Ledger
-    differences: list[Difference]
-    renewals: int
-
-    @property
-    def missing(self) -> list[str]:
-        """What should have happened and did not."""
-        used = {label for app_id, _, label in self.ledger.sums if app_id == SUPPORT.app_id}
-        unused = [f"{SUPPORT.app_id} on {label}" for label in SUPPORT.order if label not in used]
-        return [kind for kind in EXPECTED if not self.board.counts[kind]] + unused
-
-    @property
-    def exit_code(self) -> int:
-        return exits.FAILED if self.differences or self.missing else exits.OK
-
 
 def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: bool) -> None:
     """Live through the day, show it, and check its sums."""
@@ -76,24 +49,15 @@ def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: 
     org_id = str(uuid.uuid4())
     console = make_console()
     with _folder(keep) as folder:
-        shown = None if as_json else console
-        result = asyncio.run(_live(folder, org_id, secs, plan_day(calls, seed), shown))
+        day = _live(folder, org_id, secs, plan_day(calls, seed), None if as_json else console)
+        result = asyncio.run(day)
+    store = None if keep is None else f"sqlite:///{Path(keep).resolve()}/demo.db"
     if as_json:
-        print_json(_told(result, org_id))
+        print_json({"org_id": org_id, "timezone": ZONE, **result.told()})
     else:
-        console.print(
-            summary(
-                result.board,
-                result.ledger,
-                result.differences,
-                renewals=result.renewals,
-                missing=result.missing,
-            ),
-            going_on(None if keep is None else f"sqlite:///{Path(keep).resolve()}/demo.db", org_id),
-            soft_wrap=True,
-        )
-    if result.exit_code != exits.OK:
-        raise typer.Exit(result.exit_code)
+        console.print(summary(result), going_on(store, org_id), soft_wrap=True)
+    if not result.is_good:
+        raise typer.Exit(exits.FAILED)
 
 
 async def _live(
@@ -127,20 +91,3 @@ def _folder(keep: str | None) -> Iterator[Path]:
         raise MisusedError(f"--keep {keep}: the folder is not empty")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
-
-
-def _told(result: Result, org_id: str) -> dict[str, Any]:
-    return {
-        "org_id": org_id,
-        "timezone": ZONE,
-        "calls": result.ledger.whole()["requests"],
-        "sent": [
-            {"app_id": app_id, "day": day, "model_label": label, **sums.told()}
-            for (app_id, day, label), sums in sorted(result.ledger.sums.items())
-        ],
-        "equal": not result.differences,
-        "differences": [one._asdict() for one in result.differences],
-        "seen": dict(result.board.counts),
-        "not_seen": result.missing,
-        "token_renewals": result.renewals,
-    }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -13,13 +14,53 @@ from rich.text import Text
 from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
-from pricekeeper.cli.demo.traffic import HOUR_MS, LABELS
+from pricekeeper.cli.demo.traffic import HOUR_MS, LABELS, SUPPORT
 from pricekeeper.cli.drawing import to_paste, usd
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.screen import PANEL_WIDTH, draw_over, make_room
 
 FRAME_SECS: Final = 0.1
 PLAIN_EVERY_HOURS: Final = 3
+
+
+EXPECTED: Final = ("flip", "denied", "granted", "evicted", "duplicate", "midnight")
+"""What a day must have shown to be called a demonstration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How the day went."""
+
+    board: Board
+    ledger: Ledger
+    differences: list[Difference]
+    renewals: int
+
+    @property
+    def missing(self) -> list[str]:
+        """What should have happened and did not."""
+        used = {label for app_id, _, label in self.ledger.sums if app_id == SUPPORT.app_id}
+        unused = [f"{SUPPORT.app_id} on {label}" for label in SUPPORT.order if label not in used]
+        return [kind for kind in EXPECTED if not self.board.counts[kind]] + unused
+
+    @property
+    def is_good(self) -> bool:
+        return not self.differences and not self.missing
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "calls": self.ledger.whole()["requests"],
+            "sent": [
+                {"app_id": app_id, "day": day, "model_label": label, **sums.told()}
+                for (app_id, day, label), sums in sorted(self.ledger.sums.items())
+            ],
+            "equal": not self.differences,
+            "differences": [one._asdict() for one in self.differences],
+            "seen": dict(self.board.counts),
+            "not_seen": self.missing,
+            "token_renewals": self.renewals,
+        }
 
 
 @asynccontextmanager
@@ -64,15 +105,9 @@ async def _follow(console: Console, board: Board, clock: FastClock) -> None:
     show()
 
 
-def summary(
-    board: Board,
-    ledger: Ledger,
-    differences: Sequence[Difference],
-    *,
-    renewals: int,
-    missing: Sequence[str],
-) -> RenderableType:
+def summary(result: Result) -> RenderableType:
     """What was sent and what was counted, by app, day and model; and what was seen."""
+    ledger, differences, counts = result.ledger, result.differences, result.board.counts
     rows = table(
         "app", "day", "model", "calls", "tokens in", "out", "cost", "counted",
         numbers=["calls", "tokens in", "out", "cost"],
@@ -88,17 +123,16 @@ def summary(
         add(place, ledger.sums[place], equal=place not in wrong)
     rows.add_section()
     add(("in all", "", ""), ledger.whole(), equal=not differences)
-    counts = board.counts
     seen = Text(
         f"{counts['flip']} flips, {counts['denied']} denials with a reason, "
         f"{counts['evicted']} session evicted, {counts['duplicate']} duplicates not counted, "
-        f"{counts['midnight']} apps reset at midnight, tokens renewed {renewals} times",
+        f"{counts['midnight']} apps reset at midnight, tokens renewed {result.renewals} times",
     )
     bad = [
         f"{one.app_id} {one.day} {one.label} {one.number}: "
         f"sent {one.sent:,}, counted {one.counted:,}"
         for one in differences
-    ] + [f"not seen: {what}" for what in missing]
+    ] + [f"not seen: {what}" for what in result.missing]
     return Group(rows, seen, *(Text(line, "red") for line in bad))
 
 
