@@ -59,14 +59,16 @@ console = Console(width=None if sys.stdout.isatty() else 140)
 def batch(path: str, headers: dict[str, str]) -> Callable[[], bytes]:
     """A request with a hundred new records each time."""
     record = json.dumps({"model_label": "economy", "input_tokens": 900, "output_tokens": 80})
-    run, count = secrets.token_hex(10), iter(range(1 << 40))
-    start = f'{{"request_id": "{run[:8]}-{run[8:12]}-{run[12:16]}-{run[16:]}-'.encode()
-    one = start + b"%012x" + b'", ' + record[1:].encode()
+    middle = f"-7{secrets.token_hex(2)[1:]}-8{secrets.token_hex(2)[1:]}-"
+    count = iter(range(1 << 40))
+    one = b'{"request_id": "%b' + middle.encode() + b'%012x", ' + record[1:].encode()
     form = b'{"requests":[' + b",".join([one] * RECORDS) + b"]}"  # filled in at one stroke
 
     def body() -> bytes:
-        number = next(count) * RECORDS
-        return form % tuple(range(number, number + RECORDS))
+        """The ids have their time in them: they were made when the batch was sent."""
+        now, number = f"{time.time_ns() // 1_000_000:012x}", next(count) * RECORDS
+        made = f"{now[:8]}-{now[8:]}".encode()
+        return form % tuple(part for one in range(RECORDS) for part in (made, number + one))
 
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body())}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -135,7 +135,7 @@ def http(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> 
 
 
 def usage(path: str, headers: dict[str, str]) -> Callable[[], bytes]:
-    """A new record each time: the id is the only part that changes."""
+    """A new record each time: the id, which has its time in it, is the only part that changes."""
     mark = "0" * 36
     record = {
         "request_id": mark,
@@ -145,13 +145,12 @@ def usage(path: str, headers: dict[str, str]) -> Callable[[], bytes]:
     }
     template = http("POST", path, headers, json.dumps(record).encode())()
     before, _, after = template.partition(mark.encode())
-    # Two random halves, joined anew for each request: quick, and never the same twice.
-    prefix, count = uuid.UUID(bytes=secrets.token_bytes(16)).hex[:20], iter(range(1 << 40))
+    # The time, a random part, and a number: quick, and never the same twice.
+    middle, count = f"7{secrets.token_hex(2)[1:]}-8{secrets.token_hex(2)[1:]}", iter(range(1 << 40))
 
     def make() -> bytes:
-        tail = f"{prefix}{next(count):012x}"
-        name = f"{tail[:8]}-{tail[8:12]}-{tail[12:16]}-{tail[16:20]}-{tail[20:]}"
-        return before + name.encode() + after
+        now = f"{time.time_ns() // 1_000_000:012x}"
+        return before + f"{now[:8]}-{now[8:]}-{middle}-{next(count):012x}".encode() + after
 
     return make
 

@@ -16,7 +16,7 @@ import pytest
 from cli.conftest import NOBODY, ORG, Cli
 from cli.terminals import CTRL_C, in_a_terminal
 from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.cli.local import Local
+from pricekeeper.cli.local import LocalBackend
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.cli.watch import frames
 from pricekeeper.client import PriceKeeper
@@ -71,7 +71,7 @@ class Watched:
         return read(await coming)
 
     def watch(self, place: Any = None) -> AsyncIterator[Any]:
-        return frames(place or Local(self.services, claims=False), ORG, self.clock, 2_000)
+        return frames(place or LocalBackend(self.services, has_pepper=False), ORG, self.clock, 2_000)
 
 
 def read(outcome: Any) -> tuple[Any, str]:
@@ -135,7 +135,7 @@ class Failing:
     """A place whose next answer is an error."""
 
     def __init__(self, services: Services) -> None:
-        self._local = Local(services, claims=False)
+        self._local = LocalBackend(services, has_pepper=False)
         self.error: PriceKeeperError | None = None
 
     def reader(self, client: Client) -> Any:
