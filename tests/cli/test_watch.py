@@ -71,7 +71,9 @@ class Watched:
         return read(await coming)
 
     def watch(self, place: Any = None) -> AsyncIterator[Any]:
-        return frames(place or LocalBackend(self.services, has_pepper=False), ORG, self.clock, 2_000)
+        return frames(
+            place or LocalBackend(self.services, has_pepper=False), ORG, self.clock, 2_000
+        )
 
 
 def read(outcome: Any) -> tuple[Any, str]:

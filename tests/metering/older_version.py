@@ -1,4 +1,4 @@
-"""The version before the journal, as far as it wrote to the store: a receipt and a shard's counters.
+"""The version before the journal, as far as it wrote to the store: receipts and shards.
 
 Its instances may run beside ours for a while, and what it has counted stays in the store. These
 lines are its own, kept so that no change of ours changes what it did.

@@ -1,16 +1,19 @@
 """Everything at once, in an order that a seed decides: instances, aggregators, faults, midnight.
 
 Several instances count for apps in three zones, around the midnight of each. Their wire loses
-requests and replies, delivers late, up to minutes, and their processes die. Their clocks and those of
-clients are up to two seconds apart. Clients repeat a third of their records, some ids have their
-time in them and some not, and whatever was not answered is reported again. Two aggregators run in
-between, stopped at any read or write. However it goes, the totals are those of the distinct records.
+requests and replies, delivers late, up to minutes, and their processes die. Their clocks are up to
+two seconds wrong. Clients repeat a third of their records, some ids have their time in them and
+some not, and whatever was not answered is reported again. An instance of the version before counts
+beside them. Two aggregators run in between, stopped at any read or write. However it goes, the
+totals are those of the distinct records.
 """
 
 import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import TypeVar
 
@@ -18,13 +21,18 @@ import pytest
 
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from memory_store import MemoryStore
-from metering.audit import Audit, Reported, Watcher
+from metering.audit import Audit, Reported, Watcher, found_totals
 from metering.conftest import LABELS, PREMIUM, a_policy
 from metering.older_version import OlderMetering
-from metering.variants import BROKEN, SEEDING, SOUND, Variant
+from metering.variants import BROKEN, CAUGHT_BY, SEEDING, SOUND, Variant
 from minting import minted
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from pricekeeper.errors import (
+    OutcomeUnknownError,
+    PriceKeeperError,
+    StoreError,
+    StoreUnavailableError,
+)
 from pricekeeper.metering import (
     Aggregator,
     Metering,
@@ -33,12 +41,18 @@ from pricekeeper.metering import (
     journal,
     journal_items,
 )
+from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Key, Store, Table, open_store
 from pricekeeper.values import OrgId
 
-SEEDS = range(30, 60)
+HISTORIES = 1_000
+HISTORIES_EACH = 250
+BEFALLING = {
+    "refused", "request_lost", "reply_lost", "late", "crashed",
+    "last_request", "slow_request", "slow_reply",
+}  # fmt: skip
 INSTANCES = 3
 CLIENTS = 8
 RECORDS = 8
@@ -66,7 +80,7 @@ class SkewedClock(InterleavedClock):
 
 
 class SlowWire(FaultyStore):
-    """What is late may be late for minutes: a request, a reply, or a dead process's last request."""
+    """What is late may be late for minutes: a request, a reply, or the last one of who died."""
 
     def __init__(
         self, store: Store, turns: Interleaving, faults: Faults, clock: ManualClock
@@ -149,6 +163,7 @@ class World:
         self.crowded_ms = clock.now_ms() - self.random.randrange(10_000)
         self.older = OlderMetering(self.wire, self.service_clock(), self.random)
         self.crashes = 0
+        self.totals: dict[Account, Counters] = {}
 
     def service_clock(self) -> SkewedClock:
         return SkewedClock(self.clock, self.turns, self.random.randint(-SKEW_MS, SKEW_MS))
@@ -211,12 +226,10 @@ class World:
 
     async def send_to_older(self, record: Reported) -> None:
         """An instance of the version before counts it, in a shard."""
-        try:
+        with suppress(*_NO_ANSWER):
             await self.older.record(
                 record.policy, record.usage, record.happened_at_ms, record.cost_usd_picos
             )
-        except _NO_ANSWER:
-            pass
 
     async def aggregate(self) -> None:
         """Run, die, run again."""
@@ -243,7 +256,7 @@ class World:
             report = await self.variant.aggregator(self.calm, self.clock).run_once()
             assert not report.failed, report.errors
             await self.watcher.look(self.audit.expected())
-            self.clock.advance_ms(3 * TICK_MS)  # the second time, every tick is closed
+            self.clock.advance_ms(4 * TICK_MS)  # the second time, every tick is closed
 
 
 async def simulate(seed: int, variant: Variant, *, on_sqlite: bool = False) -> World:
@@ -266,40 +279,57 @@ async def simulate(seed: int, variant: Variant, *, on_sqlite: bool = False) -> W
         await world.settle()
         assert world.watcher.broken == []
         await world.audit.check(store)
+        days = {account.day for account in world.audit.expected()}
+        world.totals = await found_totals(store, days)
     finally:
         await store.close()
     return world
 
 
-async def test_the_totals_are_those_of_the_distinct_records() -> None:
+@pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
+async def test_the_totals_are_those_of_the_distinct_records(first: int) -> None:
     """Whatever is lost, repeated, late or dead; and no total ever goes back."""
     befell: Counter[str] = Counter()
     records = answers = crashes = days = 0
-    for seed in SEEDS:
+    for seed in range(first, first + HISTORIES_EACH):
         world = await simulate(seed, SOUND)
         befell += world.wire.befell + world.torn.befell
         crashes += world.crashes
         records += len(world.audit.reported)
         answers += sum(map(len, world.audit.answers.values()))
         days += len({record.account.day for record in world.audit.reported.values()})
-    assert befell.keys() >= {"refused", "request_lost", "reply_lost", "late", "crashed"}
-    assert crashes > 10
+    assert befell.keys() >= BEFALLING
+    assert crashes > HISTORIES_EACH // 3
     assert answers > records  # duplicates were answered too
-    assert days >= 2 * len(SEEDS)
+    assert days >= 2 * HISTORIES_EACH
+
+
+async def test_the_simulated_store_does_what_sqlite_does() -> None:
+    """The same seed on both leaves the same totals, at the same moment."""
+    for seed in range(3):
+        on_sqlite, in_memory = [
+            await simulate(seed, SOUND, on_sqlite=on_sqlite) for on_sqlite in (True, False)
+        ]
+        assert on_sqlite.clock.now_ms() == in_memory.clock.now_ms()
+        assert on_sqlite.audit.expected() == in_memory.audit.expected()
+        assert on_sqlite.totals == in_memory.totals
 
 
 @pytest.mark.parametrize("name", BROKEN)
 async def test_the_same_checks_catch_a_broken_variant(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each in one of the first seeds at the latest."""
+    """By the seed that `docs/proof.md` names."""
     variant = BROKEN[name](monkeypatch)
-    for seed in SEEDS:
-        try:
-            await simulate(seed, variant)
-        except AssertionError:
-            return
-    pytest.fail(f"nobody noticed: {name}")
+    with pytest.raises((AssertionError, PriceKeeperError)):
+        await simulate(CAUGHT_BY[name], variant)
+
+
+def test_every_broken_variant_is_in_the_document() -> None:
+    listed = (Path(__file__).parents[2] / "docs" / "proof.md").read_text()
+    for name, seed in CAUGHT_BY.items():
+        assert f"| {name} | {seed} |" in listed
+    assert CAUGHT_BY.keys() == BROKEN.keys()
 
 
 @pytest.fixture(autouse=True)

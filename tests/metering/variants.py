@@ -1,8 +1,8 @@
 """Metering done wrong, in the ways it has been done wrong elsewhere or nearly was here.
 
 Each of these is a plausible implementation. The checks that hold the real one must catch every
-one of them; one that gets through would show that the checks can't see that mistake. `docs/proof.md`
-lists them, with the seed that catches each.
+one of them; one that gets through would show that the checks can't see that mistake.
+`docs/proof.md` lists them, with the seed that catches each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Fold, add_up
 from pricekeeper.metering.journal import Address
-from pricekeeper.metering.journal_items import REPAIR, TICKS, Written
+from pricekeeper.metering.journal_items import TICKS, Written
 from pricekeeper.metering.posting import Poster, Settle
 from pricekeeper.metering.submission import Submission
 from pricekeeper.pricing import (
@@ -44,7 +44,7 @@ from pricekeeper.pricing import (
     TokenUsage,
     charge,
 )
-from pricekeeper.storage import Delete, Item, Key, Put, Store, Update, Write
+from pricekeeper.storage import Item, Key, Put, Store, Update, Write
 from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP
 from pricekeeper.tenants import Policy
 
@@ -139,15 +139,6 @@ class _Unguarded(_Passing):
         if operation.table is DAILY_TOTAL:
             operation = Put(operation.table, operation.item)
         await self._store.put(operation)
-
-
-class _RepairsForgotten(_Passing):
-    """A repair is forgotten though it was asked for again while it was done."""
-
-    async def delete(self, operation: Delete) -> Item | None:
-        if operation.key.pk == REPAIR:
-            operation = Delete(operation.table, operation.key)
-        return await self._store.delete(operation)
 
 
 class _DayOfArrival(Metering):
@@ -325,9 +316,6 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], Variant]] = {
     "unguarded aggregator": lambda _: Variant(
         aggregator=lambda store, clock: Aggregator(_Unguarded(store), clock)
     ),
-    "repairs forgotten": lambda _: Variant(
-        aggregator=lambda store, clock: Aggregator(_RepairsForgotten(store), clock)
-    ),
     "per-component floor": per_component_floor,
     "entries overwritten": overwritten_entries,
     "pages never full": endless_pages,
@@ -342,3 +330,4 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], Variant]] = {
     "checkpoint past failures": checkpoint_past_failures,
     "shards forgotten": shards_forgotten,
 }
+CAUGHT_BY = dict.fromkeys(BROKEN, 0)

@@ -19,7 +19,7 @@ from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys,
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.limiter import Limiter
-from pricekeeper.metering import Aggregator, Metering
+from pricekeeper.metering import Aggregator, Metering, agree_on_start
 from pricekeeper.pricing import PriceBook, load_catalogue
 from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
@@ -90,7 +90,13 @@ async def open_services(
             audience=settings.audience,
         )
         prices = PriceBook(store, clock, catalogue)
-        metering = Metering(store, clock, prices)
+        metering = Metering(
+            store,
+            clock,
+            prices,
+            linger_ms=settings.usage_linger_ms,
+            journal_from_ms=await agree_on_start(store, clock),
+        )
         closing.push_async_callback(metering.close)
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)

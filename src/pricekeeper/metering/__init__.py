@@ -9,6 +9,7 @@ from pricekeeper.metering.aggregation_report import AggregationReport
 from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.days import day_start_ms, next_midnight_ms, org_day
+from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key
 from pricekeeper.metering.totals import OrgTotals, Readings, total_keys, totals_from
@@ -32,6 +33,7 @@ __all__ = [
     "Total",
     "Usage",
     "UsageStatus",
+    "agree_on_start",
     "day_start_ms",
     "next_midnight_ms",
     "org_day",

@@ -5,12 +5,12 @@ and the records of these regions; what they add up to moves each total forward (
 its cost follows what was posted, whatever else there is. It does not matter which process runs, how
 many do, or whether none did for a week.
 
-A tick is closed one tick after its end: by then every record of it is written, or its day has been
-put down for repair. When everything of a tick is in the totals, the checkpoint moves past it.
+A tick is closed two ticks after its end: by then every record of it is written, or its day has been
+put down for repair, also where a clock has leapt by a minute. When everything of a tick is in the totals, the checkpoint moves past it.
 
 A lost reply to a write needs no care: a total is put in place of the one that was read, and late
 or twice it is refused. An account that can't be read or written is reported and tried again by the
-next run; it keeps the others from nothing. An organisation of which a page can't be read is left aside.
+next run; it keeps the others from nothing. So is an organisation of which a page can't be read.
 
 What an earlier version has counted in shards is brought in by `metering.shards`.
 """
@@ -56,8 +56,8 @@ _MARGIN_MS: Final = _HOUR_MS
 
 
 def closable_tick(now_ms: int) -> int:
-    """The last tick that can be closed: it ended a tick ago."""
-    return tick_of(now_ms) - 2
+    """The last tick that can be closed: it ended two ticks ago."""
+    return tick_of(now_ms) - 3
 
 
 def days_open(since_ms: int, now_ms: int) -> Iterator[str]:

@@ -14,8 +14,8 @@ that counts.
 Records whose ids have no time are written in one transaction with a receipt for each of them, which
 is put only if there is none, and a page that nobody else writes.
 
-Before a page is written, the tick in which that happens is marked. A tick is closed one tick after
-its end. If a record of a tick is answered later than `CLOSE_MARGIN_MS` before that, it may have
+Before a page is written, the tick in which that happens is marked. A tick is closed two ticks after
+its end. If a record is answered later than `ANSWER_MS_MAX` after the end of its tick, it may have
 missed its tick's last sum, so its day is put down for repair before anybody is told that it counts.
 
 Bounds: `SENDINGS_MAX` sendings of one write, with up to `PAUSE_MS_MAX` between them, on top of the
@@ -69,8 +69,9 @@ from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.storage import Item, Key, Put, Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
-CLOSE_MARGIN_MS: Final = 20_000
-"""For clocks that differ by two seconds, and for the reply's way back."""
+ANSWER_MS_MAX: Final = 45_000
+"""Of the two ticks until a tick is closed, 131 s. The rest is for clocks that differ by seconds, or
+that have leapt by a minute before anybody doubts them."""
 SENDINGS_MAX: Final = 6
 PAUSE_MS_FIRST: Final = 40
 PAUSE_MS_MAX: Final = 500
@@ -83,7 +84,7 @@ Settle: TypeAlias = Callable[[Submission, "Posted | UnreadableItemError"], None]
 
 def is_late(tick: int, now_ms: int) -> bool:
     """Whether a record of that tick, answered now, may have missed the tick's last sum."""
-    return now_ms > (tick + 2) * TICK_MS - CLOSE_MARGIN_MS
+    return now_ms > (tick + 1) * TICK_MS + ANSWER_MS_MAX
 
 
 class _Sendings:
@@ -351,7 +352,13 @@ class Poster:
         repair = Repair(org_id, receipt.org_day)
         expires = page_expires_at_epoch(region_at(now_ms), self._retention_days)
         put = repair_put(repair, self._new_nonce().hex(), expires)
-        await self._repairs.run(repair, lambda: self._put(put))
+        try:
+            await self._repairs.run(repair, lambda: self._put(put))
+        except StoreError as error:
+            # It is written. Told as anything else, the caller might take it for not counted.
+            raise OutcomeUnknownError(
+                f"the record may be missing from its total: {error}"
+            ) from error
 
     async def _put(self, put: Put) -> None:
         await self._store.put(put)

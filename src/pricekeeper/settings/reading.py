@@ -45,12 +45,14 @@ from pricekeeper.settings.table import (
     STORE_DEFAULT,
     TOKEN_LENGTH_MIN,
     TRUSTED_PROXIES,
+    USAGE_LINGER,
     suggest_setting,
 )
 
 _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 _DEADLINE_RANGE: Final = range(1, 61)
+_LINGER_RANGE: Final = range(101)
 _SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
@@ -100,6 +102,7 @@ class Settings:
     metrics_token: str | None = None
     connections_max: int = CONNECTIONS_DEFAULT
     request_deadline_ms: int = 5_000
+    usage_linger_ms: int = 0
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -137,8 +140,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
         metrics_address=parse_listen_address(given.get(METRICS_PORT)),
         metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
-        connections_max=_connections(given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT))),
-        request_deadline_ms=_deadline_secs(given.get(REQUEST_DEADLINE) or "5") * 1000,
+        connections_max=_whole(
+            CONNECTIONS_MAX,
+            given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT)),
+            _CONNECTIONS_RANGE,
+        ),
+        request_deadline_ms=1000
+        * _whole(REQUEST_DEADLINE, given.get(REQUEST_DEADLINE) or "5", _DEADLINE_RANGE),
+        usage_linger_ms=_whole(USAGE_LINGER, given.get(USAGE_LINGER) or "0", _LINGER_RANGE),
     )
 
 
@@ -216,15 +225,7 @@ def _seconds(setting: str, text: str) -> int:
     return int(text)
 
 
-def _deadline_secs(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:9]) not in _DEADLINE_RANGE:
-        least, most = _DEADLINE_RANGE[0], _DEADLINE_RANGE[-1]
-        raise SettingsError(REQUEST_DEADLINE, f"{text!r} is no number of seconds {least} to {most}")
-    return int(text)
-
-
-def _connections(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:9]) not in _CONNECTIONS_RANGE:
-        least, most = _CONNECTIONS_RANGE[0], _CONNECTIONS_RANGE[-1]
-        raise SettingsError(CONNECTIONS_MAX, f"{text!r} is not a number from {least} to {most}")
+def _whole(setting: str, text: str, allowed: range) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) not in allowed:
+        raise SettingsError(setting, f"{text!r} is no number from {allowed[0]} to {allowed[-1]}")
     return int(text)

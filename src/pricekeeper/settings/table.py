@@ -23,6 +23,7 @@ REFRESH_AUTH: Final = "PRICEKEEPER_REFRESH_AUTH"
 METRICS_PORT: Final = "PRICEKEEPER_METRICS_PORT"
 METRICS_TOKEN: Final = "PRICEKEEPER_METRICS_TOKEN"  # noqa: S105 - its name
 CONNECTIONS_MAX: Final = "PRICEKEEPER_CONNECTIONS_MAX"
+USAGE_LINGER: Final = "PRICEKEEPER_USAGE_LINGER_MS"
 REQUEST_DEADLINE: Final = "PRICEKEEPER_REQUEST_DEADLINE_SECS"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
@@ -67,6 +68,7 @@ SETTINGS: Final = (
     Setting(METRICS_TOKEN, "", "the bearer token that opens /metrics; at least 16 characters"),
     Setting(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT), "connections that one worker may have open"),
     Setting(REQUEST_DEADLINE, "5", "seconds until a request is answered with 503; 1 to 60"),
+    Setting(USAGE_LINGER, "0", "milliseconds that a usage record waits to share a write; 0 to 100"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}
