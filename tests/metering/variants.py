@@ -330,4 +330,26 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], Variant]] = {
     "checkpoint past failures": checkpoint_past_failures,
     "shards forgotten": shards_forgotten,
 }
-CAUGHT_BY = dict.fromkeys(BROKEN, 0)
+CAUGHT_BY = {
+    "no receipt": 0,
+    "receipt and page apart": 0,
+    "no marker of the region": 0,
+    "no marker of the tick": 0,
+    "marked after the page": 0,
+    "day taken from arrival": 0,
+    "unguarded aggregator": 5,
+    "per-component floor": 0,
+    "entries overwritten": 0,
+    "pages never full": 216,
+    "children written unseen": 1,
+    "one nonce for all": 0,
+    "lanes by chance": 0,
+    "closed at its end": 596,
+    "never repaired": 261,
+    "parts added": 0,
+    "closed ticks again": 0,
+    "going back": 571,
+    "checkpoint past failures": 6,
+    "shards forgotten": 0,
+}
+"""The first seed that catches each."""

@@ -6,7 +6,8 @@ its cost follows what was posted, whatever else there is. It does not matter whi
 many do, or whether none did for a week.
 
 A tick is closed two ticks after its end: by then every record of it is written, or its day has been
-put down for repair, also where a clock has leapt by a minute. When everything of a tick is in the totals, the checkpoint moves past it.
+put down for repair, also where a clock has leapt by a minute. When everything of a tick is in the
+totals, the checkpoint moves past it.
 
 A lost reply to a write needs no care: a total is put in place of the one that was read, and late
 or twice it is refused. An account that can't be read or written is reported and tried again by the
