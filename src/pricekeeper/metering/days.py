@@ -38,6 +38,7 @@ def org_day(zone: str, epoch_ms: int) -> str:
     return next(day for start_ms, day in days if start_ms <= epoch_ms)
 
 
+@lru_cache(maxsize=_REMEMBERED_MAX)
 def day_start_ms(zone: str, day: str) -> int:
     """The first instant of that day."""
     return _start_ms(ZoneInfo(zone), date_of(day))
