@@ -90,7 +90,7 @@ async def open_services(
             audience=settings.audience,
         )
         prices = PriceBook(store, clock, catalogue)
-        metering = Metering(store, clock, prices)
+        metering = Metering(store, clock, prices, retention_days=settings.retention_days)
         closing.push_async_callback(metering.close)
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)
@@ -106,7 +106,7 @@ async def open_services(
             identity=identity,
             prices=prices,
             metering=metering,
-            aggregator=Aggregator(store, clock),
+            aggregator=Aggregator(store, clock, retention_days=settings.retention_days),
             selection=Selector(store, clock, metering, prices),
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),

@@ -14,11 +14,15 @@ from typing import Final
 
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings.locations import (
+    DynamoDbLocation,
+    ExportLocation,
     ListenAddress,
     PriceLocation,
     StoreLocation,
+    parse_export_location,
     parse_listen_address,
     parse_price_location,
+    parse_s3_endpoint,
     parse_store_location,
 )
 from pricekeeper.settings.table import (
@@ -30,6 +34,8 @@ from pricekeeper.settings.table import (
     CONNECTIONS_MAX,
     DATA_DIR,
     DRAIN,
+    EXPORT_BEFORE_DELETE,
+    EXPORT_TO,
     IN_A_FILE,
     ISSUER,
     LOG_LEVEL,
@@ -40,6 +46,9 @@ from pricekeeper.settings.table import (
     PROVISIONING_KEY,
     REFRESH_AUTH,
     REQUEST_DEADLINE,
+    RETENTION,
+    RETENTION_DAYS_DEFAULT,
+    S3_ENDPOINT,
     SETTINGS_FILE,
     STORE,
     STORE_DEFAULT,
@@ -51,6 +60,7 @@ from pricekeeper.settings.table import (
 _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 _DEADLINE_RANGE: Final = range(1, 61)
+RETENTION_RANGE: Final = range(30, 3_651)
 _SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
@@ -100,6 +110,11 @@ class Settings:
     metrics_token: str | None = None
     connections_max: int = CONNECTIONS_DEFAULT
     request_deadline_ms: int = 5_000
+    retention_days: int = RETENTION_DAYS_DEFAULT
+    export_to: ExportLocation | None = None
+    """Where every day of usage is exported to, if it is."""
+    exports_before_delete: bool = False
+    s3_endpoint: str | None = None
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -119,8 +134,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     level = given.get(LOG_LEVEL, "info").lower()
     if level not in ("debug", "info", "warning", "error"):
         raise SettingsError(LOG_LEVEL, "must be debug, info, warning or error")
+    store = parse_store_location(given.get(STORE, STORE_DEFAULT))
+    export_to = given.get(EXPORT_TO)
     return Settings(
-        store=parse_store_location(given.get(STORE, STORE_DEFAULT)),
+        store=store,
         config_path=Path(config) if config else None,
         data_dir=Path(given.get(DATA_DIR) or "data"),
         provisioning_key=key,
@@ -139,6 +156,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
         connections_max=_connections(given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT))),
         request_deadline_ms=_deadline_secs(given.get(REQUEST_DEADLINE) or "5") * 1000,
+        retention_days=_retention_days(given.get(RETENTION) or str(RETENTION_DAYS_DEFAULT)),
+        export_to=parse_export_location(export_to) if export_to else None,
+        exports_before_delete=_exports_before_delete(
+            given.get(EXPORT_BEFORE_DELETE) or "0", store, export_to
+        ),
+        s3_endpoint=parse_s3_endpoint(given.get(S3_ENDPOINT)),
     )
 
 
@@ -221,6 +244,27 @@ def _deadline_secs(text: str) -> int:
         least, most = _DEADLINE_RANGE[0], _DEADLINE_RANGE[-1]
         raise SettingsError(REQUEST_DEADLINE, f"{text!r} is no number of seconds {least} to {most}")
     return int(text)
+
+
+def _retention_days(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) not in RETENTION_RANGE:
+        least, most = RETENTION_RANGE[0], RETENTION_RANGE[-1]
+        raise SettingsError(RETENTION, f"{text!r} is no number of days {least} to {most}")
+    return int(text)
+
+
+def _exports_before_delete(text: str, store: StoreLocation, export_to: str | None) -> bool:
+    if text not in ("0", "1"):
+        raise SettingsError(EXPORT_BEFORE_DELETE, "must be 0 or 1")
+    if text == "1" and isinstance(store, DynamoDbLocation):
+        message = (
+            "DynamoDB deletes expired items by itself; docs/deploy.md says how Streams and "
+            "exports to S3 keep them"
+        )
+        raise SettingsError(EXPORT_BEFORE_DELETE, message)
+    if text == "1" and not export_to:
+        raise SettingsError(EXPORT_BEFORE_DELETE, f"set {EXPORT_TO} too, or nothing is exported")
+    return text == "1"
 
 
 def _connections(text: str) -> int:
