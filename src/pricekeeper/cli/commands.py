@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 
 from pricekeeper import __version__
-from pricekeeper.cli import access, buckets, clients, containment, doctor, prices, upkeep, usage
+from pricekeeper.cli import (
+    access,
+    buckets,
+    clients,
+    containment,
+    doctor,
+    exporting,
+    prices,
+    upkeep,
+    usage,
+)
 from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 from pricekeeper.cli.exits import tell_unknown_settings
 from pricekeeper.cli.terminal import make_console
@@ -141,6 +151,7 @@ app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
 app.add_typer(containment.top)
 app.add_typer(upkeep.top)
+app.add_typer(exporting.top)
 app.add_typer(doctor.top)
 
 
