@@ -18,6 +18,7 @@ from pricekeeper.containment import Containment
 from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Verifier
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
+from pricekeeper.export import DailyExports
 from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.pricing import PriceBook, load_catalogue
@@ -55,6 +56,7 @@ class Services:
     selection: Selector
     limiter: Limiter
     containment: Containment
+    exports: DailyExports
 
 
 @asynccontextmanager
@@ -110,6 +112,7 @@ async def open_services(
             selection=Selector(store, clock, metering, prices),
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),
+            exports=DailyExports(store, clock, settings),
         )
 
 

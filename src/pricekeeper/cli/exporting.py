@@ -160,7 +160,7 @@ def _progress_shown() -> Iterator[Observe]:
         async def show(progress: Progress) -> None:
             status.update(
                 f"{_shown(progress.day)}: organisation {progress.org_number} of "
-                f"{progress.org_count}, {progress.records:,} records"
+                f"{progress.org_count}, {_counted(progress.records, 'record')}"
             )
 
         yield show
@@ -194,15 +194,20 @@ def _line(manifest: Manifest) -> Text:
     sums = manifest.record_sums
     line = Text.assemble(
         ("✓ ", "green") if manifest.totals_equal_records else ("✗ ", "red"),
-        f"{_shown(manifest.day)}  {manifest.records:,} records of "
-        f"{len(manifest.organisations):,} organisations, {usd(sums.cost_usd_micros)}",
+        f"{_shown(manifest.day)}  {_counted(manifest.records, 'record')} of "
+        f"{_counted(len(manifest.organisations), 'organisation')}, {usd(sums.cost_usd_micros)}",
     )
     if not manifest.totals_equal_records:
-        text = f"; the totals of {_differing(manifest):,} accounts are not the sum of their records"
+        accounts = _counted(_differing(manifest), "account")
+        text = f"; of {accounts} the total is not the sum of the records"
         line.append(text, "red")
     if not manifest.is_final:
         line.append("; the day may still change", "yellow")
     return line
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _differing(manifest: Manifest) -> int:

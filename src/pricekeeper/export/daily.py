@@ -50,6 +50,13 @@ class DailyExports:
         else:
             await self._state.release()
 
+    async def try_to_release(self) -> None:
+        """Stop keeping what was not exported, where nobody exports; if that fails, it is kept."""
+        try:
+            await self._state.release()
+        except StoreError as error:
+            _log.warning("kept_usage_not_released", code=error.code, error=str(error))
+
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
         """Export whatever is due at every interval, until cancelled."""
         while True:
@@ -86,7 +93,7 @@ class DailyExports:
     async def find_next_day(self, exporter: Exporter) -> str:
         """The first day that was not exported.
 
-        If none ever was, the days of the retention before the first usage need no export.
+        If none ever was, the days before anything was posted need no export.
         """
         day = await self._state.read_day()
         if day is not None:

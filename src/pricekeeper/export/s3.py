@@ -194,7 +194,7 @@ class S3Destination:
         )
 
     def _refused(self, method: str, path: str, answer: _Answer) -> ExportError:
-        text = answer.content[:_TEXT_MAX].decode("utf-8", "replace")
+        text = " ".join(answer.content[:_TEXT_MAX].decode("utf-8", "replace").split())
         return ExportError(
             f"{method} of {path} in {self._location.bucket} at {self._origin} was refused: "
             f"HTTP {answer.status} {text}"
