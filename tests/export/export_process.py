@@ -2,10 +2,11 @@
 
 Run as ``python export_process.py STORE_URL FOLDER DAY NOW_MS STEP``. Every change of the
 destination is two steps: before it, and after it. The process gets a SIGKILL at the step that is
-chosen.
+chosen; below zero, in the middle of that file.
 """
 
 import asyncio
+import gzip
 import os
 import signal
 import sys
@@ -47,10 +48,26 @@ class FragileDestination(FolderDestination):
         self.left -= 1
 
 
+class FragileGzip(gzip.GzipFile):
+    """Is killed after half of the rows of a file have reached the disk."""
+
+    files_left = -1
+
+    def write(self, data: Any) -> int:
+        FragileGzip.files_left -= 1
+        if FragileGzip.files_left == 0:
+            super().write(bytes(data)[: len(data) // 2])
+            self.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write(data)
+
+
 async def main(url: str, folder: str, day: str, now_ms: int, step: int) -> None:
     clock = ManualClock(now_ms)
     store = await open_store(parse_store_location(url), clock=clock)
-    destination = FragileDestination(folder, step)
+    destination = FragileDestination(folder, step if step >= 0 else 1_000)
+    FragileGzip.files_left = -step
+    gzip.GzipFile = FragileGzip  # type: ignore[misc]
     await Exporter(store, clock, destination, run_lines=4).export_day(day)
     await destination.close()
     await store.close()

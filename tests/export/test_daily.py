@@ -170,9 +170,11 @@ async def test_the_service_runs_the_job(settings: Settings, folder: Path) -> Non
             assert ("pricekeeper-export" in running) is kept
             store = await open_store(given.store, clock=clock)
             state = await store.get(*EXPORT_STATE)
-            while kept and not state:
+            for _ in range(10_000 if kept and not state else 0):
                 await asyncio.sleep(0)
                 state = await store.get(*EXPORT_STATE)
+                if state:
+                    break
             assert ("kept_from_epoch" in (state or {})) is kept
             await store.close()
 

@@ -12,7 +12,8 @@ from contract.conftest import ShiftedClock
 from export.conftest import ORGS, Company, exported, names, rows, tree
 from metering.conftest import DAY_MS, a_policy
 from pricekeeper.errors import ExportError
-from pricekeeper.export import Exporter
+from pricekeeper.export import Exporter, Progress
+from pricekeeper.export.files import Written
 from pricekeeper.export.folder import FolderDestination
 from pricekeeper.metering.counters import COUNTER_NAMES
 from pricekeeper.storage import Key, Set, Store, Update
@@ -130,6 +131,24 @@ def gzip_of(folder: Path, day: str, org_id: str, kind: str) -> bytes:
     return (folder / f"day={day}/org={org_id}/{kind}.jsonl.gz").read_bytes()
 
 
+async def test_progress_is_told_as_it_goes(
+    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
+) -> None:
+    """Which organisation of how many, and how many records so far: never fewer than before."""
+    told: list[Progress] = []
+
+    async def note(progress: Progress) -> None:
+        told.append(progress)
+
+    manifest = await exported(store, clock, folder, day, run_lines=2, observe=note)
+    assert [one.org_number for one in told] == sorted(one.org_number for one in told)
+    assert {(one.day, one.org_count) for one in told} == {(day, len(ORGS))}
+    counts = [one.records for one in told]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > len(ORGS)
+    assert 0 <= manifest["records"] - counts[-1] <= 2
+
+
 async def test_one_organisation_alone_has_its_own_manifest(
     store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
 ) -> None:
@@ -187,6 +206,23 @@ async def test_an_id_leads_out_of_no_folder(
     await exported(store, clock, folder / "deep" / "folder", day)
     assert names(folder) == {"deep"}
     assert f"deep/folder/day={day}/org=..%2F..%2Fx/records.jsonl.gz" in tree(folder)
+
+
+async def test_a_file_is_replaced_in_one_step(folder: Path) -> None:
+    """Whoever reads it meanwhile has the old one to its end, and nobody sees half of one."""
+    destination = FolderDestination(str(folder))
+    path = folder / "day=1" / "manifest.json"
+    await destination.put_bytes("day=1/manifest.json", b"old")
+    with path.open("rb") as reading:
+        await destination.put_bytes("day=1/manifest.json", b"new, and longer")
+        assert reading.read() == b"old"
+    aside = destination.scratch / "x"
+    aside.write_bytes(b"a file")
+    with path.open("rb") as reading:
+        await destination.put_file("day=1/manifest.json", Written(aside, 1, 6, ""))
+        assert reading.read() == b"new, and longer"
+    assert path.read_bytes() == b"a file"
+    await destination.close()
 
 
 async def test_a_folder_that_can_not_be_written_is_told(folder: Path) -> None:

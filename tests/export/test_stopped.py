@@ -56,7 +56,7 @@ async def test_kill_9_at_any_step_changes_nothing_of_the_result(
     await exported(store, clock, folder / "whole", day)
     whole = tree(folder / "whole")
     every = 3 if isinstance(location, SqliteLocation) else 11
-    for step in range(0, STEPS, every):
+    for step in (-1, -4, *range(0, STEPS, every)):
         stopped = folder / f"stopped-{step}"
         assert run(location, stopped, day, now_ms, step) == -signal.SIGKILL
         seen = tree(stopped)

@@ -145,8 +145,9 @@ class Exporter:
         """Write what was found."""
         org_ids, entries, records = plan.org_ids, list[OrgEntry](), 0
         for number, one in enumerate(org_ids, 1):
-            await self._observe(Progress(plan.day, number, len(org_ids), records))
-            entry = await self._find_done(plan, one) or await self._export_org(plan, one, number)
+            so_far = Progress(plan.day, number, len(org_ids), records)
+            await self._observe(so_far)
+            entry = await self._find_done(plan, one) or await self._export_org(plan, one, so_far)
             if entry.files:
                 entries.append(entry)
                 records += entry.records
@@ -157,9 +158,7 @@ class Exporter:
         return manifest
 
     async def _find_done(self, plan: Plan, org_id: str) -> OrgEntry | None:
-        """What an export that was stopped has done, if the day could not change since."""
-        if not plan.is_final:
-            return None
+        """What an export that was stopped has done; it notes that of final days alone."""
         entry = entry_from_note(await self._to.read(note_path(plan.day, org_id, self._format)))
         if entry is None or entry.org_id != org_id:
             return None
@@ -168,11 +167,11 @@ class Exporter:
                 return None
         return entry
 
-    async def _export_org(self, plan: Plan, org_id: str, number: int) -> OrgEntry:
+    async def _export_org(self, plan: Plan, org_id: str, so_far: Progress) -> OrgEntry:
         day, sums = plan.day, dict[Account, Counters]()
         lines = SortedLines(self._to.scratch, run_lines=self._run_lines)
         try:
-            await self._read_records(plan, org_id, number, lines, sums)
+            await self._read_records(plan, org_id, so_far, lines, sums)
             totals = await self._read_totals(plan, org_id)
             files = []
             if lines.count or totals:
@@ -191,7 +190,7 @@ class Exporter:
         self,
         plan: Plan,
         org_id: str,
-        number: int,
+        so_far: Progress,
         lines: SortedLines,
         sums: dict[Account, Counters],
     ) -> None:
@@ -206,8 +205,7 @@ class Exporter:
             sums[account] = sums.get(account, NOTHING) + record.entry.counters
             if lines.is_full:
                 await asyncio.to_thread(lines.spill)
-                progress = Progress(plan.day, number, len(plan.org_ids), lines.count)
-                await self._observe(progress)
+                await self._observe(so_far._replace(records=so_far.records + lines.count))
 
     async def _read_totals(self, plan: Plan, org_id: str) -> dict[Account, Counters]:
         """Read the organisation's totals of that day; one of nothing is none."""
