@@ -182,7 +182,10 @@ def start_dynoxide(folder: Path = FOLDER) -> Engine:
 
 
 def start_s3rver(bucket: str, folder: Path = FOLDER) -> Engine:
-    """Start s3rver with one empty bucket. It knows one pair of keys, S3RVER and S3RVER."""
+    """Start s3rver with one empty bucket. It knows one pair of keys, S3RVER and S3RVER.
+
+    It does not check signatures of version 4, which our requests have.
+    """
     node, program = require_s3rver(folder)
     command = [node, str(program), "-d", "objects", "-a", _LOOPBACK, "--no-vhost-buckets"]
     command += ["--configure-bucket", bucket, "-p"]

@@ -1,4 +1,8 @@
-"""Exports in S3: the same bytes as in a folder, on a server that speaks S3."""
+"""Exports in S3: the same bytes as in a folder, on a server that speaks S3.
+
+That server looks at the access key and does not compute signatures of version 4. So these are held
+equal to botocore's, header by header.
+"""
 
 import asyncio
 import json

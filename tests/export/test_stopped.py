@@ -51,7 +51,10 @@ async def test_kill_9_at_any_step_changes_nothing_of_the_result(
     day: str,
     folder: Path,
 ) -> None:
-    """Killed again and again in one folder, each time further on; then it is let finish."""
+    """Killed before and after changes and inside of files, then let finish; or killed repeatedly.
+
+    Every third step is tried, on DynamoDB every eleventh: a process takes a second.
+    """
     now_ms = clock.now_ms()
     await exported(store, clock, folder / "whole", day)
     whole = tree(folder / "whole")
