@@ -16,10 +16,17 @@ from typing import Final
 import hypothesis
 import pytest
 
-from engine import Engine, engines_required, start_dynamodb_local, start_dynoxide
+from engine import (
+    Engine,
+    engines_required,
+    start_dynamodb_local,
+    start_dynoxide,
+    start_s3rver,
+)
 from engine_packages import (
     DYNAMODB_LOCAL,
     DYNOXIDE,
+    S3RVER,
     EngineError,
     EngineMissingError,
     EngineUnsupportedError,
@@ -66,6 +73,15 @@ def dynamodb_local() -> Iterator[str]:
 def dynoxide() -> Iterator[str]:
     """Start dynoxide for this session; the value is its endpoint."""
     yield from _endpoint(DYNOXIDE.engine, start_dynoxide)
+
+
+S3_BUCKET: Final = "exports"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Start a server that speaks S3, with the bucket `S3_BUCKET`; the value is its endpoint."""
+    yield from _endpoint(S3RVER, lambda: start_s3rver(S3_BUCKET))
 
 
 def _endpoint(name: str, start: Callable[[], Engine]) -> Iterator[str]:

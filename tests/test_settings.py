@@ -15,11 +15,14 @@ from pricekeeper.settings import (
     SETTINGS,
     AwsPriceLocation,
     DynamoDbLocation,
+    FolderLocation,
     GenaiPackage,
     ListenAddress,
     PriceLocation,
+    S3Location,
     SqliteLocation,
     StoreLocation,
+    parse_export_location,
     parse_price_location,
     parse_store_location,
     read_settings,
@@ -321,3 +324,79 @@ def test_how_many_connections_there_may_be(text: str) -> None:
     assert read_settings({"PRICEKEEPER_CONNECTIONS_MAX": "16"}).connections_max == 16
     with pytest.raises(SettingsError, match="PRICEKEEPER_CONNECTIONS_MAX"):
         read_settings({"PRICEKEEPER_CONNECTIONS_MAX": text})
+
+
+@pytest.mark.parametrize("text", ["29", "3651", "0", "-1", "x", "90.0", "\u00b2", "9" * 20])
+def test_how_long_usage_is_kept(text: str) -> None:
+    """A month to ten years, and 90 days unless it is said."""
+    assert read_settings({}).retention_days == 90
+    for days in (30, 3_650):
+        found = read_settings({"PRICEKEEPER_RETENTION_DAYS": str(days)})
+        assert found.retention_days == days
+    with pytest.raises(SettingsError, match="PRICEKEEPER_RETENTION_DAYS"):
+        read_settings({"PRICEKEEPER_RETENTION_DAYS": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "location"),
+    [
+        ("", None),
+        ("exports", FolderLocation("exports")),
+        ("/var/exports", FolderLocation("/var/exports")),
+        ("s3://bucket", S3Location("bucket")),
+        ("s3://bucket/", S3Location("bucket")),
+        ("s3://my.bucket-1/usage/prod/", S3Location("my.bucket-1", "usage/prod")),
+    ],
+)
+def test_exports_go_to_a_folder_or_a_bucket(
+    text: str, location: FolderLocation | S3Location | None
+) -> None:
+    """Nowhere, unless it is said."""
+    assert read_settings({"PRICEKEEPER_EXPORT_TO": text}).export_to == location
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://",
+        "s3://B",
+        "s3://UPPER/x",
+        "s3://a..b/x",
+        "s3://bucket//x",
+        "s3://bucket/a/../b",
+        "s3://bucket/a b",
+        "s3://bucket/" + "x" * 513,
+        "gs://bucket/x",
+        "https://bucket/x",
+        "a\0b",
+    ],
+)
+def test_what_is_no_place_for_exports(text: str) -> None:
+    """Told by name, with the two forms there are."""
+    with pytest.raises(SettingsError, match=r"PRICEKEEPER_EXPORT_TO.*s3://BUCKET/PREFIX"):
+        parse_export_location(text)
+
+
+def test_what_was_not_exported_is_kept_where_we_delete_it_ourselves() -> None:
+    """DynamoDB deletes by itself, so no promise holds there; exports need a place."""
+    asked = {"PRICEKEEPER_EXPORT_BEFORE_DELETE": "1", "PRICEKEEPER_EXPORT_TO": "exports"}
+    assert read_settings({}).exports_before_delete is False
+    assert read_settings(asked).exports_before_delete is True
+    for change in (
+        {"PRICEKEEPER_STORE": "dynamodb://eu-central-1"},
+        {"PRICEKEEPER_EXPORT_TO": ""},
+        {"PRICEKEEPER_EXPORT_BEFORE_DELETE": "yes"},
+    ):
+        with pytest.raises(SettingsError, match="PRICEKEEPER_EXPORT_BEFORE_DELETE"):
+            read_settings(asked | change)
+
+
+@pytest.mark.parametrize(
+    "text", ["localhost:9000", "ftp://x", "http://", "http://x/path", "http://u:p@x", "http://[x"]
+)
+def test_where_an_s3_compatible_server_is(text: str) -> None:
+    """A server's URL and nothing more."""
+    found = read_settings({"PRICEKEEPER_S3_ENDPOINT": "http://127.0.0.1:9000/"})
+    assert found.s3_endpoint == "http://127.0.0.1:9000"
+    with pytest.raises(SettingsError, match="PRICEKEEPER_S3_ENDPOINT"):
+        read_settings({"PRICEKEEPER_S3_ENDPOINT": text})

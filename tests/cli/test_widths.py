@@ -43,6 +43,7 @@ def retrieval_token(cli: Cli) -> str:
 RUNS: dict[tuple[str, ...], Words] = {
     ("aggregate",): lambda _: (),
     ("doctor",): lambda _: (),
+    ("export",): lambda _: ("--day", "2026-01-31", "--into", "exports"),
     ("org", "put"): lambda _: ("new", *ORG_FLAGS),
     ("org", "get"): lambda _: (ORG,),
     ("org", "list"): lambda _: (),

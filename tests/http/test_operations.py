@@ -72,7 +72,9 @@ def test_every_setting_of_a_client_is_documented_as_it_is() -> None:
 def test_no_setting_is_left_out() -> None:
     """Whatever variable the package knows is in one of the tables: the service's or a client's."""
     source = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
-    known = {name for text in source for name in re.findall(r"\bPRICEKEEPER_[A-Z_]*[A-Z]\b", text)}
+    known = {
+        name for text in source for name in re.findall(r"\bPRICEKEEPER_[A-Z0-9_]*[A-Z]\b", text)
+    }
     service, client = (
         {name.strip("`") for name, *_ in table(heading)}
         for heading in ("Settings", "Settings of a client")

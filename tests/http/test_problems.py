@@ -81,6 +81,7 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.QuotaExceededError({"premium": 10_050}, NOW_MS + 59_001, "all spent"),
     errors.FrozenError("APP", "leaked", NOW_MS // 1000),
     errors.KeyringError("signing-keys.json is damaged"),
+    errors.ExportError("can't write to exports"),
     errors.DeploymentFileError("config.yaml", [FieldError("models", "is missing")]),
     errors.UnknownModelLabelError("gold", ["premium"]),
     errors.ModelMismatchError("premium", "anthropic.a", "anthropic.b", "is another model"),

@@ -18,6 +18,7 @@ from pricekeeper.containment import Containment
 from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Verifier
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
+from pricekeeper.export import DailyExports
 from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Aggregator, Metering, agree_on_start
 from pricekeeper.pricing import PriceBook, load_catalogue
@@ -55,6 +56,7 @@ class Services:
     selection: Selector
     limiter: Limiter
     containment: Containment
+    exports: DailyExports
 
 
 @asynccontextmanager
@@ -94,6 +96,7 @@ async def open_services(
             store,
             clock,
             prices,
+            retention_days=settings.retention_days,
             linger_ms=settings.usage_linger_ms,
             journal_from_ms=await agree_on_start(store, clock),
         )
@@ -112,10 +115,11 @@ async def open_services(
             identity=identity,
             prices=prices,
             metering=metering,
-            aggregator=Aggregator(store, clock),
+            aggregator=Aggregator(store, clock, retention_days=settings.retention_days),
             selection=Selector(store, clock, metering, prices),
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),
+            exports=DailyExports(store, clock, settings),
         )
 
 

@@ -23,7 +23,7 @@ import structlog
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator
-from pricekeeper.settings import StoreLocation, read_settings
+from pricekeeper.settings import RETENTION_DAYS_DEFAULT, StoreLocation, read_settings
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
 
@@ -33,8 +33,11 @@ log = structlog.get_logger("pricekeeper.aggregator")
 class WarmAggregator:
     """An event loop with an open store on it, kept from one run to the next."""
 
-    def __init__(self, location: StoreLocation) -> None:
+    def __init__(
+        self, location: StoreLocation, retention_days: int = RETENTION_DAYS_DEFAULT
+    ) -> None:
         self._location = location
+        self._retention_days = retention_days
         self._clock = SystemClock()
         self._runner = asyncio.Runner()
         self._store: Store | None = None
@@ -52,7 +55,8 @@ class WarmAggregator:
     async def _run_once(self) -> AggregationReport:
         if self._store is None:
             self._store = await open_store(self._location, clock=self._clock)
-        return await Aggregator(self._store, self._clock).run_once()
+        aggregator = Aggregator(self._store, self._clock, retention_days=self._retention_days)
+        return await aggregator.run_once()
 
 
 @cache
@@ -64,7 +68,7 @@ def warm_aggregator() -> WarmAggregator:
     """
     settings = read_settings(os.environ)
     configure_logging(settings.log_level)
-    return WarmAggregator(settings.store)
+    return WarmAggregator(settings.store, settings.retention_days)
 
 
 def handler(event: object, context: object) -> dict[str, Any]:

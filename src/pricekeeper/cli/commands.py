@@ -16,6 +16,7 @@ from pricekeeper.cli import (
     clients,
     containment,
     doctor,
+    exporting,
     prices,
     upkeep,
     usage,
@@ -151,6 +152,7 @@ app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
 app.add_typer(containment.top)
 app.add_typer(upkeep.top)
+app.add_typer(exporting.top)
 app.add_typer(doctor.top)
 app.add_typer(watch.top)
 

@@ -35,7 +35,8 @@ async def aggregate(settings: Settings) -> Outcome:
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
     async with open_local_store(settings) as store:
-        report = await Aggregator(store, SystemClock()).run_once()
+        aggregator = Aggregator(store, SystemClock(), retention_days=settings.retention_days)
+        report = await aggregator.run_once()
     heading = Text("aggregated", "bold green")
     if report.unreadable:
         heading = Text(f"{report.unreadable} accounts can't be read; the others are done", "yellow")

@@ -154,7 +154,7 @@ async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncItera
 async def _run_background(
     services: Services, api_limits: ApiLimits, heartbeat: Heartbeat | None
 ) -> AsyncIterator[Observer]:
-    """Run aggregation, price refresh and metrics, supervised, as long as the service runs."""
+    """Run aggregation, exports, price refresh and metrics, supervised, as long as we serve."""
     supervisor = Supervisor(services.clock)
     observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
     await observer.read_lag()
@@ -164,6 +164,10 @@ async def _run_background(
             "aggregator",
             lambda: services.aggregator.run_forever(interval_secs * 1000, observer.aggregated),
         )
+    if services.settings.export_to is not None:
+        supervisor.start("export", services.exports.run_forever)
+    else:
+        await services.exports.try_to_release()
     if services.settings.price_source is not None:
         supervisor.start("prices", observer.refresh_prices_daily)
     supervisor.start("metrics", observer.carry_forever)

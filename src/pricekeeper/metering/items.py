@@ -39,6 +39,7 @@ from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Count
 from pricekeeper.metering.days import date_of
 from pricekeeper.metering.fold import Fold
 from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.settings import RETENTION_DAYS_DEFAULT
 from pricekeeper.storage import (
     ITEM_ABSENT,
     Condition,
@@ -54,7 +55,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 
-RETENTION_DAYS: Final = 90
+RETENTION_DAYS: Final = RETENTION_DAYS_DEFAULT
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
 SHARDS_MAX: Final = 1_024
 """A marker that names more shards is strange: reading it must not read without end."""

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pricekeeper.errors import SettingsError
-from pricekeeper.settings.table import METRICS_PORT, PRICE_SOURCE, STORE
+from pricekeeper.settings.table import EXPORT_TO, METRICS_PORT, PRICE_SOURCE, S3_ENDPOINT, STORE
 
 MEMORY: Final = ":memory:"
 PREFIX_DEFAULT: Final = "pricekeeper-"
@@ -20,6 +20,10 @@ _STORE_EXAMPLES: Final = (
     "or dynamodb://REGION?prefix=NAME-&endpoint=http://127.0.0.1:8000"
 )
 _SOURCE_EXAMPLES: Final = "use genai-prices, aws:REGION or aws:REGION:FILE_OR_URL[,FILE_OR_URL...]"
+_EXPORT_EXAMPLES: Final = "use a folder, or s3://BUCKET/PREFIX"
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX_OF_OBJECTS: Final = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")
+_PREFIX_LENGTH_MAX: Final = 512
 _REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{0,100}")
 
@@ -57,6 +61,24 @@ class AwsPriceLocation:
 
 
 PriceLocation: TypeAlias = GenaiPackage | AwsPriceLocation
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLocation:
+    """A folder of this machine, or one that is mounted here."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class S3Location:
+    """Objects of a bucket whose keys start with a prefix and a slash, if there is one."""
+
+    bucket: str
+    prefix: str = ""
+
+
+ExportLocation: TypeAlias = FolderLocation | S3Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +144,50 @@ def parse_price_location(text: str) -> PriceLocation:
             message = f"{source!r} is no file and no https URL; {_SOURCE_EXAMPLES}"
             raise SettingsError(PRICE_SOURCE, message)
     return AwsPriceLocation(region, listed)
+
+
+def parse_export_location(text: str, setting: str = EXPORT_TO) -> ExportLocation:
+    """``FOLDER`` or ``s3://BUCKET/PREFIX``."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        if not text or "\0" in text:
+            raise SettingsError(setting, f"{text!r} names no folder; {_EXPORT_EXAMPLES}")
+        return FolderLocation(text)
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.rstrip("/")
+    if scheme != "s3" or not _BUCKET.fullmatch(bucket) or ".." in bucket:
+        raise SettingsError(setting, f"{text!r} names no bucket; {_EXPORT_EXAMPLES}")
+    parts = prefix.split("/")
+    if prefix and (
+        len(prefix) > _PREFIX_LENGTH_MAX
+        or not _PREFIX_OF_OBJECTS.fullmatch(prefix)
+        or "." in parts
+        or ".." in parts
+    ):
+        message = f"a prefix has up to {_PREFIX_LENGTH_MAX} of A-Z a-z 0-9 _ . = - /"
+        raise SettingsError(setting, f"{text!r}: {message}; {_EXPORT_EXAMPLES}")
+    return S3Location(bucket, prefix)
+
+
+def parse_s3_endpoint(text: str | None) -> str | None:
+    """``http://HOST:PORT`` or ``https://...``, without a path."""
+    if not text:
+        return None
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # read to have it checked
+    except ValueError as error:
+        raise SettingsError(S3_ENDPOINT, f"{text!r} is not a URL ({error})") from error
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.username is not None
+        or parts.path not in ("", "/")
+        or parts.query
+        or parts.fragment
+    ):
+        raise SettingsError(S3_ENDPOINT, f"{text!r} is no http(s) URL of a server, without a path")
+    return text.rstrip("/")
 
 
 def _split(url: str) -> SplitResult:

@@ -14,11 +14,15 @@ from typing import Final
 
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings.locations import (
+    DynamoDbLocation,
+    ExportLocation,
     ListenAddress,
     PriceLocation,
     StoreLocation,
+    parse_export_location,
     parse_listen_address,
     parse_price_location,
+    parse_s3_endpoint,
     parse_store_location,
 )
 from pricekeeper.settings.table import (
@@ -30,6 +34,8 @@ from pricekeeper.settings.table import (
     CONNECTIONS_MAX,
     DATA_DIR,
     DRAIN,
+    EXPORT_BEFORE_DELETE,
+    EXPORT_TO,
     IN_A_FILE,
     ISSUER,
     LOG_LEVEL,
@@ -40,6 +46,9 @@ from pricekeeper.settings.table import (
     PROVISIONING_KEY,
     REFRESH_AUTH,
     REQUEST_DEADLINE,
+    RETENTION,
+    RETENTION_DAYS_DEFAULT,
+    S3_ENDPOINT,
     SETTINGS_FILE,
     STORE,
     STORE_DEFAULT,
@@ -53,6 +62,7 @@ _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 _DEADLINE_RANGE: Final = range(1, 61)
 _LINGER_RANGE: Final = range(101)
+RETENTION_RANGE: Final = range(30, 3_651)
 _SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
@@ -103,6 +113,11 @@ class Settings:
     connections_max: int = CONNECTIONS_DEFAULT
     request_deadline_ms: int = 5_000
     usage_linger_ms: int = 0
+    retention_days: int = RETENTION_DAYS_DEFAULT
+    export_to: ExportLocation | None = None
+    """Where every day of usage is exported to, if it is."""
+    exports_before_delete: bool = False
+    s3_endpoint: str | None = None
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -122,8 +137,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     level = given.get(LOG_LEVEL, "info").lower()
     if level not in ("debug", "info", "warning", "error"):
         raise SettingsError(LOG_LEVEL, "must be debug, info, warning or error")
+    store = parse_store_location(given.get(STORE, STORE_DEFAULT))
+    export_to = given.get(EXPORT_TO)
     return Settings(
-        store=parse_store_location(given.get(STORE, STORE_DEFAULT)),
+        store=store,
         config_path=Path(config) if config else None,
         data_dir=Path(given.get(DATA_DIR) or "data"),
         provisioning_key=key,
@@ -148,6 +165,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         request_deadline_ms=1000
         * _whole(REQUEST_DEADLINE, given.get(REQUEST_DEADLINE) or "5", _DEADLINE_RANGE),
         usage_linger_ms=_whole(USAGE_LINGER, given.get(USAGE_LINGER) or "0", _LINGER_RANGE),
+        retention_days=_whole(
+            RETENTION, given.get(RETENTION) or str(RETENTION_DAYS_DEFAULT), RETENTION_RANGE
+        ),
+        export_to=parse_export_location(export_to) if export_to else None,
+        exports_before_delete=_exports_before_delete(
+            given.get(EXPORT_BEFORE_DELETE) or "0", store, export_to
+        ),
+        s3_endpoint=parse_s3_endpoint(given.get(S3_ENDPOINT)),
     )
 
 
@@ -223,6 +248,20 @@ def _seconds(setting: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
         raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
     return int(text)
+
+
+def _exports_before_delete(text: str, store: StoreLocation, export_to: str | None) -> bool:
+    if text not in ("0", "1"):
+        raise SettingsError(EXPORT_BEFORE_DELETE, "must be 0 or 1")
+    if text == "1" and isinstance(store, DynamoDbLocation):
+        message = (
+            "DynamoDB deletes expired items by itself; docs/deploy.md says how Streams and "
+            "exports to S3 keep them"
+        )
+        raise SettingsError(EXPORT_BEFORE_DELETE, message)
+    if text == "1" and not export_to:
+        raise SettingsError(EXPORT_BEFORE_DELETE, f"set {EXPORT_TO} too, or nothing is exported")
+    return text == "1"
 
 
 def _whole(setting: str, text: str, allowed: range) -> int:

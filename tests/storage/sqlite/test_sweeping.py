@@ -1,5 +1,6 @@
 """Sweeping deletes nothing that a right clock would still show, whatever the clock shows."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,9 +10,22 @@ import msgspec
 import pytest
 
 from pricekeeper.clock import LEAP_MS_MAX, STEADY_MS, Doubt, ManualClock, TrustedClock, doubt_of
+from pricekeeper.errors import TransactionCancelledError
 from pricekeeper.settings import SqliteLocation
-from pricekeeper.storage import Key, Put, forget_moments_ahead, read_leap_ms
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Check,
+    Item,
+    Key,
+    Put,
+    Query,
+    Table,
+    Value,
+    forget_moments_ahead,
+    read_leap_ms,
+)
 from pricekeeper.storage.opening import open_store
+from pricekeeper.storage.sqlite.batch import Batch
 from pricekeeper.storage.sqlite.moments import (
     SWEEP_AFTER_MS,
     SWEEP_PACE,
@@ -19,8 +33,8 @@ from pricekeeper.storage.sqlite.moments import (
     load_moments,
     sweep_until_ms,
 )
-from pricekeeper.storage.sqlite.store import SqliteStore
-from pricekeeper.storage.tables import REQUEST_DEDUP
+from pricekeeper.storage.sqlite.store import SWEEP_ROWS_MAX, SqliteStore
+from pricekeeper.storage.tables import CONFIG, DAILY_TOTAL, REQUEST_DEDUP, USAGE_AGG_SHARDED
 from pricekeeper.telemetry import StoreMeter
 
 HOUR_MS = 3_600_000
@@ -262,3 +276,110 @@ async def test_a_clock_that_judges_nothing_sweeps_as_well(path: str) -> None:
     await store.put(put("due", START_MS - SWEEP_AFTER_MS))
     assert await store.sweep() == 1
     await store.close()
+
+
+def kept_put(kept_from_ms: int | None) -> Put:
+    """Say from which expiry on rows of usage are kept."""
+    state: Item = {"PK": "EXPORT", "SK": "THROUGH", "day": "20260101"}
+    if kept_from_ms is not None:
+        state["kept_from_epoch"] = kept_from_ms // 1000
+    return Put(CONFIG, state)
+
+
+def usage(table: Table, name: str, expires_at_ms: int) -> Put:
+    return Put(table, {"PK": name, "SK": "1", "expires_at_epoch": expires_at_ms // 1000})
+
+
+async def seen(store: SqliteStore, table: Table, names: str) -> str:
+    """Which of these rows are there, for a read, a query and a condition alike."""
+    found = ""
+    for name in names:
+        there = await store.get(table, Key(name, "1")) is not None
+        assert there is bool((await store.query(Query(table, name))).items)
+        absent = Check(table, Key(name, "1"), ITEM_ABSENT)
+        try:
+            await store.transact([absent])
+        except TransactionCancelledError:
+            assert there
+        else:
+            assert not there
+        found += name if there else ""
+    return found
+
+
+@pytest.mark.parametrize("table", [USAGE_AGG_SHARDED, DAILY_TOTAL], ids=lambda one: one.name)
+async def test_usage_that_is_kept_is_shown_and_not_deleted(
+    table: Table, start: Opener, machine: ManualClock
+) -> None:
+    """From one expiry on; whoever opens the file keeps to it, and lets go when it is told to."""
+    store, _ = await start()
+    for name, hours in (("a", 1), ("b", 2), ("c", 3)):
+        await store.put(usage(table, name, START_MS + hours * HOUR_MS))
+    await store.put(put("receipt", START_MS + 3 * HOUR_MS))
+    await store.put(kept_put(START_MS + 2 * HOUR_MS))
+    machine.advance_ms(2 * DAY_MS)
+    await store.sweep()
+    assert await seen(store, table, "abc") == "bc"
+    another, _ = await start()
+    assert await seen(another, table, "abc") == "bc"
+    machine.advance_ms(DAY_MS)
+    assert await another.sweep() == 0
+    assert await another.get(REQUEST_DEDUP, Key("receipt")) is None
+
+    await store.put(kept_put(START_MS + 3 * HOUR_MS))
+    machine.advance_ms(60_000)
+    assert await another.sweep() == 1
+    assert await seen(another, table, "abc") == "c"
+    await store.put(kept_put(None))
+    machine.advance_ms(60_000)
+    assert await another.sweep() == 1
+    assert await seen(another, table, "abc") == ""
+
+
+@pytest.mark.parametrize("strange", ["soon", b"1", True])
+async def test_a_strange_word_about_what_is_kept_keeps_everything(
+    strange: Value, start: Opener, machine: ManualClock
+) -> None:
+    """What was deleted can't be mended."""
+    store, _ = await start()
+    await store.put(usage(DAILY_TOTAL, "a", START_MS))
+    await store.put(Put(CONFIG, {"PK": "EXPORT", "SK": "THROUGH", "kept_from_epoch": strange}))
+    machine.advance_ms(2 * DAY_MS)
+    assert await store.sweep() == 0
+    assert await seen(store, DAILY_TOTAL, "a") == "a"
+
+
+async def test_a_step_is_bounded_and_others_slip_between(
+    start: Opener, machine: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step deletes so many rows at most, in a commit of its own; a write waits for one."""
+    store, _ = await start()
+    rows = 3 * SWEEP_ROWS_MAX + 1
+    await asyncio.gather(
+        *(store.put(usage(USAGE_AGG_SHARDED, f"{n}", START_MS)) for n in range(rows))
+    )
+    machine.advance_ms(2 * DAY_MS)
+    steps: list[int] = []
+    written: list[int] = []
+    sweep, begun, loop = Batch.sweep, asyncio.Event(), asyncio.get_running_loop()
+
+    def counted(batch: Batch, request: tuple[str, int, int]) -> int:
+        steps.append(sweep(batch, request))
+        if steps[-1]:
+            loop.call_soon_threadsafe(begun.set)
+        return steps[-1]
+
+    async def write_meanwhile() -> None:
+        await begun.wait()
+        await store.put(put("meanwhile", START_MS + 9 * DAY_MS))
+        written.append(sum(steps))
+
+    monkeypatch.setattr(Batch, "sweep", counted)
+    commits = store._meter.commits
+    writing = asyncio.create_task(write_meanwhile())
+    assert await store.sweep() == rows
+    await writing
+    assert max(steps) == SWEEP_ROWS_MAX
+    assert [step for step in steps if step] == [SWEEP_ROWS_MAX] * 3 + [1]
+    assert store._meter.commits - commits >= len(steps)
+    assert written[0] <= 3 * SWEEP_ROWS_MAX

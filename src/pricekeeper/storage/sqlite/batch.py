@@ -24,6 +24,7 @@ from pricekeeper.errors import (
     ReasonCode,
     TransactionCancelledError,
 )
+from pricekeeper.storage.kept_rows import EXPORT_STATE, Horizon, kept_from_epoch
 from pricekeeper.storage.operations import (
     Check,
     Delete,
@@ -53,12 +54,12 @@ _PASSED: Final = CancellationReason(ReasonCode.NONE)
 class Batch:
     """The view of one transaction. Used by the writer thread only."""
 
-    __slots__ = ("_connection", "_now_epoch", "_recent", "_rows", "_seen")
+    __slots__ = ("_connection", "_horizon", "_recent", "_rows", "_seen")
 
-    def __init__(self, connection: apsw.Connection, recent: Recent, now_epoch: int) -> None:
+    def __init__(self, connection: apsw.Connection, recent: Recent, horizon: Horizon) -> None:
         self._connection = connection
         self._recent = recent
-        self._now_epoch = now_epoch
+        self._horizon = horizon
         self._seen: dict[_RowKey, Item | None] = {}
         self._rows: dict[_RowKey, _Row | None] = {}
 
@@ -105,7 +106,7 @@ class Batch:
         """Read through this transaction, which sees its own writes."""
         function, arguments = request
         self.flush()
-        return function(self._connection, *arguments, self._now_epoch)
+        return function(self._connection, *arguments, self._horizon)
 
     def create_tables(self, _: None) -> None:
         """Make whatever tables are missing."""
@@ -121,6 +122,7 @@ class Batch:
     def sweep(self, request: tuple[str, int, int]) -> int:
         """Remove some rows that expired until then; returns how many."""
         name, until_epoch, rows_max = request
+        until_epoch = Horizon(until_epoch, self.find_kept_from(None)).of(name)
         self._connection.execute(STATEMENTS[name].sweep, (until_epoch, rows_max))
         swept = self._connection.changes()  # what was swept is expired in every view as well
         moments = read_moments(self._connection) if swept else None
@@ -128,6 +130,10 @@ class Batch:
             deleted = msgspec.structs.replace(moments, deleted_until_ms=until_epoch * 1000)
             write_moments(self._connection, deleted)
         return swept
+
+    def find_kept_from(self, _: None) -> int | None:
+        """Find from which expiry on rows are kept, as the file says now."""
+        return kept_from_epoch(self._current(*EXPORT_STATE))
 
     def flush(self) -> None:
         """Write what changed, each row once."""
@@ -158,13 +164,13 @@ class Batch:
                 self._recent[row_key] = read_data(self._connection, table, row_key[1])
             data = self._recent[row_key]
             item = self._seen[row_key] = None if data is None else unpack(data, row_key[1])
-        if item is not None and EXPIRY in item and table.expires and self._expired(item):
+        if item is not None and EXPIRY in item and table.expires and self._expired(table, item):
             return None
         return item
 
-    def _expired(self, item: Item) -> bool:
+    def _expired(self, table: Table, item: Item) -> bool:
         expires = item.get(EXPIRY)
-        return type(expires) is int and expires <= self._now_epoch
+        return type(expires) is int and expires <= self._horizon.of(table.name)
 
     def _require(self, operation: Put | Update | Delete, key: Key) -> Item | None:
         item = self._current(operation.table, key)

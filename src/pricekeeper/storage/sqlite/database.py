@@ -24,6 +24,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
 )
 from pricekeeper.settings import MEMORY
+from pricekeeper.storage.kept_rows import Horizon
 from pricekeeper.storage.operations import Query
 from pricekeeper.storage.sqlite.codec import unpack
 from pricekeeper.storage.tables import ALL_TABLES, Key, Table
@@ -120,24 +121,25 @@ def read_data(connection: apsw.Connection, table: Table, key: Key) -> bytes | No
     return None
 
 
-def read_item(connection: apsw.Connection, table: Table, key: Key, now_epoch: int) -> Item | None:
+def read_item(connection: apsw.Connection, table: Table, key: Key, horizon: Horizon) -> Item | None:
     """The item at that key, unless its time has come."""
-    cursor = connection.execute(STATEMENTS[table.name].select, (key.pk, key.sk or "", now_epoch))
+    bindings = (key.pk, key.sk or "", horizon.of(table.name))
+    cursor = connection.execute(STATEMENTS[table.name].select, bindings)
     for (data,) in cursor:
         return unpack(data, key)
     return None
 
 
 def read_items(
-    connection: apsw.Connection, keys: Sequence[tuple[Table, Key]], now_epoch: int
+    connection: apsw.Connection, keys: Sequence[tuple[Table, Key]], horizon: Horizon
 ) -> list[Item | None]:
     """Many items, as they were at one moment."""
     with connection:
-        items = [read_item(connection, table, key, now_epoch) for table, key in keys]
+        items = [read_item(connection, table, key, horizon) for table, key in keys]
     return items  # noqa: RET504 - mypy thinks that a connection's exit may swallow exceptions
 
 
-def read_range(connection: apsw.Connection, query: Query, now_epoch: int) -> list[Item]:
+def read_range(connection: apsw.Connection, query: Query, horizon: Horizon) -> list[Item]:
     """The items of a query, and one more if there is one."""
     low, high = query.first or query.prefix, query.last or query.prefix + _BEYOND_ALL
     order, beyond = ("DESC", "<") if query.descending else ("ASC", ">")
@@ -147,7 +149,7 @@ def read_range(connection: apsw.Connection, query: Query, now_epoch: int) -> lis
         f"WHERE pk = ? AND sk >= ? AND sk <= ? AND sk {beyond} ? "
         f"AND (expires IS NULL OR expires > ?) ORDER BY sk {order} LIMIT ?"
     )
-    bindings = (query.pk, low, high, after, now_epoch, query.limit + 1)
+    bindings = (query.pk, low, high, after, horizon.of(query.table.name), query.limit + 1)
     rows = connection.execute(sql, bindings)
     return [unpack(data, Key(query.pk, sk)) for sk, data in rows]
 

@@ -17,6 +17,7 @@ import apsw
 from pricekeeper.clock import Clock, TrustedClock, doubt_of
 from pricekeeper.errors import StoreClosedError, StoreDamagedError, StoreError
 from pricekeeper.settings import MEMORY
+from pricekeeper.storage.kept_rows import EXPORT_STATE, Horizon, kept_from_epoch
 from pricekeeper.storage.operations import (
     Delete,
     Page,
@@ -27,10 +28,12 @@ from pricekeeper.storage.operations import (
     check_transaction,
 )
 from pricekeeper.storage.sqlite.batch import Batch
+from pricekeeper.storage.sqlite.codec import unpack
 from pricekeeper.storage.sqlite.database import (
     DAMAGED,
     STATEMENTS,
     connect,
+    read_data,
     read_item,
     read_items,
     read_range,
@@ -86,7 +89,7 @@ class SqliteStore:
             reader = connect(path, busy_timeout_ms=READ_BUSY_TIMEOUT_MS, read_only=True)
             watch = FileWatch(path, connection, meter)
         try:
-            moments = read_moments(connection)
+            moments, kept_from = read_moments(connection), _read_kept_from(connection)
         except DAMAGED as error:
             raise StoreDamagedError(f"{path} is damaged: {error}") from error
         except apsw.Error as error:
@@ -95,6 +98,7 @@ class SqliteStore:
             clock.note_deleted(moments.deleted_until_ms)
             clock.note_newest_moment(moments.newest_ms)
         writer = Writer(connection, clock=clock, meter=meter, watch=watch)
+        writer.kept_from_epoch = kept_from
         return cls(writer, reader, clock=clock, meter=meter, moments=moments, watch=watch)
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
@@ -153,8 +157,10 @@ class SqliteStore:
     async def sweep(self) -> int:
         """Remove what expired a day ago, in small steps that others can slip between.
 
-        Nothing is removed while the time is in doubt. What is believed of it is remembered.
+        Nothing is removed while the time is in doubt. What is believed of it is remembered. Of what
+        is kept until it is exported, nothing is removed either (`storage.kept_rows`).
         """
+        self._writer.kept_from_epoch = await self._writer.submit(Batch.find_kept_from, None)
         now_ms, began_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         until_ms = sweep_until_ms(now_ms, self._swept_until_ms, began_ms - self._swept_at_ms)
         trusted = self._clock if isinstance(self._clock, TrustedClock) else None
@@ -194,7 +200,8 @@ class SqliteStore:
             raise StoreClosedError("the store is closed")
         self._look_at_file()
         try:
-            return function(self._reader, *arguments, self._clock.now_ms() // 1000)
+            horizon = Horizon(self._clock.now_ms() // 1000, self._writer.kept_from_epoch)
+            return function(self._reader, *arguments, horizon)
         except apsw.Error as error:
             if self._watch is not None and isinstance(error, DAMAGED):
                 self._watch.look()  # a file that was replaced looks damaged, too
@@ -221,3 +228,15 @@ class SqliteStore:
                 # Nobody waits for the sweeper, and expired items are invisible anyway: it
                 # tries again at the next interval, and the meter shows that it had to.
                 self._meter.faults["sweep"] += 1
+
+
+def _read_kept_from(connection: apsw.Connection) -> int | None:
+    """From which expiry on rows are kept; a file without tables keeps none."""
+    table, key = EXPORT_STATE
+    try:
+        data = read_data(connection, table, key)
+    except apsw.SQLError as error:
+        if "no such table" not in str(error):
+            raise
+        return None
+    return None if data is None else kept_from_epoch(unpack(data, key))

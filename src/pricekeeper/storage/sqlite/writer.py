@@ -23,6 +23,7 @@ import apsw
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import StoreClosedError, StoreError, ThrottledError
+from pricekeeper.storage.kept_rows import Horizon
 from pricekeeper.storage.sqlite.batch import Batch, Recent
 from pricekeeper.storage.sqlite.database import DAMAGED, translated
 from pricekeeper.storage.sqlite.file_watch import FileWatch
@@ -58,6 +59,8 @@ class Writer:
         if watch is not None:
             connection.wal_autocheckpoint(0)  # the writer does it, between two looks at the file
         self._clock = clock
+        self.kept_from_epoch: int | None = None
+        """From which expiry on rows are kept, as far as is known here."""
         self._meter = meter
         self._loop = asyncio.get_running_loop()
         self._gathered: list[_Job] = []
@@ -145,7 +148,8 @@ class Writer:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._forget_if_stale()
-            batch = Batch(self._connection, self._recent, self._clock.now_ms() // 1000)
+            horizon = Horizon(self._clock.now_ms() // 1000, self.kept_from_epoch)
+            batch = Batch(self._connection, self._recent, horizon)
             answers = [_attempt(batch, job) for job in jobs]
             batch.flush()
             committing = True

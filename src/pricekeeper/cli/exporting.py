@@ -1,0 +1,218 @@
+"""``export``: usage in files, for whoever keeps or analyses it elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.drawing import usd
+from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.terminal import make_console
+from pricekeeper.errors import SettingsError
+from pricekeeper.settings import EXPORT_TO, ExportLocation, Settings, parse_export_location
+
+if TYPE_CHECKING:  # they bring a store with them
+    from pricekeeper.export import Exporter, Manifest, Progress
+
+    Observe = Callable[[Progress], Awaitable[None]]
+
+top = typer.Typer()
+
+DAYS_MAX: Final = 3_650
+_DAY: Final = ["%Y-%m-%d"]
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+@store_command(top, "export")
+async def export(
+    settings: Settings,
+    *,
+    day: Annotated[datetime | None, typer.Option("--day", formats=_DAY, help="The day.")] = None,
+    first: Annotated[
+        datetime | None, typer.Option("--from", formats=_DAY, help="The first day of several.")
+    ] = None,
+    last: Annotated[
+        datetime | None, typer.Option("--to", formats=_DAY, help="The last day of several.")
+    ] = None,
+    org_id: Annotated[
+        str | None, typer.Option("--org", metavar="ID", help="One organisation alone.")
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            metavar="FOLDER|s3://BUCKET/PREFIX",
+            help=f"Where to; else ${EXPORT_TO}.",
+        ),
+    ] = None,
+    file_format: Annotated[
+        Format, typer.Option("--format", help="Gzipped JSON lines, or Parquet (needs pyarrow).")
+    ] = Format.JSONL,
+) -> Outcome:
+    """Write records and totals of days to files, by day and organisation; exit 1 if they differ.
+
+    A day that is exported again gives the same bytes, and an export that was stopped goes on where
+    it stopped. The manifest of a day is written last.
+
+    [dim]pricekeeper export --day 2026-01-31 --into exports[/dim]
+
+    [dim]pricekeeper export --from 2026-01-01 --to 2026-01-31 --into s3://bucket/usage[/dim]
+    """
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.export import Exporter, FileFormat, open_destination  # noqa: PLC0415
+    from pricekeeper.values import parse_org_id  # noqa: PLC0415
+
+    days = _days(day, first, last)
+    location = _location(settings, into)
+    org = None if org_id is None else str(parse_org_id(org_id))
+    clock, manifests = SystemClock(), list["Manifest"]()
+    async with open_local_store(settings) as store:
+        destination = await open_destination(location, clock, s3_endpoint=settings.s3_endpoint)
+        try:
+            with _progress_shown() as observe:
+                exporter = Exporter(
+                    store,
+                    clock,
+                    destination,
+                    file_format=FileFormat(file_format.value),
+                    observe=observe,
+                )
+                for one in days:
+                    manifest = await exporter.export_day(one, org)
+                    manifests.append(manifest)
+                    if org is None and manifest.is_final and location == settings.export_to:
+                        await _note_exported(store, clock, settings, exporter, one)
+        finally:
+            await destination.close()
+    return _outcome(manifests, into or _name(location))
+
+
+async def _note_exported(
+    store: Any, clock: Any, settings: Settings, exporter: Exporter, day: str
+) -> None:
+    """Say that the day was exported, if every day before it was: the daily job is then past it."""
+    from pricekeeper.export import DailyExports, ExportState  # noqa: PLC0415
+
+    if await DailyExports(store, clock, settings).find_next_day(exporter) == day:
+        await ExportState(store).advance(day)
+
+
+def _days(day: datetime | None, first: datetime | None, last: datetime | None) -> list[str]:
+    if (day is None) is (first is None or last is None) or (day is not None and (first or last)):
+        raise MisusedError("say --day, or --from and --to")
+    begin, end = (day, day) if day is not None else (first, last)
+    if begin is None or end is None or begin > end:
+        raise MisusedError("--from is after --to")
+    if (end - begin).days >= DAYS_MAX:
+        raise MisusedError(f"--from and --to may be {DAYS_MAX} days apart")
+    from pricekeeper.export.days import days_between  # noqa: PLC0415
+
+    return list(days_between(begin.strftime("%Y%m%d"), end.strftime("%Y%m%d")))
+
+
+def _location(settings: Settings, into: str | None) -> ExportLocation:
+    if into is not None:
+        try:
+            return parse_export_location(into, "--into")
+        except SettingsError as error:
+            raise MisusedError(str(error)) from error
+    if settings.export_to is None:
+        raise MisusedError(f"say where to: --into, or ${EXPORT_TO}")
+    return settings.export_to
+
+
+def _name(location: ExportLocation) -> str:
+    from pricekeeper.settings import FolderLocation  # noqa: PLC0415
+
+    if isinstance(location, FolderLocation):
+        return location.path
+    return f"s3://{location.bucket}/{location.prefix}"
+
+
+@contextmanager
+def _progress_shown() -> Iterator[Observe]:
+    """Show how far it is, on one line of a terminal; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+
+        async def say_nothing(_: Progress) -> None:
+            return
+
+        yield say_nothing
+        return
+    with make_console(stderr=True).status("looking for what there is") as status:
+
+        async def show(progress: Progress) -> None:
+            status.update(
+                f"{_shown(progress.day)}: organisation {progress.org_number} of "
+                f"{progress.org_count}, {_counted(progress.records, 'record')}"
+            )
+
+        yield show
+
+
+def _outcome(manifests: list[Manifest], into: str) -> Outcome:
+    lines = Text("\n").join(_line(manifest) for manifest in manifests)
+    lines.append(f"\n  in {into}", "dim")
+    answer = {"into": into, "days": [_answer(manifest) for manifest in manifests]}
+    differs = any(not manifest.totals_equal_records for manifest in manifests)
+    return Outcome(answer, lines, exits.FAILED if differs else exits.OK)
+
+
+def _answer(manifest: Manifest) -> dict[str, Any]:
+    files = [file for entry in manifest.organisations for file in entry.files]
+    return {
+        "day": _shown(manifest.day),
+        "is_final": manifest.is_final,
+        "organisations": len(manifest.organisations),
+        "records": manifest.records,
+        "cost_usd_picos": manifest.record_sums.cost_usd_picos,
+        "totals_equal_records": manifest.totals_equal_records,
+        "differing_accounts": _differing(manifest),
+        "files": len(files),
+        "bytes": sum(file.bytes for file in files),
+    }
+
+
+def _line(manifest: Manifest) -> Text:
+    """One line for each day, and what is wrong with it."""
+    sums = manifest.record_sums
+    line = Text.assemble(
+        ("✓ ", "green") if manifest.totals_equal_records else ("✗ ", "red"),
+        f"{_shown(manifest.day)}  {_counted(manifest.records, 'record')} of "
+        f"{_counted(len(manifest.organisations), 'organisation')}, {usd(sums.cost_usd_micros)}",
+    )
+    if not manifest.totals_equal_records:
+        accounts = _counted(_differing(manifest), "account")
+        text = f"; of {accounts} the total is not the sum of the records"
+        line.append(text, "red")
+    if not manifest.is_final:
+        line.append("; the day may still change", "yellow")
+    return line
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _differing(manifest: Manifest) -> int:
+    return sum(entry.differing_accounts for entry in manifest.organisations)
+
+
+def _shown(day: str) -> str:
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}"

@@ -1,0 +1,20 @@
+"""Usage in files: the records and totals of a day, by organisation, in a folder or in S3.
+
+`Exporter` writes a day; `DailyExports` does it for every day, once it can no longer change.
+"""
+
+from pricekeeper.export.daily import DailyExports
+from pricekeeper.export.manifest import FileFormat, Manifest
+from pricekeeper.export.opening import open_destination
+from pricekeeper.export.service import Exporter, Progress
+from pricekeeper.export.state import ExportState
+
+__all__ = [
+    "DailyExports",
+    "ExportState",
+    "Exporter",
+    "FileFormat",
+    "Manifest",
+    "Progress",
+    "open_destination",
+]

@@ -1,0 +1,112 @@
+"""Writes rows to a file of the scratch folder, in one of two formats, and says what came out.
+
+gzip has no name and no time in its header, so that the same rows give the same bytes. Parquet needs
+pyarrow, an extra that nothing else needs.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pricekeeper.errors import ExportError
+from pricekeeper.export.manifest import FileFormat, RecordRow, TotalRow
+
+_LEVEL: Final = 6
+_ROWS_AT_ONCE: Final = 10_000
+_MISSING: Final = "Parquet needs pyarrow: pip install 'bedrock-price-keeper[export]', or use jsonl"
+
+
+class Written(NamedTuple):
+    """A file that was written."""
+
+    path: Path
+    rows: int
+    bytes: int
+    sha256: str
+
+
+def write_rows(
+    path: Path,
+    file_format: FileFormat,
+    kind: type[RecordRow | TotalRow],
+    lines: Iterator[bytes],
+) -> Written:
+    """Write these lines of JSON; they are on the disk when this returns."""
+    with path.open("wb") as file:
+        writer = _write_jsonl if file_format is FileFormat.JSONL else _write_parquet
+        rows = writer(file, kind, lines)
+        file.flush()
+        os.fsync(file.fileno())
+    return Written(path, rows, path.stat().st_size, sha256_of(path))
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_format(file_format: FileFormat) -> None:
+    """Raise if files of that format can't be written here, before anything is read."""
+    if file_format is FileFormat.PARQUET:
+        _pyarrow()
+
+
+def _write_jsonl(file: Any, kind: type[RecordRow | TotalRow], lines: Iterator[bytes]) -> int:
+    del kind
+    rows = 0
+    with gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed:
+        while some := list(islice(lines, _ROWS_AT_ONCE)):
+            packed.write(b"".join(some))
+            rows += len(some)
+    return rows
+
+
+def _write_parquet(file: Any, kind: type[RecordRow | TotalRow], lines: Iterator[bytes]) -> int:
+    arrow, parquet = _pyarrow()
+    schema = arrow.schema([_field(arrow, one) for one in msgspec.structs.fields(kind)])
+    decode: Callable[[bytes], RecordRow | TotalRow] = msgspec.json.Decoder(kind).decode
+    rows = 0
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        while some := list(islice(lines, _ROWS_AT_ONCE)):
+            values = [_plain(decode(line)) for line in some]
+            writer.write_table(arrow.Table.from_pylist(values, schema))
+            rows += len(some)
+    return rows
+
+
+def _plain(row: RecordRow | TotalRow) -> dict[str, Any]:
+    values = msgspec.structs.asdict(row)
+    if "tags" in values:
+        values["tags"] = sorted(values["tags"].items())
+    return values
+
+
+def _field(arrow: Any, field: msgspec.structs.FieldInfo) -> Any:
+    """A column. Sums of pico-dollars may be longer than 64 bits."""
+    types = {str: arrow.string(), int: arrow.int64(), bool: arrow.bool_()}
+    if field.name == "cost_usd_picos":
+        return arrow.field(field.name, arrow.decimal128(38, 0), nullable=False)
+    if field.name == "tags":
+        tags = arrow.map_(arrow.string(), arrow.string())
+        return arrow.field(field.name, tags, nullable=False)
+    is_optional = field.type not in types
+    kind = arrow.string() if is_optional else types[field.type]
+    return arrow.field(field.name, kind, nullable=is_optional)
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - few need it, and it is large
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise ExportError(_MISSING) from error
+    return pa, parquet

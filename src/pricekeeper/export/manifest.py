@@ -1,0 +1,283 @@
+"""What an export consists of: rows, files, and the manifest that says what is in them. Pure.
+
+The same day gives the same bytes: rows are sorted, JSON is canonical (sorted names, no blanks),
+numbers are integers, and nothing says when or by whom it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from pricekeeper.metering.counters import NOTHING, Account, Counters
+from pricekeeper.metering.journal import Record
+
+VERSION: Final = 1
+DIFFERENCES_MAX: Final = 100
+"""So many accounts that differ are listed for an organisation; all of them are counted."""
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class FileFormat(StrEnum):
+    """How rows are written."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+    @property
+    def suffix(self) -> str:
+        """How the names of such files end."""
+        return ".jsonl.gz" if self is FileFormat.JSONL else ".parquet"
+
+
+class RecordRow(msgspec.Struct, frozen=True, gc=False):
+    """One usage record."""
+
+    request_id: str
+    org_id: str
+    app_id: str | None
+    scope_key: str
+    model_label: str
+    day: str
+    happened_at_ms: int
+    accepted_at_ms: int
+    service_tier: str
+    calling_region: str | None
+    pricing_version: str
+    pricing_source: str
+    price_estimated: bool
+    is_error: bool
+    cost_usd_picos: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_5m_tokens: int
+    cache_write_1h_tokens: int
+    tags: dict[str, str]
+
+
+class TotalRow(msgspec.Struct, frozen=True, gc=False):
+    """What one account has spent."""
+
+    org_id: str
+    app_id: str | None
+    scope_key: str
+    model_label: str
+    day: str
+    cost_usd_picos: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    requests: int
+    errors: int
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """One file, as whoever checks it needs it."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """An account whose total is not the sum of its records."""
+
+    scope_key: str
+    model_label: str
+    records: Counters
+    total: Counters
+
+
+class OrgEntry(msgspec.Struct, frozen=True):
+    """What was exported of one organisation."""
+
+    org_id: str
+    records: int
+    record_sums: Counters
+    total_sums: Counters
+    files: tuple[FileEntry, ...]
+    differing_accounts: int = 0
+    differences: tuple[Difference, ...] = ()
+
+
+class DoneNote(msgspec.Struct, frozen=True):
+    """An organisation that is done, noted so that a stopped export need not do it again."""
+
+    version: int
+    entry: OrgEntry
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What was exported of a day. It is written last: where it is, everything is."""
+
+    version: int
+    day: str
+    format: str
+    is_final: bool
+    """Whether the day could no longer change."""
+    records: int
+    record_sums: Counters
+    total_sums: Counters
+    totals_equal_records: bool
+    organisations: tuple[OrgEntry, ...]
+
+
+def record_row(org_id: str, record: Record) -> RecordRow:
+    """The row of a record."""
+    entry, terms, receipt = record.entry, record.terms, record.receipt
+    return RecordRow(
+        request_id=record.request_id,
+        org_id=org_id,
+        app_id=terms.app_id,
+        scope_key=terms.scope_key,
+        model_label=terms.label,
+        day=terms.day,
+        happened_at_ms=entry.happened_at_ms,
+        accepted_at_ms=entry.sent_at_ms,
+        service_tier=terms.service_tier,
+        calling_region=terms.calling_region,
+        pricing_version=terms.pricing_version,
+        pricing_source=terms.pricing_source,
+        price_estimated=receipt.price_estimated,
+        is_error=bool(entry.counters.errors),
+        cost_usd_picos=entry.cost_usd_picos,
+        input_tokens=entry.input_tokens,
+        output_tokens=entry.output_tokens,
+        cache_read_tokens=entry.cache_read_tokens,
+        cache_write_5m_tokens=entry.cache_write_5m_tokens,
+        cache_write_1h_tokens=entry.cache_write_1h_tokens,
+        tags=dict(terms.tags),
+    )
+
+
+def total_row(account: Account, total: Counters) -> TotalRow:
+    """The row of a total."""
+    org_id, app_id = owner_of(account.scope_key)
+    return TotalRow(
+        org_id=org_id,
+        app_id=app_id,
+        scope_key=account.scope_key,
+        model_label=account.label,
+        day=account.day,
+        cost_usd_picos=total.cost_usd_picos,
+        input_tokens=total.input_tokens,
+        output_tokens=total.output_tokens,
+        cache_read_tokens=total.cache_read_tokens,
+        cache_write_tokens=total.cache_write_tokens,
+        requests=total.requests,
+        errors=total.errors,
+    )
+
+
+def owner_of(scope_key: str) -> tuple[str, str | None]:
+    """The organisation, and the app if there is one, whose scope that is."""
+    org_scope, _, app_id = scope_key.partition("#APP#")
+    return org_scope.removeprefix("ORG#"), app_id or None
+
+
+def line_of(row: RecordRow | TotalRow) -> bytes:
+    """The row as canonical JSON."""
+    return _encode(row)
+
+
+def org_entry(
+    org_id: str,
+    files: Iterable[FileEntry],
+    sums: Mapping[Account, Counters],
+    totals: Mapping[Account, Counters],
+) -> OrgEntry:
+    """What was exported of an organisation, and which totals are not the sum of their records."""
+    differing = sorted(
+        account
+        for account in {*sums, *totals}
+        if sums.get(account, NOTHING) != totals.get(account, NOTHING)
+    )
+    of_records, of_totals = _sum(sums.values()), _sum(totals.values())
+    return OrgEntry(
+        org_id=org_id,
+        records=of_records.requests,
+        record_sums=of_records,
+        total_sums=of_totals,
+        files=tuple(files),
+        differing_accounts=len(differing),
+        differences=tuple(
+            Difference(
+                account.scope_key,
+                account.label,
+                sums.get(account, NOTHING),
+                totals.get(account, NOTHING),
+            )
+            for account in differing[:DIFFERENCES_MAX]
+        ),
+    )
+
+
+def make_manifest(
+    day: str, file_format: FileFormat, entries: Iterable[OrgEntry], *, is_final: bool
+) -> Manifest:
+    """What was exported of the day."""
+    organisations = tuple(sorted(entries, key=lambda entry: entry.org_id))
+    return Manifest(
+        version=VERSION,
+        day=day,
+        format=file_format.value,
+        is_final=is_final,
+        records=sum(entry.records for entry in organisations),
+        record_sums=_sum(entry.record_sums for entry in organisations),
+        total_sums=_sum(entry.total_sums for entry in organisations),
+        totals_equal_records=not any(entry.differing_accounts for entry in organisations),
+        organisations=organisations,
+    )
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The manifest as it is written: for people as well."""
+    return msgspec.json.format(_encode(manifest), indent=1) + b"\n"
+
+
+def note_bytes(entry: OrgEntry) -> bytes:
+    """What is noted of an organisation that is done."""
+    return _encode(DoneNote(VERSION, entry)) + b"\n"
+
+
+def entry_from_note(content: bytes | None) -> OrgEntry | None:
+    """The organisation that is done; ``None`` if nothing of use was noted."""
+    if content is None:
+        return None
+    try:
+        note = msgspec.json.decode(content, type=DoneNote)
+    except msgspec.MsgspecError:
+        return None
+    return note.entry if note.version == VERSION else None
+
+
+def day_path(day: str) -> str:
+    """Where everything of a day is."""
+    return f"day={day}"
+
+
+def org_path(day: str, org_id: str) -> str:
+    """Where everything of an organisation's day is; no id leads out of it."""
+    return f"{day_path(day)}/org={quote(org_id, safe='')}"
+
+
+def manifest_path(day: str, org_id: str | None = None) -> str:
+    """Where the manifest is: of a whole day, or of what was exported of one organisation alone."""
+    return f"{day_path(day) if org_id is None else org_path(day, org_id)}/manifest.json"
+
+
+def note_path(day: str, org_id: str, file_format: FileFormat) -> str:
+    """Where it is noted that an organisation is done, until the manifest says so."""
+    return f"{org_path(day, org_id)}/.{file_format.value}.part"
+
+
+def _sum(counters: Iterable[Counters]) -> Counters:
+    return sum(counters, NOTHING)

@@ -1,0 +1,42 @@
+"""Rows of usage that outlive their expiry, because nobody has exported them yet.
+
+One item of Config says from which expiry on the rows of two tables are kept: they are shown as if
+they had not expired, and the sweeper leaves them alone. It is in the store and not in the settings
+of a process, because every process that opens a SQLite file sweeps it. Whoever exports writes it.
+
+DynamoDB deletes by itself and asks nobody, so this is for SQLite alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pricekeeper.storage.tables import CONFIG, DAILY_TOTAL, USAGE_AGG_SHARDED, Key
+from pricekeeper.storage.values import DAMAGED, Item
+
+EXPORT_STATE: Final = (CONFIG, Key("EXPORT", "THROUGH"))
+KEPT_FROM: Final = "kept_from_epoch"
+KEPT_TABLES: Final = frozenset({USAGE_AGG_SHARDED.name, DAILY_TOTAL.name})
+
+
+class Horizon(NamedTuple):
+    """Now, and from which expiry on rows are kept all the same, if they are."""
+
+    now_epoch: int
+    kept_from_epoch: int | None = None
+
+    def of(self, table: str) -> int:
+        """Up to which expiry the rows of that table count as expired."""
+        if self.kept_from_epoch is None or table not in KEPT_TABLES:
+            return self.now_epoch
+        return min(self.now_epoch, self.kept_from_epoch - 1)
+
+
+def kept_from_epoch(item: Item | None) -> int | None:
+    """From which expiry on rows are kept; all are, if the item says something strange."""
+    if item is None:
+        return None
+    if KEPT_FROM not in item and DAMAGED not in item:
+        return None
+    kept = item.get(KEPT_FROM)
+    return kept if type(kept) is int else 0
