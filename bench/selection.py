@@ -28,7 +28,7 @@ from engine import start_dynoxide
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Counters, Metering, Total, org_day
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import day_expires_at_epoch, total_place, total_put
+from pricekeeper.metering.items import day_expires_at_epoch, total_key, total_put
 from pricekeeper.pricing import PriceBook, load_catalogue
 from pricekeeper.selection import Selector
 from pricekeeper.selection.cache import STALENESS_NORMAL_MS_MAX
@@ -118,7 +118,7 @@ class Bench:
     async def bare(self, mine: Policy) -> None:
         day = org_day(mine.timezone, self.clock.now_ms())
         states = [(STICKY_STATE, override_key(one, day)) for one in (mine.client, mine.client.org)]
-        totals = [total_place(Account(mine.scope_key, label, day)) for label in mine.model_ordering]
+        totals = [total_key(Account(mine.scope_key, label, day)) for label in mine.model_ordering]
         await self.store.batch_get([*states, *totals])
 
     async def per_second(self, work: Callable[[Policy], Awaitable[None]], times: int) -> float:

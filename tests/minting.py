@@ -3,7 +3,7 @@
 import uuid
 from random import Random
 
-_RANDOM = Random()  # noqa: S311 - ids of tests
+_RANDOM = Random()
 
 
 def minted(epoch_ms: int, random: Random = _RANDOM) -> str:

@@ -10,13 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
+from metering.older_version import marker_put
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.http.election import Election
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.spend import Owner, Series, SpendMetric, name_series, printable
 from pricekeeper.metering import Account, Total, Usage, org_day
-from pricekeeper.metering.items import day_expires_at_epoch, marker_put, total_put
+from pricekeeper.metering.items import day_expires_at_epoch, total_put
 from pricekeeper.metering.spend import Spender
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.storage import Set, Update

@@ -16,7 +16,8 @@ import stored_items as written
 from http_fixtures import ORG, Api, Tenant, usage
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import AggregationReport, Aggregator, org_day
-from pricekeeper.metering.items import CHECKPOINT, receipt_place
+from pricekeeper.metering.items import CHECKPOINT
+from pricekeeper.metering.receipt import receipt_key
 from pricekeeper.storage import Item, Store, Table
 from pricekeeper.storage.tables import (
     CONFIG,
@@ -375,7 +376,7 @@ def test_a_receipt_that_can_not_be_read(world: World) -> None:
     """Whether its record was counted nobody knows; the others of the batch are counted."""
     victim, before = world.victim, world.strange(REQUEST_DEDUP)
     record, good = usage(), usage()
-    table, key = receipt_place(victim.org_id, record["request_id"])
+    table, key = receipt_key(victim.org_id, record["request_id"])
     world.write((table, {"PK": key.pk, "commit_id": 5}))
     alone = world.api.call("POST", f"{victim.app}/usage", record, token=victim.app_token)
     assert (alone.status, alone.code) == (503, "STORE_UNAVAILABLE")

@@ -16,17 +16,16 @@ from metering.conftest import (
     a_policy,
     a_usage,
 )
+from metering.older_version import counter_update, marker_put
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day, scope_key
 from pricekeeper.metering.aggregator import INTERVAL_MS, days_open
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.items import (
-    counter_update,
     day_expires_at_epoch,
-    marker_put,
     total_from,
-    total_place,
+    total_key,
     total_put,
 )
 from pricekeeper.storage import Item, Key, Put, Store, Table
@@ -40,7 +39,7 @@ def day_of(clock: ShiftedClock) -> str:
 
 
 async def stored(store: Store, policy: Policy, day: str, label: str = PREMIUM) -> Total:
-    return total_from(await store.get(*total_place(Account(scope_key(policy), label, day))))
+    return total_from(await store.get(*total_key(Account(scope_key(policy), label, day))))
 
 
 class ForgedStore(FaultyStore):
@@ -82,7 +81,7 @@ async def test_a_total_is_the_sum_of_the_shards(
         recorded = await metering.record(policy, a_usage(input_tokens=1, output_tokens=0))
     report = await Aggregator(store, clock).run_once()
     day = recorded.receipt.org_day
-    item = await store.get(*total_place(Account(scope_key(policy), PREMIUM, day)))
+    item = await store.get(*total_key(Account(scope_key(policy), PREMIUM, day)))
 
     assert (report.accounts, report.written, report.failed) == (1, 1, 0)
     assert item is not None

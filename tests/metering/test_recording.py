@@ -36,9 +36,14 @@ from pricekeeper.metering import (
     org_day,
     scope_key,
 )
-from pricekeeper.metering.items import receipt_pk
-from pricekeeper.metering.receipt import receipt_from, signed, unsigned_receipt
-from pricekeeper.pricing import Charge, Rates, TokenUsage
+from pricekeeper.metering.posting import NONCE_BYTES
+from pricekeeper.metering.receipt import (
+    SOURCE_LENGTH_MAX,
+    Receipt,
+    receipt_from,
+    receipt_pk,
+    receipt_put,
+)
 from pricekeeper.storage import Item, Key, Store
 from pricekeeper.storage.tables import REQUEST_DEDUP
 from pricekeeper.storage.values import item_bytes
@@ -364,41 +369,30 @@ async def test_concurrent_records_share_a_transaction(
 
 def test_the_largest_receipt_is_one_write_unit() -> None:
     """Under 1 KB with the longest names and the largest numbers there can be, without tags."""
-    tokens = TokenUsage(
+    policy = a_policy(AppId("a" * 64))
+    receipt = Receipt(
+        fingerprint=b"f" * 16,
+        scope_key=scope_key(policy),
+        model_label="l" * 64,
+        org_day="20260123",
+        cost_usd_picos=5 * 10**19 - 1,
+        pricing_version="f" * 16,
+        pricing_source="s" * SOURCE_LENGTH_MAX,
+        service_tier="t" * 32,
+        accepted_at_ms=1_768_000_000_123,
+        commit_id="c" * 2 * NONCE_BYTES,
+        shard_id=0,
         input_tokens=10**9 - 1,
         output_tokens=10**9 - 1,
         cache_read_tokens=10**9 - 1,
         cache_write_5m_tokens=10**9 - 1,
         cache_write_1h_tokens=10**9 - 1,
-        service_tier="t" * 32,
-    )
-    charged = Charge(
-        cost_usd_picos=5 * 10**19 - 1,
-        variant=None,
-        rates=Rates(),
-        pricing_version="f" * 16,
         price_estimated=True,
+        calling_region="r" * 32,
     )
-    policy = a_policy(AppId("a" * 64))
-    receipt = signed(
-        unsigned_receipt(
-            policy.org_id,
-            str(uuid.uuid4()),
-            b"f" * 16,
-            scope_key(policy),
-            "l" * 64,
-            "20260123",
-            tokens,
-            charged,
-            "pricing-cache:" + "s" * 2_000,
-            1_768_000_000_123,
-            "r" * 32,
-        ),
-        "c" * 16,
-        63,
-    )
-    assert item_bytes(receipt) < 1024
-    assert receipt_from(receipt).pricing_source.startswith("pricing-cache:sss")
+    item = receipt_put(policy.org_id, str(uuid.uuid4()), receipt).item
+    assert item_bytes(item) < 1024
+    assert receipt_from(item) == receipt
 
 
 async def test_a_receipt_says_what_was_charged(

@@ -20,7 +20,7 @@ from metering.conftest import CATALOGUE, COST_USD_PICOS, LABELS, PREMIUM, a_poli
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Aggregator, Metering, Outcome, org_day, scope_key
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import counter_key, total_place
+from pricekeeper.metering.items import counter_key, total_key
 from pricekeeper.pricing import PriceBook
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Delete, Key, Put, Store, Table
@@ -82,7 +82,7 @@ async def test_the_neighbour_is_aggregated_and_read(
     broken, *others = policies
     account = Account(scope_key(broken), PREMIUM, day)
     empty = await _empty_shard(store, account)
-    place = total_place(account) if kind == "total" else (USAGE_AGG_SHARDED, empty)
+    place = total_key(account) if kind == "total" else (USAGE_AGG_SHARDED, empty)
     before = STRANGE_ITEMS.counts[place[0].name]
     await damage(*place)
 

@@ -79,22 +79,30 @@ class Folder:
         """The ticks in which something was posted."""
         return await self._reader.ticks(first, last)
 
-    async def fold(self, ticks: Sequence[int], closable: int, tally: Tally) -> None:
+    async def fold(
+        self, ticks: Sequence[int], closable: int, tally: Tally, without: Collection[str] = ()
+    ) -> set[str]:
         """Bring the totals of everybody who posted in these ticks up to date.
 
-        ``closable`` is the last tick that could be closed before this began.
+        ``closable`` is the last tick that could be closed before this began. Returns the
+        organisations for which that failed. They have to be left out (``without``) of later ticks
+        until it has not: a total that has moved past a tick does not come back to it.
         """
         postings: dict[str, list[Posting]] = defaultdict(list)
         for posting in await self._reader.postings(ticks):
-            postings[posting.org_id].append(posting)
-        orgs = list(postings.values())
+            if posting.org_id not in without:
+                postings[posting.org_id].append(posting)
+        orgs = list(postings.items())
+        failed: set[str] = set()
         for start in range(0, len(orgs), ORGS_AT_ONCE):
-            await asyncio.gather(
-                *(
-                    self._fold_org(regions, ticks, closable, tally)
-                    for regions in orgs[start : start + ORGS_AT_ONCE]
-                )
+            some = orgs[start : start + ORGS_AT_ONCE]
+            done = await asyncio.gather(
+                *(self._fold_org(regions, ticks, closable, tally) for _, regions in some)
             )
+            failed.update(
+                org_id for (org_id, _), is_done in zip(some, done, strict=True) if not is_done
+            )
+        return failed
 
     async def repair(self, closable: int, tally: Tally) -> None:
         """Sum every day anew that was put down for it."""
@@ -115,6 +123,17 @@ class Folder:
             if not after:
                 return
 
+    async def rebuild_all(
+        self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
+    ) -> None:
+        """Make the totals of these days anew, of everybody who posted in these ticks."""
+        orgs = sorted({posting.org_id for posting in await self._reader.postings(ticks)})
+        for repair in [Repair(org_id, day) for org_id in orgs for day in days]:
+            try:
+                await self.rebuild(repair, closable, tally)
+            except StoreError as error:
+                tally.fail(1, error)
+
     async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
         """Make every total of that day of an organisation anew, from all of its records."""
         as_of_ms = self._clock.now_ms()
@@ -131,7 +150,8 @@ class Folder:
 
     async def _fold_org(
         self, postings: Sequence[Posting], ticks: Sequence[int], closable: int, tally: Tally
-    ) -> None:
+    ) -> bool:
+        """Bring the totals of one organisation up to date; whether another run need not."""
         org_id = postings[0].org_id
         left: Collection[Facet] | None = None
         try:
@@ -142,10 +162,11 @@ class Folder:
                 tally.accounts += 0 if left is not None else _accounts(found)
                 left = await self._bring_forward(wanted, ticks[-1], closable, as_of_ms, tally)
                 if not left:
-                    return
+                    return True
             raise ContendedError(f"the totals of {org_id} kept changing")
         except StoreError as error:
             tally.fail(1, error)
+            return isinstance(error, UnreadableItemError)
 
     async def _read(
         self, org_id: str, postings: Iterable[Posting], ticks: Collection[int]
@@ -246,7 +267,7 @@ class Folder:
         if stored is not None:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
         await self._store.put(fold_put(facet.key, fold, stored, as_of_ms, expires))
-        tally.written += 1
+        tally.written += facet.account is not None
         tally.written_at_ms = self._clock.now_ms()
 
     async def _list(self, facet: Facet, expires_at_epoch: int) -> None:

@@ -48,10 +48,16 @@ class JournalReader:
     async def records(self, postings: Iterable[Posting]) -> AsyncIterator[Record]:
         """The records of these regions, whenever they were posted.
 
-        Raises `UnreadableItemError` if a page can't be read.
+        An organisation that was made anew with another number of shards has posted into one region
+        under two numbers of lanes; each lane is read once. Raises `UnreadableItemError` if a page
+        can't be read.
         """
-        lanes = [(posting, lane) for posting in postings for lane in range(posting.lanes)]
-        for some in _chunks(lanes):
+        lanes = {
+            (posting._replace(lanes=1), lane)
+            for posting in postings
+            for lane in range(posting.lanes)
+        }
+        for some in _chunks(sorted(lanes)):
             first = await asyncio.gather(
                 *(self._store.query(pages_query(posting, lane)) for posting, lane in some)
             )
