@@ -415,7 +415,7 @@ async def test_a_flood_does_not_delay_a_neighbour(
         number for number in range(len(wire.sent)) if name_of(record) in names(wire, number)
     ]
     assert in_flight <= WRITES_MAX
-    assert sending <= in_flight
+    assert sending <= in_flight + 1  # organisations take turns, and it may be the other one's
     assert len(wire.sent) > 40
 
 

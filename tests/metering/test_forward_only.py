@@ -132,13 +132,20 @@ async def test_a_checkpoint_far_ahead_hides_no_day(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
     """A clock that was set wrong for a while, and ran complete, strands nothing afterwards."""
-    await store.update(
-        checkpoint_update(clock.now_ms() + 30 * DAY_MS, closable_tick(clock.now_ms() + 30 * DAY_MS))
-    )
-    day = (await metering.record(policy, a_usage())).receipt.org_day
+    await metering.record(policy, a_usage())
+    ahead = ShiftedClock()
+    ahead.shift_ms = clock.shift_ms + 30 * DAY_MS
+    await Aggregator(store, ahead).run_once()
+    day = (await metering.record(policy, a_usage())).receipt.org_day  # in a tick that was closed
     report = await Aggregator(store, clock).run_once()
-    assert report.written == 1
-    assert (await stored(store, policy, day)).requests == 1
+    assert report.failed == 0
+    assert (await stored(store, policy, day)).requests == 2
+    assert checkpoint_from(await store.get(*CHECKPOINT)) == report.began_at_ms
+    # From then on it is as ever.
+    clock.shift_ms += 60_000
+    await metering.record(policy, a_usage())
+    await Aggregator(store, clock).run_once()
+    assert (await stored(store, policy, day)).requests == 3
 
 
 async def test_a_total_that_was_read_again_is_as_fresh_as_that_read(

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
+
+import msgspec
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
@@ -27,7 +30,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Account, Counters
-from pricekeeper.metering.days import MS_PER_DAY, date_of
+from pricekeeper.metering.days import MS_PER_DAY, date_of, org_day
 from pricekeeper.metering.facets import Facet, Facets
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.items import (
@@ -40,16 +43,19 @@ from pricekeeper.metering.items import (
     fold_put,
     has_fold,
     is_own_total,
+    lacks_shards,
     markers_query,
+    shards_unreadable_update,
     spent_put,
     total_so_far,
 )
-from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.journal import TICK_MS, tick_of
 from pricekeeper.metering.journal_items import (
     Posting,
     Repair,
     repair_delete,
     repair_from,
+    repair_put,
     repairs_query,
 )
 from pricekeeper.metering.journal_reading import JournalReader
@@ -157,23 +163,48 @@ class Folder:
         try:
             for _ in range(ATTEMPTS_MAX):
                 as_of_ms = self._clock.now_ms()
-                found = await self._read(org_id, postings, set(ticks))
+                skipped: list[UnreadableItemError] = []
+                found = await self._read(org_id, postings, set(ticks), skipped)
                 wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
                 tally.accounts += 0 if left is not None else _accounts(found)
                 left = await self._bring_forward(wanted, ticks[-1], closable, as_of_ms, tally)
                 if not left:
+                    if skipped:
+                        await self._note_lacking(org_id, ticks, found)
+                        tally.fail(1, skipped[0])
                     return True
             raise ContendedError(f"the totals of {org_id} kept changing")
         except StoreError as error:
             tally.fail(1, error)
             return isinstance(error, UnreadableItemError)
 
+    async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: Found) -> None:
+        """Say on an organisation's totals that they lack a page, and try every run to mend that.
+
+        The page may be of any day that its ticks can be of, and of any account.
+        """
+        now_ms = self._clock.now_ms()
+        first_ms, last_ms = ticks[0] * TICK_MS - 2 * MS_PER_DAY, ticks[-1] * TICK_MS + MS_PER_DAY
+        for at_ms in (*range(first_ms, last_ms, MS_PER_DAY), last_ms):
+            day = org_day("UTC", at_ms)
+            expires = day_expires_at_epoch(day, self._retention_days)
+            put = repair_put(Repair(org_id, day), secrets.token_hex(8), expires)
+            await self._store.put(put)
+        for account in filter(None, (facet.account for facet in found)):
+            expires = day_expires_at_epoch(account.day, self._retention_days)
+            with contextlib.suppress(ConditionFailedError):  # it says so
+                await self._store.update(shards_unreadable_update(account, now_ms, expires))
+
     async def _read(
-        self, org_id: str, postings: Iterable[Posting], ticks: Collection[int]
+        self,
+        org_id: str,
+        postings: Iterable[Posting],
+        ticks: Collection[int],
+        skipped: list[UnreadableItemError],
     ) -> Found:
         """What was posted in these ticks, by total and tick."""
         facets, found = Facets(org_id), Found()
-        async for record in self._reader.records(postings):
+        async for record in self._reader.records(postings, skipped):
             tick = record.entry.tick
             if tick in ticks:
                 _count(found, facets.of(record), tick, record.entry.counters)
@@ -239,11 +270,14 @@ class Folder:
         """Put a total that was made anew; whether nobody else was faster."""
         stored = await self._store.get(DAILY_TOTAL, facet.key)
         shards = await self._shards_of(facet, stored)
-        fold = fold_from(stored).rebuilt(sums, shards, closable)
+        before = fold_from(stored)
+        fold = before.rebuilt(sums, shards, closable)
+        if fold is None and lacks_shards(stored):  # now it has everything, and is to say so
+            fold = msgspec.structs.replace(before, rev=before.rev + 1)
         if fold is None:
             return True
         try:
-            await self._put(facet, fold, stored, as_of_ms, tally)
+            await self._put(facet, fold, stored, as_of_ms, tally, is_whole=True)
         except (ConditionFailedError, OutcomeUnknownError):
             return False
         return True
@@ -259,14 +293,22 @@ class Folder:
         return summed
 
     async def _put(
-        self, facet: Facet, fold: Fold, stored: Item | None, as_of_ms: int, tally: Tally
+        self,
+        facet: Facet,
+        fold: Fold,
+        stored: Item | None,
+        as_of_ms: int,
+        tally: Tally,
+        *,
+        is_whole: bool = False,
     ) -> None:
         expires = day_expires_at_epoch(facet.day, self._retention_days)
         if stored is None:
             await self._list(facet, expires)
         if stored is not None:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
-        await self._store.put(fold_put(facet.key, fold, stored, as_of_ms, expires))
+        put = fold_put(facet.key, fold, stored, as_of_ms, expires, with_shards=is_whole)
+        await self._store.put(put)
         tally.written += facet.account is not None
         tally.written_at_ms = self._clock.now_ms()
 

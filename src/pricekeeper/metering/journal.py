@@ -243,6 +243,7 @@ def entry_on(page: Mapping[str, Any], name: str) -> Record | None:
 
 def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
     """Every record on the page. Raises `UnreadableItemError` for what is none."""
+    weight_on(page)  # raises if it is no page at all
     known: dict[bytes, Terms] = {}
     for name, data in page.items():
         if len(name) == _NAME_LENGTH:
