@@ -403,7 +403,15 @@ class Poster:
         return _Sendings(self._clock, self._random, doubt=doubt)
 
     async def _put(self, put: Put) -> None:
-        await self._store.put(put)
+        """Put it, as often as it takes: twice is as good as once."""
+        sendings = self._sendings(doubt=False)
+        while True:  # at most `SENDINGS_MAX` times
+            try:
+                await self._store.put(put)
+            except (OutcomeUnknownError, ContendedError) as failure:
+                await sendings.fail(failure)
+            else:
+                return
 
 
 def _address(submission: Submission) -> Address:
