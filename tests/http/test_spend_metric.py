@@ -223,16 +223,16 @@ async def test_an_organisation_that_can_not_be_read_has_its_ids(at: Instance) ->
 
 
 async def test_a_scope_that_is_none_has_its_own_line(at: Instance) -> None:
-    """A damaged item is shown as it is, and keeps nobody else from being shown."""
+    """An organisation that nobody knows is shown as it is, and keeps nobody else from that."""
     org = await at.org("Acme")
     await at.spend(org, 2)
     day = org_day("UTC", at.clock.now_ms())
-    account, expires = Account("no scope", "premium", day), day_expires_at_epoch(day)
+    account, expires = Account("ORG#nobody", "premium", day), day_expires_at_epoch(day)
     await at.services.store.put(marker_put(account, 8, expires))
     total = Total(cost_usd_picos=10**12, as_of_ms=1)
     await at.services.store.put(total_put(account, total, expires))
     await at.metric().refresh()
-    expected = {("Acme", "", "premium"): 2, ("no scope", "", "premium"): 1}
+    expected = {("Acme", "", "premium"): 2, ("nobody", "", "premium"): 1}
     assert at.dollars() == pytest.approx(expected, rel=1e-5)
 
 

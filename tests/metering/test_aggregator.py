@@ -29,6 +29,7 @@ from pricekeeper.metering.items import (
     total_put,
 )
 from pricekeeper.storage import Item, Key, Put, Store, Table
+from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy
 
 HOUR_MS = 3_600_000
@@ -62,7 +63,7 @@ class ForgedStore(FaultyStore):
     ) -> list[Item | None]:
         assert consistent
         found = await super().batch_get(keys, consistent=consistent)
-        if self.after_read is not None:
+        if self.after_read is not None and any(table is DAILY_TOTAL for table, _ in keys):
             await self.after_read()
         return found
 

@@ -45,11 +45,12 @@ from pricekeeper.metering.items import (
     is_own_total,
     lacks_shards,
     markers_query,
+    shards_marker_put,
     shards_unreadable_update,
     spent_put,
     total_so_far,
 )
-from pricekeeper.metering.journal import TICK_MS, tick_of
+from pricekeeper.metering.journal import TICK_MS, shards_at_most, tick_of
 from pricekeeper.metering.journal_items import (
     Posting,
     Repair,
@@ -79,7 +80,7 @@ class Folder:
         self._clock = clock
         self._retention_days = retention_days
         self._reader = JournalReader(store)
-        self._listed: BoundedCache[tuple[str, str], bool] = BoundedCache(PARTITIONS_MAX)
+        self._listed: BoundedCache[tuple[str, str | Account], bool] = BoundedCache(PARTITIONS_MAX)
 
     async def ticks(self, first: int, last: int) -> list[int]:
         """The ticks in which something was posted."""
@@ -167,6 +168,8 @@ class Folder:
                 found = await self._read(org_id, postings, set(ticks), skipped)
                 wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
                 tally.accounts += 0 if left is not None else _accounts(found)
+                if left is None:
+                    await self._mark_shards(found, max(posting.lanes for posting in postings))
                 left = await self._bring_forward(wanted, ticks[-1], closable, as_of_ms, tally)
                 if not left:
                     if skipped:
@@ -177,6 +180,21 @@ class Folder:
         except StoreError as error:
             tally.fail(1, error)
             return isinstance(error, UnreadableItemError)
+
+    async def _mark_shards(self, found: Found, lanes: int) -> None:
+        """Mark the shards that another program has written by the schema document alone.
+
+        That is looked for when an account is first met by this process; its next total has them.
+        """
+        for account in filter(None, (facet.account for facet in found)):
+            if (account.scope_key, account) in self._listed:
+                continue
+            count = shards_at_most(lanes)
+            shards = await self._store.batch_get(counter_keys(account, count))
+            if any(shard is not None for shard in shards):
+                expires = day_expires_at_epoch(account.day, self._retention_days)
+                await self._store.put(shards_marker_put(account, count, expires))
+            self._listed.put((account.scope_key, account), True)  # noqa: FBT003
 
     async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: Found) -> None:
         """Say on an organisation's totals that they lack a page, and try every run to mend that.
@@ -269,6 +287,8 @@ class Folder:
     ) -> bool:
         """Put a total that was made anew; whether nobody else was faster."""
         stored = await self._store.get(DAILY_TOTAL, facet.key)
+        if not has_fold(stored):
+            await self._list(facet, day_expires_at_epoch(facet.day, self._retention_days))
         shards = await self._shards_of(facet, stored)
         before = fold_from(stored)
         fold = before.rebuilt(sums, shards, closable)
@@ -305,7 +325,7 @@ class Folder:
         expires = day_expires_at_epoch(facet.day, self._retention_days)
         if stored is None:
             await self._list(facet, expires)
-        if stored is not None:
+        else:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
         put = fold_put(facet.key, fold, stored, as_of_ms, expires, with_shards=is_whole)
         await self._store.put(put)
