@@ -59,6 +59,18 @@ def test_a_part_that_was_not_read_stays() -> None:
     assert (more.total, more.parts) == (some(5), {5: some(3), 7: some(2)})
 
 
+def test_a_part_before_what_was_read_stays_until_it_is_closed() -> None:
+    """A run sums many ticks in portions, and the last ticks of a portion may be open."""
+    fold = Fold().forward({5: some(1), 6: some(2)}, 6, 5)
+    assert fold is not None
+    more = fold.forward({7: some(4)}, 7, 5, 7)
+    assert more is not None
+    assert (more.total, more.parts) == (some(7), {6: some(2), 7: some(4)})
+    closed = more.forward({7: some(4)}, 7, 6, 7)
+    assert closed is not None
+    assert (closed.total, closed.parts) == (some(7), {7: some(4)})
+
+
 def test_shards_are_one_part_that_only_grows() -> None:
     """They are added once, whatever the ticks do; a smaller sum of them changes nothing."""
     fold = Fold().forward({5: some(1)}, 5, 3)

@@ -170,7 +170,7 @@ class Folder:
                 tally.accounts += 0 if left is not None else _accounts(found)
                 if left is None:
                     await self._mark_shards(found, max(posting.lanes for posting in postings))
-                left = await self._bring_forward(wanted, ticks[-1], closable, as_of_ms, tally)
+                left = await self._bring_forward(wanted, ticks, closable, as_of_ms, tally)
                 if not left:
                     if skipped:
                         await self._note_lacking(org_id, ticks, found)
@@ -240,7 +240,7 @@ class Folder:
         return found
 
     async def _bring_forward(
-        self, found: Found, through: int, closable: int, as_of_ms: int, tally: Tally
+        self, found: Found, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
     ) -> list[Facet]:
         """Move these totals forward; returns those for which more has to be read."""
         facets, left = list(found), list[Facet]()
@@ -252,7 +252,7 @@ class Folder:
                 if item is not None and not has_fold(item):
                     unmade[Repair(facet.org_id, facet.day)] = None
             puts = [
-                self._move(facet, item, found[facet], through, closable, as_of_ms, tally)
+                self._move(facet, item, found[facet], ticks, closable, as_of_ms, tally)
                 for item, facet in zip(stored, some, strict=True)
                 if item is None or has_fold(item)
             ]
@@ -266,14 +266,14 @@ class Folder:
         facet: Facet,
         stored: Item | None,
         sums: Mapping[int, Counters],
-        through: int,
+        ticks: Sequence[int],
         closable: int,
         as_of_ms: int,
         tally: Tally,
     ) -> Facet | None:
         """Move one total forward; returns it if more has to be read for that."""
         try:
-            fold = fold_from(stored).forward(sums, through, closable)
+            fold = fold_from(stored).forward(sums, ticks[-1], closable, ticks[0])
             if fold is not None:
                 await self._put(facet, fold, stored, as_of_ms, tally)
         except (Behind, ConditionFailedError, OutcomeUnknownError):
