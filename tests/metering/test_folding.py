@@ -10,10 +10,11 @@ from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.conftest import COST_USD_PICOS, PREMIUM, a_policy, a_usage
 from metering.older_version import OlderMetering
+from metering.test_aggregator import ForgedStore, account_puts
 from metering.test_posting import QuickClock, clock, memory, metering, new_instance
 from minting import minted
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import StoreUnavailableError
+from pricekeeper.errors import ConditionFailedError, StoreUnavailableError
 from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
 from pricekeeper.metering import aggregator as aggregator_module
 from pricekeeper.metering.counters import Account, Total
@@ -141,6 +142,32 @@ async def test_two_aggregators_at_once_are_as_good_as_one() -> None:
         await Aggregator(memory, clock).run_once()
         assert (await total_of(memory, policy, day)).requests == 12
         await writer.close()
+
+
+async def test_who_was_slower_does_not_write_over_a_later_total(
+    metering: Metering, memory: MemoryStore, clock: QuickClock, policy: Policy
+) -> None:
+    """It has read a total that was there; before it writes, another run has moved it on."""
+    day = org_day("UTC", clock.now_ms())
+    for _ in range(2):
+        await metering.record(policy, a_usage(minted(clock.now_ms())))
+        await Aggregator(memory, clock).run_once()
+    await metering.record(policy, a_usage(minted(clock.now_ms())))
+    slow = ForgedStore(memory)
+
+    async def overtake(operation: Put) -> None:
+        if operation.table is DAILY_TOTAL:
+            slow.before_put = None
+            await metering.record(policy, a_usage(minted(clock.now_ms())))
+            await Aggregator(memory, clock).run_once()
+
+    slow.before_put = overtake
+    await Aggregator(slow, clock).run_once()
+    assert (await total_of(memory, policy, day)).requests == 4
+    (put, *_) = account_puts(slow)
+    assert put.item["requests"] == 3
+    with pytest.raises(ConditionFailedError):
+        await memory.put(put)
 
 
 class OneFails(FaultyStore):
