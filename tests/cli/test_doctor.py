@@ -24,6 +24,7 @@ from pricekeeper.cli.listening import Listening, write_note
 from pricekeeper.cli.secret_ages import Ages
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import SettingsError
+from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.items import checkpoint_update
 from pricekeeper.settings import SqliteLocation, read_settings
 from pricekeeper.storage import Put, Set, Update, open_store
@@ -103,7 +104,8 @@ def test_before_the_first_start(cli: Cli) -> None:
 def checkpoint_at(path: Path, offset_ms: int) -> None:
     async def write() -> None:
         store = await open_store(SqliteLocation(str(path)), clock=SystemClock())
-        await store.update(checkpoint_update(SystemClock().now_ms() + offset_ms))
+        began_ms = SystemClock().now_ms() + offset_ms
+        await store.update(checkpoint_update(began_ms, closable_tick(began_ms)))
         await store.close()
 
     asyncio.run(write())

@@ -17,6 +17,7 @@ from deploy.conftest import DEPLOY
 from deploy.policies import Policy, permissions
 from deploy.stacks import filled_in, read_template
 from fault_proxy import Canned, FaultProxy
+from metering.older_version import counter_update, marker_put
 from pricekeeper.cli import aggregator_lambda
 from pricekeeper.cli.aggregator_lambda import WarmAggregator, handler
 from pricekeeper.clock import SystemClock
@@ -24,11 +25,9 @@ from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Counters, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import (
-    counter_update,
     day_expires_at_epoch,
-    marker_put,
     total_from,
-    total_place,
+    total_key,
 )
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
@@ -110,7 +109,7 @@ async def count_a_request(store: Store) -> Account:
 
 
 async def total_of(store: Store, account: Account) -> Counters:
-    return total_from(await store.get(*total_place(account))).counters
+    return total_from(await store.get(*total_key(account))).counters
 
 
 EIGHT_SHARDS = Counters(cost_usd_picos=11_111_111, requests=SHARDS)

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Tenant, usage
+from minting import minted
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.clock import SystemClock
+from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.settings import read_settings
 from scraping import scrape
 
@@ -26,6 +28,8 @@ DOCUMENTED = {
     for found in ROW.finditer(PAGE.read_text().split("## Every operation")[1].split("\n## ")[0])
 }
 DAY = "2026-01-09"
+UP_TO = ("model selection with `force_check`", "fallback to the next model")
+"""Sums read a unit for each tick that is open, and other tests have posted in some."""
 
 
 class StillClock(SystemClock):
@@ -65,6 +69,10 @@ class World(NamedTuple):
     def select(self, tenant: Tenant, query: str = "") -> Any:
         path = f"{tenant.app}/model-selection{query}"
         return self.expect(200, "GET", path, token=tenant.app_token)
+
+    def timed(self) -> Any:
+        """A record whose id was made now."""
+        return usage(request_id=minted(self.clock.now_ms()))
 
     def record(self, tenant: Tenant, body: Any, status: int = 202) -> Any:
         return self.expect(status, "POST", f"{tenant.app}/usage", body, token=tenant.app_token)
@@ -146,7 +154,7 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.select(tenant)
 
 
-@operation("model selection with `force_check`, 8 shards")
+@operation("model selection with `force_check`")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.select(tenant, "?force_check=true")
 
@@ -163,16 +171,32 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
 
 @operation("usage record, alone")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.record(tenant, world.timed())
+    world.clock.moved_ms += 16
+    return lambda: world.record(tenant, world.timed())
+
+
+@operation("usage record, the first of its day, label and tick")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.clock.moved_ms += TICK_MS
+    world.select(tenant)  # whose token is checked again by then
+    return lambda: world.record(tenant, world.timed())
+
+
+@operation("usage record that is repeated")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    body = world.timed()
+    world.record(tenant, body)
+    return lambda: world.record(tenant, body)
+
+
+@operation("usage record whose id has no time, alone")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
     world.record(tenant, usage())
     return lambda: world.record(tenant, usage())
 
 
-@operation("usage record, the first of its day and label")
-def _(world: World, tenant: Tenant) -> Callable[[], object]:
-    return lambda: world.record(tenant, usage())
-
-
-@operation("usage record that is repeated")
+@operation("usage record whose id has no time, repeated")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     body = usage()
     world.record(tenant, body)
@@ -185,7 +209,16 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.record(tenant, usage(timestamp="2020-01-01T00:00:00Z"), 400)
 
 
-@operation("usage batch of 100 on one label")
+@operation("usage batch of 100, ids made when it is sent")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    world.record(tenant, world.timed())
+    world.clock.moved_ms += 16
+    body = {"requests": [world.timed() for _ in range(100)]}
+    path = f"{tenant.app}/usage/batch"
+    return lambda: world.expect(207, "POST", path, body, token=tenant.app_token)
+
+
+@operation("usage batch of 100, ids without times")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     world.record(tenant, usage())
     body = {"requests": [usage() for _ in range(100)]}
@@ -371,7 +404,12 @@ def test_an_operation_costs_what_is_documented(world: World, name: str) -> None:
     written, read = world.units()
     measured()
     after = world.units()
-    assert (after[0] - written, after[1] - read) == DOCUMENTED[name]
+    units = (after[0] - written, after[1] - read)
+    if name in UP_TO:
+        assert units[0] == DOCUMENTED[name][0]
+        assert units[1] <= DOCUMENTED[name][1]
+    else:
+        assert units == DOCUMENTED[name]
 
 
 def test_every_row_is_measured() -> None:

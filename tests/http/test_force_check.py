@@ -13,6 +13,8 @@ from pricekeeper.settings import Settings, SqliteLocation
 from scraping import scrape
 
 QUERIES = 'pricekeeper_store_calls_total{call="query"}'
+QUERIES_OF_A_SUM = 6
+"""For the ticks, each of two that may be open, their records, the totals and the shards."""
 
 
 class StandingClock(SystemClock):
@@ -52,10 +54,10 @@ def test_a_flood_of_forced_checks_sums_once(tenant: Tenant) -> None:
     before = scrape(tenant.api)[QUERIES]
     with ThreadPoolExecutor(16) as threads:
         assert set(threads.map(lambda _: check(), range(100))) == {"premium"}
-    assert scrape(tenant.api)[QUERIES] - before == 1
+    assert scrape(tenant.api)[QUERIES] - before <= QUERIES_OF_A_SUM
 
     over = usage(input_tokens=ORG["quotas"]["premium"], output_tokens=0)
     assert tenant.api.call("POST", f"{tenant.app}/usage", over, token=token).status == 202
     with ThreadPoolExecutor(16) as threads:
         assert set(threads.map(lambda _: check(), range(100))) == {"standard"}
-    assert scrape(tenant.api)[QUERIES] - before == 2
+    assert scrape(tenant.api)[QUERIES] - before <= 2 * QUERIES_OF_A_SUM

@@ -10,13 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
+from metering.older_version import marker_put
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.http.election import Election
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.spend import Owner, Series, SpendMetric, name_series, printable
 from pricekeeper.metering import Account, Total, Usage, org_day
-from pricekeeper.metering.items import day_expires_at_epoch, marker_put, total_put
+from pricekeeper.metering.items import day_expires_at_epoch, total_put
 from pricekeeper.metering.spend import Spender
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.storage import Set, Update
@@ -222,16 +223,16 @@ async def test_an_organisation_that_can_not_be_read_has_its_ids(at: Instance) ->
 
 
 async def test_a_scope_that_is_none_has_its_own_line(at: Instance) -> None:
-    """A damaged item is shown as it is, and keeps nobody else from being shown."""
+    """An organisation that nobody knows is shown as it is, and keeps nobody else from that."""
     org = await at.org("Acme")
     await at.spend(org, 2)
     day = org_day("UTC", at.clock.now_ms())
-    account, expires = Account("no scope", "premium", day), day_expires_at_epoch(day)
+    account, expires = Account("ORG#nobody", "premium", day), day_expires_at_epoch(day)
     await at.services.store.put(marker_put(account, 8, expires))
     total = Total(cost_usd_picos=10**12, as_of_ms=1)
     await at.services.store.put(total_put(account, total, expires))
     await at.metric().refresh()
-    expected = {("Acme", "", "premium"): 2, ("no scope", "", "premium"): 1}
+    expected = {("Acme", "", "premium"): 2, ("nobody", "", "premium"): 1}
     assert at.dollars() == pytest.approx(expected, rel=1e-5)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Tenant, usage
 from pricekeeper.clock import SystemClock
-from pricekeeper.metering.items import receipt_place
+from pricekeeper.metering.receipt import receipt_key
 from pricekeeper.settings.locations import parse_store_location
 from pricekeeper.storage import open_store
 from serving import Server, running_server
@@ -83,7 +83,7 @@ def stored_receipt(place: Place, tenant: Tenant, request_id: str) -> dict[str, A
     async def read() -> dict[str, Any]:
         store = await open_store(parse_store_location(place.store), clock=SystemClock())
         try:
-            item = await store.get(*receipt_place(tenant.org_id, request_id))
+            item = await store.get(*receipt_key(tenant.org_id, request_id))
         finally:
             await store.close()
         assert item is not None

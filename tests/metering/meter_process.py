@@ -8,7 +8,6 @@ It aggregates at the same time, and is meant to be killed. Each line is the numb
 import asyncio
 import os
 import sys
-import uuid
 from pathlib import Path
 from random import Random
 
@@ -17,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from metering.audit import Reported
 from metering.conftest import LABELS, a_policy
 from metering.variants import sound_metering
+from minting import either
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Aggregator, Usage
 from pricekeeper.settings import parse_store_location
@@ -32,7 +32,7 @@ def reported(org_id: str, zone: str, midnight_ms: int, number: int) -> Reported:
     policy = a_policy(org_id=OrgId(org_id), timezone=zone)
     at_ms = midnight_ms + random.randrange(-3_600_000, 3_600_000)
     usage = Usage(
-        request_id=str(uuid.UUID(int=random.getrandbits(128))),
+        request_id=either(at_ms, random),
         model_label=random.choice(LABELS),
         input_tokens=random.randrange(5_000),
         output_tokens=random.randrange(2_000),

@@ -14,7 +14,7 @@ from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.items import counter_key, day_expires_at_epoch
 from pricekeeper.metering.receipt import receipt_from, receipt_put
 from pricekeeper.metering.usage import fingerprint
-from pricekeeper.storage import Add, Put, Set, Store, Update
+from pricekeeper.storage import Add, Put, Set, Store, Update, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
 
@@ -90,7 +90,7 @@ class OlderMetering:
             requests=1,
         )
         expires = day_expires_at_epoch(day)
-        operations = [
+        operations: list[Write] = [
             receipt_put(policy.org_id, usage.request_id, receipt),
             counter_update(account, shard, counters, now_ms // 1000, expires),
             marker_put(account, policy.agg_shard_count, expires),

@@ -1,4 +1,4 @@
-"""A real store whose transactions meet what a test has written down for them, one after another."""
+"""A real store whose commits meet what a test has written down for them, one after another."""
 
 import asyncio
 from collections import deque
@@ -7,14 +7,17 @@ from typing import TypeAlias
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.errors import OutcomeUnknownError, StoreError
-from pricekeeper.storage import Store, Write
+from pricekeeper.storage import Item, Store, Update, Write
 
 Step: TypeAlias = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Is handed the sending of a transaction, and does with it what it likes."""
+"""Is handed the sending of a commit, and does with it what it likes."""
 
 
 class ScriptedStore(FaultyStore):
-    """``sent`` are the transactions that were asked for, whatever became of them."""
+    """``sent`` are the commits that were asked for, whatever became of them.
+
+    A commit is a transaction, or the update of a page of the journal.
+    """
 
     def __init__(self, store: Store, *script: Step) -> None:
         super().__init__(store, Interleaving(0), Faults())
@@ -25,11 +28,26 @@ class ScriptedStore(FaultyStore):
 
     async def transact(self, operations: Sequence[Write]) -> None:
         fixed = tuple(operations)
-        self.sent.append(fixed)
 
         async def send() -> None:
             await self._store.transact(fixed)
 
+        await self._commit(fixed, send)
+
+    async def update(self, operation: Update) -> Item:
+        if "#J#" not in operation.key.pk:
+            return await super().update(operation)
+
+        async def send() -> None:
+            await self._store.update(operation)
+
+        await self._commit((operation,), send)
+        return {}  # whoever writes a page does not look at what is there then
+
+    async def _commit(
+        self, operations: Sequence[Write], send: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.sent.append(operations)
         self.in_flight += 1
         self.in_flight_max = max(self.in_flight, self.in_flight_max)
         try:

@@ -12,7 +12,7 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreUnavailableError
 from pricekeeper.metering import GROUP_RECORDS, Metering, Recorded, Refused, admission
 from pricekeeper.metering.admission import AT_WORK_MAX, WAIT_MS_MAX, Admission
-from pricekeeper.metering.committer import LANES_MAX, PENDING_MAX
+from pricekeeper.metering.committer import PENDING_MAX
 from pricekeeper.pricing import Model, PriceBook, Prices
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Store, open_store
@@ -144,7 +144,7 @@ async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
 ) -> None:
     """Not one of its records is written, and none is told to have failed by itself."""
     held = Held()
-    wire.script.extend([held] * LANES_MAX)
+    wire.script.append(held)
     batches = [
         asyncio.create_task(metering.record_many(policy, [a_usage() for _ in range(100)]))
         for _ in range(SHARE // 100)
@@ -152,7 +152,7 @@ async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
     await held.reached.wait()
     await turns(1_000)  # until every batch is read and only the store is waited for
     assert metering._admission.shares.room(policy.org_id) == 0
-    assert wire.in_flight == LANES_MAX
+    assert wire.in_flight == 1
     sent = len(wire.sent)
     more = [
         asyncio.create_task(metering.record_many(policy, [a_usage()])),

@@ -1,16 +1,24 @@
-"""The committer through everything that can happen to a transaction."""
+"""The committer through everything that can happen to a commit.
+
+Each test runs twice: with ids that have a time, which all are of one page of the journal, and with
+ids that have none, which need a transaction.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
-from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
+from metering import conftest
+from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy
 from metering.scripted_store import Held, Late, ScriptedStore, fails, reply_lost, request_lost
+from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
+    ConditionFailedError,
     ContendedError,
-    InvalidOperationError,
     OutcomeUnknownError,
     OverloadedError,
     StoreClosedError,
@@ -18,13 +26,17 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     ThrottledError,
     TransactionCancelledError,
+    UnreadableItemError,
 )
 from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day, scope_key
-from pricekeeper.metering.committer import LANE_BACKLOG, LANES_MAX, PENDING_MAX, SENDINGS_MAX
-from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import counter_key
+from pricekeeper.metering.committer import PENDING_MAX, RECEIPTS_MAX, WRITES_MAX
+from pricekeeper.metering.journal import PAGE_DIGITS, address_of, private_name
+from pricekeeper.metering.journal_items import page_key
+from pricekeeper.metering.posting import SENDINGS_MAX
+from pricekeeper.metering.receipt import receipt_key
+from pricekeeper.metering.usage import Usage
 from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import Put, Set, Store, Update, open_store
+from pricekeeper.storage import Item, Put, Set, Store, Table, Update, open_store
 from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
 
@@ -44,6 +56,31 @@ class QuickClock(ManualClock):
 @pytest.fixture
 def clock() -> QuickClock:
     return QuickClock()
+
+
+class Ids:
+    """How new request ids are made in the test that runs."""
+
+    make: Callable[[int], str]
+    """Is told how long ago."""
+
+
+@pytest.fixture(params=["timed", "untimed"], autouse=True)
+def id_kind(
+    request: pytest.FixtureRequest, clock: QuickClock, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Run the test with both kinds of ids."""
+    makers: dict[str, Callable[[int], str]] = {
+        "timed": lambda ago_ms: minted(clock.now_ms() - ago_ms),
+        "untimed": lambda _: str(uuid.uuid4()),
+    }
+    monkeypatch.setattr(Ids, "make", staticmethod(makers[request.param]), raising=False)
+    return str(request.param)
+
+
+def a_usage(request_id: str | None = None, **changes: Any) -> Usage:
+    """A record with an id of the kind that the test runs with."""
+    return conftest.a_usage(request_id or Ids.make(0), **changes)
 
 
 @pytest.fixture
@@ -71,18 +108,28 @@ async def requests(metering: Metering, policy: Policy, clock: QuickClock) -> dic
     return {label: total.requests for label, total in totals.items() if total.requests}
 
 
-def receipts(wire: ScriptedStore, sending: int = -1) -> list[Put]:
-    return [
-        operation
-        for operation in wire.sent[sending]
-        if isinstance(operation, Put) and operation.table is REQUEST_DEDUP
-    ]
+def sizes(wire: ScriptedStore) -> list[int]:
+    """How many records each sending had."""
+    return [len(names(wire, number)) for number in range(len(wire.sent))]
 
 
-def shards(wire: ScriptedStore) -> list[str]:
-    """The shard that each sending's first counter update went to."""
-    updates = [next(one for one in sent if isinstance(one, Update)) for sent in wire.sent]
-    return [update.key.pk.rpartition("#")[2] for update in updates]
+def names(wire: ScriptedStore, sending: int = -1) -> list[str]:
+    """What the records of a sending are called where they are written."""
+    found: list[str] = []
+    for operation in wire.sent[sending]:
+        if isinstance(operation, Put) and operation.table is REQUEST_DEDUP:
+            found.append(operation.key.pk.rpartition("#")[2])
+        elif isinstance(operation, Update):
+            sets = [change for change in operation.actions if isinstance(change, Set)]
+            found += [
+                change.attribute for change in sets if len(change.attribute) == len(private_name(0))
+            ]
+    return found
+
+
+def name_of(usage: Usage) -> str:
+    address = address_of(usage.request_id)
+    return usage.request_id if address is None else address.name
 
 
 @pytest.mark.parametrize("lost", [reply_lost, request_lost])
@@ -105,15 +152,15 @@ async def test_a_lost_reply_counts_once_and_is_accepted(
     assert recorded.daily_total.requests == 1
 
 
-async def test_a_transaction_that_arrives_late_counts_nothing_twice(
+async def test_a_commit_that_arrives_late_counts_nothing_twice(
     metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
 ) -> None:
-    """The receipts are there by then, whatever shard it would have gone to."""
+    """The records are there by then."""
     late = Late()
     wire.script.append(late)
     await asyncio.gather(*(metering.record(policy, a_usage()) for _ in range(5)))
     assert late.arrive is not None
-    with pytest.raises(TransactionCancelledError):
+    with pytest.raises((TransactionCancelledError, ConditionFailedError)):
         await late.arrive()
     assert await requests(metering, policy, clock) == {PREMIUM: 5}
 
@@ -121,14 +168,14 @@ async def test_a_transaction_that_arrives_late_counts_nothing_twice(
 async def test_a_duplicate_delays_the_others_by_one_sending(
     metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
 ) -> None:
-    """All duplicates are answered from the cancelled transaction, and the rest goes again."""
+    """All duplicates are answered from the refusal, and the rest goes again."""
     known = [a_usage() for _ in range(3)]
     await metering.record_many(policy, known)
     wire.sent.clear()
     usages = [a_usage(), known[0], a_usage(), known[1], known[2], a_usage()]
     answers = await asyncio.gather(*(metering.record(policy, usage) for usage in usages))
 
-    assert [len(receipts(wire, sending)) for sending in range(len(wire.sent))] == [6, 3]
+    assert sizes(wire) == [6, 3]
     assert [answer.outcome.value for answer in answers] == [
         "accepted",
         "duplicate",
@@ -161,19 +208,17 @@ async def test_copies_in_one_commit_are_sent_once(
     """The store would refuse a transaction that touches an item twice."""
     usage = a_usage()
     answers = await asyncio.gather(*(metering.record(policy, usage) for _ in range(4)))
-    assert [len(receipts(wire))] == [1]
+    assert sizes(wire) == [1]
     assert sorted(answer.outcome.value for answer in answers) == ["accepted"] + ["duplicate"] * 3
 
 
-async def test_who_is_contended_goes_to_another_shard(
+async def test_who_is_contended_tries_again(
     metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
 ) -> None:
-    """After a pause; nothing depends on a record being in one particular shard."""
+    """After a pause, up to the bound."""
     wire.script.extend([fails(ContendedError("scripted"))] * (SENDINGS_MAX - 1))
     recorded = await metering.record(policy, a_usage())
     assert recorded.outcome is Outcome.ACCEPTED
-    assert len(set(shards(wire))) > 1
-    assert recorded.receipt.shard_id == int(shards(wire)[-1])
     assert len(clock.paused_ms) == SENDINGS_MAX - 1
 
 
@@ -218,36 +263,44 @@ async def test_giving_up_is_bounded_and_honest(
 
 
 async def test_a_batch_tells_a_store_failure_record_by_record(
-    metering: Metering, wire: ScriptedStore, policy: Policy
+    metering: Metering, wire: ScriptedStore, policy: Policy, id_kind: str
 ) -> None:
-    """100 records are two transactions; one of them fails."""
+    """100 records are one update, or two transactions, of which one fails."""
     await metering.record(policy, a_usage())
     wire.script.append(fails(StoreUnavailableError("scripted")))
     answers = await metering.record_many(policy, [a_usage() for _ in range(100)])
-    assert [type(answer) for answer in answers] == [Refused] * 99 + [Recorded]
-    failed = answers[0]
-    assert isinstance(failed, Refused)
-    assert failed.code == "STORE_UNAVAILABLE"
+    failed = 100 if id_kind == "timed" else RECEIPTS_MAX
+    assert [type(answer) for answer in answers] == [Refused] * failed + [Recorded] * (100 - failed)
+    first = answers[0]
+    assert isinstance(first, Refused)
+    assert first.code == "STORE_UNAVAILABLE"
 
 
-async def test_a_broken_counter_of_one_tenant_does_not_stop_the_others(
+async def test_a_damaged_record_of_one_tenant_does_not_stop_the_others(
     metering: Metering, memory: Store, clock: QuickClock
 ) -> None:
-    """The transaction is halved until the bad record is alone."""
+    """Nobody can tell whether it was counted, and it is told so; its neighbours are counted."""
     broken, *others = [a_policy() for _ in range(8)]
-    day = org_day("UTC", clock.now_ms())
-    for shard in range(8):
-        key = counter_key(Account(scope_key(broken), PREMIUM, day), shard)
-        await memory.update(Update(USAGE_AGG_SHARDED, key, (Set("requests", "many"),)))
+    usages = [a_usage(), a_usage()]
+    await memory.put(Put(*damaged(broken, usages[0])))
     outcomes = await asyncio.gather(
-        *(metering.record(policy, a_usage()) for policy in (*others[:4], broken, *others[4:])),
+        *(metering.record(broken, usage) for usage in usages),
+        *(metering.record(policy, a_usage()) for policy in others),
         return_exceptions=True,
     )
-    assert [type(outcome) for outcome in outcomes] == (
-        [Recorded] * 4 + [InvalidOperationError] + [Recorded] * 3
-    )
+    assert [type(outcome) for outcome in outcomes] == [UnreadableItemError] + [Recorded] * 8
     for policy in others:
         assert await requests(metering, policy, clock) == {PREMIUM: 1}
+
+
+def damaged(policy: Policy, usage: Usage) -> tuple[Table, Item]:
+    """What is where the record should be, and is none."""
+    address = address_of(usage.request_id)
+    if address is None:
+        table, key = receipt_key(policy.org_id, usage.request_id)
+        return table, {"PK": key.pk, "fingerprint": "no bytes"}
+    key = page_key(policy.org_id, address.region, 0, address.digits[:PAGE_DIGITS])
+    return USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, address.name: b"no record", "n": 1}
 
 
 async def test_a_cancelled_caller_changes_nothing_for_the_others(
@@ -287,27 +340,29 @@ async def test_what_arrives_during_a_commit_goes_into_the_next(
         await asyncio.sleep(0)
     held.let_go.set()
     await asyncio.gather(*tasks)
-    assert [len(receipts(wire, sending)) for sending in range(2)] == [1, 20]
-    assert (len(wire.sent), wire.in_flight_max) == (2, 1)
+    assert sizes(wire) == [1, 20]
+    assert wire.in_flight_max == 1
 
 
-async def test_a_backlog_gets_more_lanes_up_to_the_bound(
-    metering: Metering, wire: ScriptedStore, policy: Policy
+async def test_so_many_writes_are_under_way_at_once(
+    metering: Metering, wire: ScriptedStore
 ) -> None:
-    """And none of them writes to a shard that another one is writing to."""
-    held = [Held() for _ in range(LANES_MAX)]
+    """One of each page or organisation, and `WRITES_MAX` of all."""
+    held = [Held() for _ in range(WRITES_MAX)]
     wire.script.extend(held)
+    policies = [a_policy() for _ in range(WRITES_MAX + 5)]
     tasks = [
         asyncio.create_task(metering.record(policy, a_usage()))
-        for _ in range((LANES_MAX + 2) * LANE_BACKLOG)
+        for policy in policies
+        for _ in range(3)
     ]
     await held[-1].reached.wait()
-    assert wire.in_flight == LANES_MAX
-    assert len(set(shards(wire))) == LANES_MAX
+    assert wire.in_flight == WRITES_MAX
     for one in held:
         one.let_go.set()
     await asyncio.gather(*tasks)
-    assert wire.in_flight_max == LANES_MAX
+    assert wire.in_flight_max == WRITES_MAX
+    assert sizes(wire) == [3] * len(policies)
 
 
 async def test_an_organisation_gets_its_share_of_the_queue_and_no_more(
@@ -315,7 +370,7 @@ async def test_an_organisation_gets_its_share_of_the_queue_and_no_more(
 ) -> None:
     """Alone it gets half; what it sends then is refused after a wait, and a neighbour's goes on."""
     held = Held()
-    wire.script.extend([held] * LANES_MAX)
+    wire.script.extend([held] * WRITES_MAX)
     tasks = [
         asyncio.create_task(metering.record(policy, a_usage(model_label=STANDARD)))
         for _ in range(PENDING_MAX // 2)
@@ -342,9 +397,12 @@ async def test_a_flood_does_not_delay_a_neighbour(
     await metering.record(neighbour, a_usage())
     await metering.record(policy, a_usage())
     held = Held()
-    wire.script.extend([held] * LANES_MAX)
+    wire.script.extend([held] * WRITES_MAX)
     wire.sent.clear()
-    flood = [asyncio.create_task(metering.record(policy, a_usage())) for _ in range(4_000)]
+    flood = [  # each on a page of its own, if the id has a time
+        asyncio.create_task(metering.record(policy, a_usage(Ids.make(number * 16))))
+        for number in range(4_000)
+    ]
     await held.reached.wait()
     record = a_usage()
     theirs = asyncio.create_task(metering.record(neighbour, record))
@@ -354,12 +412,10 @@ async def test_a_flood_does_not_delay_a_neighbour(
     await asyncio.gather(*flood, theirs)
 
     (sending,) = [
-        number
-        for number in range(len(wire.sent))
-        if any(record.request_id in put.item["PK"] for put in receipts(wire, number))
+        number for number in range(len(wire.sent)) if name_of(record) in names(wire, number)
     ]
-    assert in_flight == LANES_MAX
-    assert sending <= in_flight
+    assert in_flight <= WRITES_MAX
+    assert sending <= in_flight + 1  # organisations take turns, and it may be the other one's
     assert len(wire.sent) > 40
 
 
@@ -382,26 +438,6 @@ async def test_closing_commits_what_was_accepted(
     await closing
     assert all(task.done() and task.result().outcome is Outcome.ACCEPTED for task in tasks)
     assert await requests(metering, policy, clock) == {PREMIUM: 6}
-
-
-async def test_an_account_is_marked_by_whoever_counts_first_and_not_again(
-    new_metering: MeteringMaker, wire: ScriptedStore, policy: Policy, clock: QuickClock
-) -> None:
-    """Every process writes the marker once; a failed commit has not marked anything."""
-
-    def marks() -> list[int]:
-        return [
-            sum(isinstance(one, Put) and one.key.pk.startswith("ACTIVE#") for one in sent)
-            for sent in wire.sent
-        ]
-
-    first, second = new_metering(wire, clock), new_metering(wire, clock)
-    wire.script.append(fails(StoreUnavailableError("scripted")))
-    with pytest.raises(StoreUnavailableError):
-        await first.record(policy, a_usage())
-    for metering in (first, first, second, second):
-        await metering.record(policy, a_usage())
-    assert marks() == [1, 1, 0, 1, 0]
 
 
 async def test_what_became_of_the_records_is_counted(

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contract.conftest import ShiftedClock
-from metering.conftest import LABELS, PREMIUM, MeteringMaker, a_policy, a_usage
+from metering.conftest import LABELS, PREMIUM, a_policy, a_usage
+from minting import minted
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.metering.spend import MonthSpend
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, open_store
@@ -19,9 +21,31 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
 
 
+class StillClock(ShiftedClock):
+    """A clock that stands at noon, and moves by ``page_ms``: ticks end when a test says so."""
+
+    __slots__ = ("page_ms",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page_ms = 0
+
+    def now_ms(self) -> int:
+        return NOON_MS + self.page_ms
+
+
+NOON_MS = 4_102_488_000_000 // TICK_MS * TICK_MS
+"""Of 1 January 2100, where a tick begins: nothing expires before."""
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock()
+
+
 @pytest.fixture
 async def store(
-    dynoxide: str, table_prefix: str, clock: ShiftedClock, meter: StoreMeter
+    dynoxide: str, table_prefix: str, clock: StillClock, meter: StoreMeter
 ) -> AsyncIterator[Store]:
     location = DynamoDbLocation("us-east-1", table_prefix, dynoxide)
     opened = await open_store(location, clock=clock, meter=meter)
@@ -31,10 +55,12 @@ async def store(
 
 
 @pytest.fixture
-async def known(metering: Metering, policy: Policy, meter: StoreMeter) -> Policy:
-    """A policy whose accounts this process has counted for before."""
+async def known(metering: Metering, policy: Policy, meter: StoreMeter, clock: StillClock) -> Policy:
+    """A policy whose accounts this process has counted for before, in this tick."""
     for label in LABELS:
         await metering.record(policy, a_usage(model_label=label))
+        await metering.record(policy, a_usage(minted(clock.now_ms()), model_label=label))
+    clock.page_ms += 16
     meter.clear()
     return policy
 
@@ -47,90 +73,115 @@ def read_units(meter: StoreMeter) -> float:
     return sum(meter.read_half_units.values()) / 2
 
 
-async def test_a_record_alone_is_four_write_units(
+async def test_a_record_alone_is_one_write_unit(
+    metering: Metering, known: Policy, meter: StoreMeter, clock: StillClock
+) -> None:
+    """Its page, which is its own: one plain write, and no read."""
+    await metering.record(known, a_usage(minted(clock.now_ms())))
+    assert (write_units(meter), read_units(meter)) == (1, 0)
+    assert meter.attempts == {"UpdateItem": 1}
+
+
+async def test_a_record_without_a_time_is_four_write_units(
     metering: Metering, known: Policy, meter: StoreMeter
 ) -> None:
-    """Receipt and counter, each one unit, doubled by the transaction; no read."""
+    """Receipt and page, each one unit, doubled by the transaction; no read."""
     await metering.record(known, a_usage())
     assert (write_units(meter), read_units(meter)) == (4, 0)
     assert meter.attempts == {"TransactWriteItems": 1}
 
 
+async def test_a_tick_is_marked_by_the_process_and_for_each_organisation(
+    metering: Metering, known: Policy, meter: StoreMeter, clock: StillClock
+) -> None:
+    """One unit each, once in 65.5 s, however much is posted then."""
+    clock.page_ms += TICK_MS
+    for number in range(3):
+        clock.page_ms += 16
+        await metering.record(known, a_usage(minted(clock.now_ms())))
+        assert write_units(meter) == 3 + number
+    await metering.record(a_policy(), a_usage(minted(clock.now_ms())))
+    assert write_units(meter) == 5 + 2
+
+
 @pytest.mark.parametrize(
-    ("tags", "units"),
+    ("tags", "timed", "untimed"),
     [
-        ({"team": "search", "feature": "summaries", "customer": "c" * 64}, 4),
-        ({f"key-{n}": "v" * 100 for n in range(10)}, 6),
-        ({f"{n:02}" + "k" * 62: "v" * 256 for n in range(16)}, 14),
+        ({"team": "search", "feature": "summaries", "customer": "c" * 64}, 1, 4),
+        ({f"key-{n}": "v" * 100 for n in range(10)}, 2, 8),
+        ({f"{n:02}" + "k" * 62: "v" * 256 for n in range(16)}, 6, 24),
     ],
 )
 async def test_tags_add_what_they_weigh(
-    metering: Metering, known: Policy, meter: StoreMeter, tags: dict[str, str], units: int
+    metering: Metering,
+    known: Policy,
+    meter: StoreMeter,
+    clock: StillClock,
+    tags: dict[str, str],
+    timed: int,
+    untimed: int,
 ) -> None:
-    """Two units for each KB that the receipt has begun; a few tags are free."""
+    """For each KB that the page has begun, and the receipt; a few tags are free."""
+    request_id = minted(clock.now_ms())
+    await metering.record(known, a_usage(request_id, tags=tags, calling_region="eu-central-1"))
+    assert write_units(meter) == timed
+    meter.clear()
     await metering.record(known, a_usage(tags=tags, calling_region="eu-central-1"))
-    assert write_units(meter) == units
+    assert write_units(meter) == untimed
 
 
-async def test_the_first_record_of_an_account_also_marks_it(
-    metering: Metering, policy: Policy, meter: StoreMeter
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("batch", [True, False])
+async def test_a_hundred_records_minted_together(
+    metering: Metering,
+    known: Policy,
+    meter: StoreMeter,
+    clock: StillClock,
+    labels: int,
+    batch: bool,
 ) -> None:
-    """Two units more, and the reads of its price and of its total so far."""
-    await metering.record(policy, a_usage())
-    assert write_units(meter) == 6
-    assert read_units(meter) <= 2
-
-
-@pytest.mark.parametrize(("labels", "most"), [(1, 2.1), (3, 2.2)])
-async def test_a_hundred_concurrent_records_share_their_counters(
-    metering: Metering, known: Policy, meter: StoreMeter, labels: int, most: float
-) -> None:
-    """Little more than the receipts."""
-    usages = [a_usage(model_label=LABELS[n % labels]) for n in range(100)]
-    await asyncio.gather(*(metering.record(known, usage) for usage in usages))
-    assert write_units(meter) / 100 <= most
+    """From one caller or from a hundred at once: one write, a tenth of a unit a record at most."""
+    usages = [a_usage(minted(clock.now_ms()), model_label=LABELS[n % labels]) for n in range(100)]
+    if batch:
+        await metering.record_many(known, usages)
+    else:
+        await asyncio.gather(*(metering.record(known, usage) for usage in usages))
+    assert write_units(meter) / 100 <= 0.1
     assert read_units(meter) == 0
+    assert meter.calls == {"update": 1}
 
 
-@pytest.mark.parametrize(("labels", "most"), [(1, 2.1), (3, 2.2)])
-async def test_a_batch_of_a_hundred(
-    metering: Metering, known: Policy, meter: StoreMeter, labels: int, most: float
+async def test_a_hundred_records_without_a_time(
+    metering: Metering, known: Policy, meter: StoreMeter
 ) -> None:
-    """The same, from one caller."""
-    usages = [a_usage(model_label=LABELS[n % labels]) for n in range(100)]
-    await metering.record_many(known, usages)
-    assert write_units(meter) / 100 <= most
+    """Two units for each receipt, and the page of each transaction."""
+    await metering.record_many(known, [a_usage() for _ in range(100)])
+    assert 2 <= write_units(meter) / 100 <= 2.4
     assert read_units(meter) == 0
     assert meter.calls == {"transact": 2}
 
 
-async def test_records_of_ten_organisations_share_transactions_too(
-    metering: Metering, meter: StoreMeter
+async def test_a_duplicate_costs_the_refused_write(
+    metering: Metering, known: Policy, meter: StoreMeter, clock: StillClock
 ) -> None:
-    """A counter for each, and one transaction around them."""
-    policies = [a_policy() for _ in range(10)]
-    for policy in policies:
-        await metering.record(policy, a_usage())
+    """A refusal is billed like the write; one among others costs them one more sending."""
+    timed, untimed = a_usage(minted(clock.now_ms())), a_usage()
+    await metering.record_many(known, [timed, untimed])
     meter.clear()
-    await asyncio.gather(*(metering.record(policy, a_usage()) for policy in policies * 10))
-    assert write_units(meter) / 100 <= 2.5
-
-
-async def test_a_duplicate_alone_costs_what_it_cost_before(
-    metering: Metering, known: Policy, meter: StoreMeter
-) -> None:
-    """A refused transaction is billed; one among others costs them one more sending."""
-    usage = a_usage()
-    await metering.record(known, usage)
+    await metering.record(known, timed)
+    assert meter.attempts == {"UpdateItem": 1}
+    assert (write_units(meter), read_units(meter)) == (1, 0)
     meter.clear()
-    await metering.record(known, usage)
+    await metering.record(known, untimed)
     assert meter.attempts == {"TransactWriteItems": 1}
     assert (write_units(meter), read_units(meter)) == (4, 0)
-    await asyncio.gather(*(metering.record(known, one) for one in (usage, a_usage(), a_usage())))
-    assert meter.attempts == {"TransactWriteItems": 3}
+    meter.clear()
+    together = [timed, *(a_usage(minted(clock.now_ms())) for _ in range(2))]
+    await asyncio.gather(*(metering.record(known, one) for one in together))
+    assert meter.attempts == {"UpdateItem": 2}
 
 
-async def test_a_refused_record_costs_the_look_for_its_receipt(
+async def test_a_refused_record_costs_the_look_for_it(
     metering: Metering, known: Policy, meter: StoreMeter
 ) -> None:
     """One read unit and no write; those of a batch are looked for together."""
@@ -155,36 +206,35 @@ async def test_totals_are_half_a_unit_or_one_each(
     assert read_units(meter) <= len(LABELS) + 1
     meter.clear()
     await metering.totals(scope_key(known), [PREMIUM], day, live=True)
-    assert meter.calls == {"query": 1, "batch_get": 1}
-    assert read_units(meter) <= 8 + 1
+    assert meter.calls == {"get": 1, "query": 5, "batch_get": 1}
+    assert read_units(meter) <= 12
 
 
-async def test_an_aggregation_reads_every_shard_once(
-    metering: Metering,
-    new_metering: MeteringMaker,
-    known: Policy,
-    meter: StoreMeter,
-    clock: ShiftedClock,
-    store: Store,
+async def test_an_aggregation_costs_what_was_posted(
+    metering: Metering, meter: StoreMeter, clock: StillClock, store: Store
 ) -> None:
-    """For an account its 8 shards and its total; one write if it changed; few units around."""
-    for _ in range(40):  # until every shard is there
-        await metering.record_many(
-            known, [a_usage(model_label=label) for label in LABELS for _ in range(3)]
+    """A thousand accounts of which ten are active: under 100 read units; a quiet run, ten."""
+    policies = [a_policy() for _ in range(1_000)]
+    for start in range(0, 1_000, 50):
+        some = policies[start : start + 50]
+        clock.page_ms += 1_000
+        await asyncio.gather(
+            *(metering.record(policy, a_usage(minted(clock.now_ms()))) for policy in some)
         )
-    await Aggregator(store, clock).run_once()
+    aggregator = Aggregator(store, clock)
+    await aggregator.run_once()
+    clock.page_ms += 4 * TICK_MS
+    await aggregator.run_once()
     meter.clear()
-    await Aggregator(store, clock).run_once()
-    quiet_reads, quiet_writes = read_units(meter), write_units(meter)
-    await metering.record(known, a_usage())
+    await aggregator.run_once()
+    assert (read_units(meter) <= 10, write_units(meter)) == (True, 1)  # the checkpoint
+    for policy in policies[:10]:
+        await metering.record(policy, a_usage(minted(clock.now_ms())))
     meter.clear()
-    await Aggregator(store, clock).run_once()
-
-    assert quiet_writes == 1  # the checkpoint
-    assert write_units(meter) == 2  # and the total that changed
-    accounts = len(LABELS)
-    assert 9 * accounts <= quiet_reads <= 9 * accounts + 6
-    assert read_units(meter) == quiet_reads
+    report = await aggregator.run_once()
+    assert (report.accounts, report.written) == (10, 10)
+    assert read_units(meter) < 100
+    assert write_units(meter) <= 1 + 10 * 2  # the total of the day, and that of the hour
 
 
 async def test_reading_the_months_spend_for_the_metrics(
@@ -197,4 +247,4 @@ async def test_reading_the_months_spend_for_the_metrics(
     meter.clear()
     await reader.read()
     assert write_units(meter) == 0
-    assert read_units(meter) <= 8
+    assert read_units(meter) <= 12

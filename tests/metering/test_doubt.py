@@ -4,14 +4,23 @@ import asyncio
 
 import pytest
 
-from metering.conftest import PREMIUM, MeteringMaker, a_usage
+from metering.conftest import PREMIUM, MeteringMaker
 from metering.scripted_store import ScriptedStore, Step, fails, reply_lost, request_lost
-from metering.test_committing import QuickClock, clock, memory, metering, requests, wire
+from metering.test_committing import (
+    QuickClock,
+    a_usage,
+    clock,
+    id_kind,
+    memory,
+    metering,
+    requests,
+    wire,
+)
 from pricekeeper.errors import InvalidOperationError, OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.metering import Metering, Outcome
 from pricekeeper.tenants import Policy
 
-__all__ = ["clock", "memory", "metering", "wire"]
+__all__ = ["clock", "id_kind", "memory", "metering", "wire"]
 
 INVALID = fails(InvalidOperationError("scripted"))
 

@@ -7,7 +7,6 @@ the end everything counts once and every place is free again.
 """
 
 import asyncio
-import uuid
 from collections.abc import Sequence
 from random import Random
 
@@ -17,6 +16,7 @@ from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
 from metering.audit import Audit, Reported
 from metering.conftest import LABELS, a_policy
 from metering.variants import SOUND
+from minting import either
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreError
 from pricekeeper.metering import Aggregator, Recorded, Refused, Usage, admission, service
@@ -50,7 +50,7 @@ class Flood:
         made = []
         for _ in range(count):
             usage = Usage(
-                request_id=str(uuid.UUID(int=self.random.getrandbits(128))),
+                request_id=either(self.clock.now_ms(), self.random),
                 model_label=self.random.choice(LABELS),
                 input_tokens=self.random.randrange(3_000),
                 output_tokens=self.random.randrange(1_000),

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage, new_org_id
+from metering.older_version import counter_update, marker_put
 from metering.test_aggregator import ForgedStore, Sleeper, stored
 from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.metering import (
@@ -17,15 +18,14 @@ from pricekeeper.metering import (
     next_midnight_ms,
     org_day,
 )
+from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
 from pricekeeper.metering.days import date_of, day_start_ms
 from pricekeeper.metering.items import (
     CHECKPOINT,
     checkpoint_from,
     checkpoint_update,
-    counter_update,
     day_expires_at_epoch,
-    marker_put,
     total_put,
 )
 from pricekeeper.metering.running import RunningTotals
@@ -132,11 +132,20 @@ async def test_a_checkpoint_far_ahead_hides_no_day(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
     """A clock that was set wrong for a while, and ran complete, strands nothing afterwards."""
-    await store.update(checkpoint_update(clock.now_ms() + 30 * DAY_MS))
-    day = (await metering.record(policy, a_usage())).receipt.org_day
+    await metering.record(policy, a_usage())
+    ahead = ShiftedClock()
+    ahead.shift_ms = clock.shift_ms + 30 * DAY_MS
+    await Aggregator(store, ahead).run_once()
+    day = (await metering.record(policy, a_usage())).receipt.org_day  # in a tick that was closed
     report = await Aggregator(store, clock).run_once()
-    assert report.written == 1
-    assert (await stored(store, policy, day)).requests == 1
+    assert report.failed == 0
+    assert (await stored(store, policy, day)).requests == 2
+    assert checkpoint_from(await store.get(*CHECKPOINT)) == report.began_at_ms
+    # From then on it is as ever.
+    clock.shift_ms += 60_000
+    await metering.record(policy, a_usage())
+    await Aggregator(store, clock).run_once()
+    assert (await stored(store, policy, day)).requests == 3
 
 
 async def test_a_total_that_was_read_again_is_as_fresh_as_that_read(
@@ -223,7 +232,7 @@ async def test_accounts_are_read_together_up_to_what_one_request_holds(
         clock.shift_ms += 7 * DAY_MS  # no day of the round before is looked at any more
         day = org_day("UTC", clock.now_ms())
         expires = day_expires_at_epoch(day)
-        await store.update(checkpoint_update(clock.now_ms()))
+        await store.update(checkpoint_update(clock.now_ms(), closable_tick(clock.now_ms())))
         for number, count in enumerate(counts):
             account = Account(f"ORG#{number}", PREMIUM, day)
             await store.put(marker_put(account, count, expires))

@@ -18,6 +18,7 @@ from metering.conftest import (
     a_policy,
     a_usage,
 )
+from minting import minted
 from pricekeeper.errors import (
     InvalidValueError,
     ModelMismatchError,
@@ -26,6 +27,7 @@ from pricekeeper.errors import (
     UnpricedUsageError,
 )
 from pricekeeper.metering import (
+    Aggregator,
     Counters,
     Metering,
     Outcome,
@@ -36,9 +38,14 @@ from pricekeeper.metering import (
     org_day,
     scope_key,
 )
-from pricekeeper.metering.items import receipt_pk
-from pricekeeper.metering.receipt import receipt_from, signed, unsigned_receipt
-from pricekeeper.pricing import Charge, Rates, TokenUsage
+from pricekeeper.metering.posting import NONCE_BYTES
+from pricekeeper.metering.receipt import (
+    SOURCE_LENGTH_MAX,
+    Receipt,
+    receipt_from,
+    receipt_pk,
+    receipt_put,
+)
 from pricekeeper.storage import Item, Key, Store
 from pricekeeper.storage.tables import REQUEST_DEDUP
 from pricekeeper.storage.values import item_bytes
@@ -55,7 +62,7 @@ def today(clock: ShiftedClock, zone: str = "UTC") -> str:
 
 
 async def live(metering: Metering, policy: Policy, day: str) -> dict[str, Counters]:
-    """What the shards hold now, of those labels that have anything."""
+    """What was counted until now, of those labels that have anything."""
     totals = await metering.totals(scope_key(policy), LABELS, day, live=True)
     return {label: total.counters for label, total in totals.items() if total.requests}
 
@@ -218,12 +225,13 @@ async def test_what_has_no_price_is_refused_and_not_counted(
 
 
 async def test_a_label_outside_of_the_ordering_is_counted_all_the_same(
-    metering: Metering, clock: ShiftedClock
+    metering: Metering, clock: ShiftedClock, store: Store
 ) -> None:
     """The money is spent; only a label without a price can't be."""
     policy = a_policy(model_ordering=(STANDARD,))
     await metering.record(policy, a_usage())
     assert list(await live(metering, policy, today(clock))) == [PREMIUM]
+    await Aggregator(store, clock).run_once()
     assert await metering.labels_used(scope_key(policy), today(clock)) == {PREMIUM}
 
 
@@ -338,67 +346,64 @@ async def test_tiny_costs_add_up_exactly(metering: Metering, clock: ShiftedClock
 
 
 async def test_steady_state_is_one_write_and_no_read(
-    metering: Metering, policy: Policy, meter: StoreMeter
+    metering: Metering, policy: Policy, meter: StoreMeter, clock: ShiftedClock
 ) -> None:
-    """Once the account is known here, a record is one transaction."""
+    """Once its tick is marked, a record is one plain write, or one transaction without a time."""
     await metering.record(policy, a_usage())
+    still = clock.now_ms()
+    await metering.record(policy, a_usage(minted(still)))
     meter.clear()
     for _ in range(5):
         await metering.record(policy, a_usage())
-    assert meter.calls == {"transact": 5}
+        await metering.record(policy, a_usage(minted(still)))
+    assert meter.calls == {"transact": 5, "update": 5}
 
 
-async def test_concurrent_records_share_a_transaction(
-    metering: Metering, policy: Policy, meter: StoreMeter
+async def test_concurrent_records_share_a_write(
+    metering: Metering, policy: Policy, meter: StoreMeter, clock: ShiftedClock
 ) -> None:
-    """What arrives together, of whichever organisation, is committed together."""
-    await metering.record(policy, a_usage())
-    other = a_policy()
-    await metering.record(other, a_usage())
+    """What arrives together of one organisation and page is written together."""
+    other, still = a_policy(), clock.now_ms()
+    for each in (policy, other):
+        await metering.record_many(each, [a_usage(), a_usage(minted(still))])
     meter.clear()
     await asyncio.gather(
-        *(metering.record(each, a_usage()) for _ in range(30) for each in (policy, other))
+        *(
+            metering.record(each, a_usage(request_id))
+            for _ in range(30)
+            for each in (policy, other)
+            for request_id in (None, minted(still))
+        )
     )
-    assert meter.calls == {"transact": 1}
+    assert meter.calls == {"transact": 2, "update": 2}
 
 
 def test_the_largest_receipt_is_one_write_unit() -> None:
     """Under 1 KB with the longest names and the largest numbers there can be, without tags."""
-    tokens = TokenUsage(
+    policy = a_policy(AppId("a" * 64))
+    receipt = Receipt(
+        fingerprint=b"f" * 16,
+        scope_key=scope_key(policy),
+        model_label="l" * 64,
+        org_day="20260123",
+        cost_usd_picos=5 * 10**19 - 1,
+        pricing_version="f" * 16,
+        pricing_source="s" * SOURCE_LENGTH_MAX,
+        service_tier="t" * 32,
+        accepted_at_ms=1_768_000_000_123,
+        commit_id="c" * 2 * NONCE_BYTES,
+        shard_id=0,
         input_tokens=10**9 - 1,
         output_tokens=10**9 - 1,
         cache_read_tokens=10**9 - 1,
         cache_write_5m_tokens=10**9 - 1,
         cache_write_1h_tokens=10**9 - 1,
-        service_tier="t" * 32,
-    )
-    charged = Charge(
-        cost_usd_picos=5 * 10**19 - 1,
-        variant=None,
-        rates=Rates(),
-        pricing_version="f" * 16,
         price_estimated=True,
+        calling_region="r" * 32,
     )
-    policy = a_policy(AppId("a" * 64))
-    receipt = signed(
-        unsigned_receipt(
-            policy.org_id,
-            str(uuid.uuid4()),
-            b"f" * 16,
-            scope_key(policy),
-            "l" * 64,
-            "20260123",
-            tokens,
-            charged,
-            "pricing-cache:" + "s" * 2_000,
-            1_768_000_000_123,
-            "r" * 32,
-        ),
-        "c" * 16,
-        63,
-    )
-    assert item_bytes(receipt) < 1024
-    assert receipt_from(receipt).pricing_source.startswith("pricing-cache:sss")
+    item = receipt_put(policy.org_id, str(uuid.uuid4()), receipt).item
+    assert item_bytes(item) < 1024
+    assert receipt_from(item) == receipt
 
 
 async def test_a_receipt_says_what_was_charged(

@@ -139,8 +139,10 @@ class World:
     def __init__(self, store: Store, clock: ManualClock, seed: int, variant: Variant) -> None:
         self.random = Random(seed)
         SEEDING.seed(seed)
+        full_weight = self.random.choice((1, 2, 64))
         self.clock = clock
-        journal.FULL_WEIGHT = journal_items.FULL_WEIGHT = self.random.choice((1, 2, 64))
+        for module in (journal, journal_items):  # pages that are full soon
+            vars(module)["FULL_WEIGHT"] = full_weight
         longest_ms = self.random.choice((200, 1_500, 6_000))
         self.turns = Interleaving(
             seed, lambda random: clock.advance_ms(random.randrange(longest_ms))

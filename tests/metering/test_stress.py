@@ -6,9 +6,9 @@ passes midnight. In the end the totals are those of the distinct records, and no
 
 import asyncio
 import contextlib
-import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
+from typing import TypeVar
 
 import pytest
 
@@ -17,10 +17,11 @@ from fault_proxy import Fault, FaultProxy
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.audit import Audit, Reported, Watcher
 from metering.conftest import ECONOMY, LABELS, MeteringMaker, a_policy
+from minting import either
 from pricekeeper.errors import ContendedError, OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.metering import Aggregator, Metering, Usage
 from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage import Store, Write
+from pricekeeper.storage import Item, Store, Update, Write
 from pricekeeper.storage.dynamodb.client import Limits
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.telemetry import StoreMeter
@@ -28,10 +29,11 @@ from pricekeeper.telemetry import StoreMeter
 WRITERS = 64
 RECORDS = 30
 DAY_MS = 86_400_000
+_T = TypeVar("_T")
 
 
 class LossyStore(FaultyStore):
-    """Now and then a transaction's request or reply is lost, or it is refused."""
+    """Now and then a commit's request or reply is lost, or it is refused."""
 
     def __init__(self, store: Store, random: Random) -> None:
         super().__init__(store, Interleaving(0), Faults())
@@ -39,6 +41,12 @@ class LossyStore(FaultyStore):
         self.lost = 0
 
     async def transact(self, operations: Sequence[Write]) -> None:
+        await self._send(lambda: self._store.transact(operations))
+
+    async def update(self, operation: Update) -> Item:
+        return await self._send(lambda: self._store.update(operation))
+
+    async def _send(self, send: Callable[[], Awaitable[_T]]) -> _T:
         dice = self._random.randrange(100)
         if dice < 20:
             self.lost += 1
@@ -46,9 +54,10 @@ class LossyStore(FaultyStore):
             raise OutcomeUnknownError("injected: the request was lost")
         if dice < 10:
             raise ContendedError("injected")
-        await self._store.transact(operations)
+        reply = await send()
         if dice < 20:
             raise OutcomeUnknownError("injected: the reply was lost")
+        return reply
 
 
 class Load:
@@ -74,7 +83,7 @@ class Load:
             return known[self.random.choice(list(known))]
         at_ms = self.clock.now_ms() - self.random.choice((0, 0, 5_000, 23 * 3_600_000))
         usage = Usage(
-            request_id=str(uuid.UUID(int=self.random.getrandbits(128))),
+            request_id=either(at_ms, self.random),
             model_label=self.random.choice((*LABELS, ECONOMY)),
             input_tokens=self.random.randrange(5_000),
             output_tokens=self.random.randrange(2_000),
@@ -122,7 +131,7 @@ class Load:
 async def test_64_writers_on_every_store(
     store: Store, clock: ShiftedClock, new_metering: MeteringMaker
 ) -> None:
-    """With transactions that are lost before and after they were applied."""
+    """With commits that are lost before and after they were applied."""
     lossy = LossyStore(store, Random(7))
     await Load(store, clock, lambda: new_metering(lossy, clock), seed=1).run()
     assert lossy.lost > 5
@@ -171,4 +180,5 @@ async def test_64_writers_through_an_unreliable_network(
             await metering.close()
         await wire.close()
         await direct.close()
-    assert proxy.attempts("TransactWriteItems") > 1.2 * proxy.applied("TransactWriteItems")
+    for target in ("TransactWriteItems", "UpdateItem"):
+        assert proxy.attempts(target) > 1.2 * proxy.applied(target)

@@ -2,6 +2,7 @@
 
 from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
+from minting import minted
 from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.service import REFRESH_MS
@@ -105,16 +106,17 @@ async def test_a_change_of_the_quota_scope_during_the_day_loses_nothing(
 async def test_an_organisation_made_anew_with_more_shards_keeps_what_it_had(
     metering: Metering, clock: ShiftedClock, store: Store
 ) -> None:
-    """The sum goes over as many shards as anybody has used today."""
+    """It goes over as many lanes as anybody has used, and over none of them twice."""
     few = a_policy(agg_shard_count=8)
     many = a_policy(agg_shard_count=64, org_id=few.org_id)
     for _ in range(20):
-        await metering.record(few, a_usage())
+        await metering.record(few, a_usage(minted(clock.now_ms())))
+        await metering.record(many, a_usage(minted(clock.now_ms())))
         await metering.record(many, a_usage())
     await Aggregator(store, clock).run_once()
     for live in (True, False):
         totals = await metering.totals(scope_key(few), [PREMIUM], today(clock), live=live)
-        assert totals[PREMIUM].requests == 40
+        assert totals[PREMIUM].requests == 60
 
 
 async def test_the_answers_total_catches_up_with_the_other_instances(

@@ -30,7 +30,7 @@ from pricekeeper.metering import (
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Fold, add_up
-from pricekeeper.metering.journal import Address
+from pricekeeper.metering.journal import Address, is_full, tick_of
 from pricekeeper.metering.journal_items import TICKS, Written
 from pricekeeper.metering.posting import Poster, Settle
 from pricekeeper.metering.submission import Submission
@@ -200,7 +200,7 @@ def children_unseen(patch: pytest.MonkeyPatch) -> Variant:
     async def settle_found(
         self: Poster, left: Sequence[Submission], page: Item, nonce: bytes, settle: Settle
     ) -> list[Submission]:
-        if posting.is_full(page):
+        if is_full(page):
             return list(left)
         return await sound(self, left, page, nonce, settle)
 
@@ -223,7 +223,7 @@ def lanes_by_chance(patch: pytest.MonkeyPatch) -> Variant:
 
 def closed_at_its_end(patch: pytest.MonkeyPatch) -> Variant:
     """A tick is closed when it ends."""
-    patch.setattr(aggregator, "closable_tick", lambda now_ms: aggregator.tick_of(now_ms) - 1)
+    patch.setattr(aggregator, "closable_tick", lambda now_ms: tick_of(now_ms) - 1)
     return SOUND
 
 

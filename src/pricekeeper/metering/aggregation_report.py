@@ -19,6 +19,7 @@ class AggregationReport:
     accounts: int = 0
     """Scope, label and day: what has a total of its own."""
     written: int = 0
+    """Accounts whose total was written; those by hour and tag go with it."""
     failed: int = 0
     unreadable: int = 0
     """Accounts that can't be read. They concern nobody else: the run is complete without them."""

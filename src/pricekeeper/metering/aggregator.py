@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -126,10 +126,14 @@ class Aggregator:
         for day in days:
             await self._shards.visit_day(day, tally)
         closed = closed_tick_from(checkpoint)
-        closed = await self._fold(began_ms, tick_of(oldest_ms) if closed is None else closed, tally)
+        if last_ms is not None and last_ms > began_ms + _MARGIN_MS:
+            closed = await self._rebuild(began_ms, days, tally)
+        else:
+            first = tick_of(oldest_ms) if closed is None else closed
+            closed = await self._fold(began_ms, first, tally)
         await self._folder.repair(closable_tick(began_ms), tally)
         if not tally.failed:
-            await self._advance_checkpoint(began_ms, closed, is_lost=last_ms is None)
+            await self._advance_checkpoint(began_ms, closed, last_ms)
         lag_ms = None if last_ms is None else tally.written_at_ms - since_ms
         return AggregationReport(
             began_at_ms=began_ms,
@@ -162,20 +166,32 @@ class Aggregator:
         """Fold every tick above the one that is closed; returns the last that is closed then."""
         closable = max(closed, closable_tick(began_ms))
         ticks = await self._folder.ticks(closed + 1, tick_of(began_ms) + 1)
+        failed: set[str] = set()
         for some in _chunks(ticks):
-            await self._folder.fold(some, closable, tally)
-            if tally.failed:
-                return closed
-            closed = max(closed, min(some[-1], closable))
+            failed |= await self._folder.fold(some, closable, tally, failed)
+            if not failed:
+                closed = max(closed, min(some[-1], closable))
+        return closed if failed else closable
+
+    async def _rebuild(self, began_ms: int, days: Collection[str], tally: Tally) -> int:
+        """Make the open days anew, after a clock far ahead has closed ticks that had not begun.
+
+        Nobody has folded since, and totals may say that they have everything of an open tick.
+        """
+        closable = closable_tick(began_ms)
+        first = tick_of(began_ms - LATE_MS_MAX - _MARGIN_MS)
+        ticks = await self._folder.ticks(first, tick_of(began_ms) + 1)
+        await self._folder.rebuild_all(ticks, days, closable, tally)
         return closable
 
-    async def _advance_checkpoint(self, began_ms: int, closed: int, *, is_lost: bool) -> None:
-        """Remember the run. ``is_lost``: there was no checkpoint that could be read."""
+    async def _advance_checkpoint(self, began_ms: int, closed: int, last_ms: int | None) -> None:
+        """Remember the run. ``last_ms`` is what was remembered when it began, if it can be read."""
         try:
             await self._store.update(checkpoint_update(began_ms, closed))
         except ConditionFailedError as refusal:
-            # A later run is remembered, unless nobody can tell which.
-            if is_lost and checkpoint_from(refusal.item) is None:
+            # A later run is remembered, unless nobody can tell which, or its clock was wrong.
+            is_wrong = last_ms is None or last_ms > began_ms + _MARGIN_MS
+            if is_wrong and checkpoint_from(refusal.item) == last_ms:
                 with contextlib.suppress(OutcomeUnknownError):
                     await self._store.put(checkpoint_put(began_ms, closed))
         except OutcomeUnknownError:

@@ -131,17 +131,24 @@ class Committer:
 
     async def _write(self, group: _Group) -> None:
         """Write a part of the group, and answer everybody in it, whatever happens."""
-        taken = group.take()
-        self.meter.commit_sizes.note(len(taken))
+        taken, counted = group.take(), 0
         error: BaseException = StoreError("the records were not answered")
+
+        def settle(submission: Submission, outcome: Posted | PriceKeeperError) -> None:
+            nonlocal counted
+            counted += isinstance(outcome, Posted) and outcome.accepted
+            self._settle(submission, outcome)
+
         try:
-            await self._poster.post(taken, self._settle)
+            await self._poster.post(taken, settle)
         except StoreError as failure:
             error = failure
         except BaseException as failure:
             error = failure
             raise
         finally:
+            if counted:
+                self.meter.commit_sizes.note(counted)
             for submission in taken:
                 if submission.waiting:
                     self._fail(submission, error)

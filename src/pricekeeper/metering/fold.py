@@ -37,19 +37,21 @@ class Fold(msgspec.Struct, frozen=True):
     rev: int = 0
     """How often the total was written."""
 
-    def forward(self, found: Sums, through: int, closable: int) -> Fold | None:
+    def forward(self, found: Sums, through: int, closable: int, first: int = 0) -> Fold | None:
         """The total with what was found; ``None`` if that changes nothing.
 
-        ``found`` has every open tick up to ``through``, read after ``closable`` could be closed.
-        Raises `Behind` if a part would go back.
+        ``found`` has every open tick from ``first`` to ``through``, read after ``closable`` could
+        be closed. What is open and earlier is in the total already. Raises `Behind` if a part would
+        go back.
         """
-        read = {tick: part for tick, part in self.parts.items() if tick <= through}
+        read = {tick: part for tick, part in self.parts.items() if first <= tick <= through}
         for tick, part in read.items():
             if not found.get(tick, NOTHING).dominates(part):
                 raise Behind
         closed = max(self.closed, min(closable, through))
         parts = {tick: sums for tick, sums in found.items() if tick > closed}
-        parts |= {tick: part for tick, part in self.parts.items() if tick > through}
+        unread = self.parts.keys() - read.keys()
+        parts |= {tick: self.parts[tick] for tick in unread if tick > closed}
         fresh = add_up(sums for tick, sums in found.items() if tick > self.closed)
         total = self.total - add_up(read.values()) + fresh
         if total == self.total and parts == self.parts:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
+
+import msgspec
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
@@ -27,7 +30,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Account, Counters
-from pricekeeper.metering.days import MS_PER_DAY, date_of
+from pricekeeper.metering.days import MS_PER_DAY, date_of, org_day
 from pricekeeper.metering.facets import Facet, Facets
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.items import (
@@ -40,16 +43,20 @@ from pricekeeper.metering.items import (
     fold_put,
     has_fold,
     is_own_total,
+    lacks_shards,
     markers_query,
+    shards_marker_put,
+    shards_unreadable_update,
     spent_put,
     total_so_far,
 )
-from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.journal import TICK_MS, shards_at_most, tick_of
 from pricekeeper.metering.journal_items import (
     Posting,
     Repair,
     repair_delete,
     repair_from,
+    repair_put,
     repairs_query,
 )
 from pricekeeper.metering.journal_reading import JournalReader
@@ -73,28 +80,36 @@ class Folder:
         self._clock = clock
         self._retention_days = retention_days
         self._reader = JournalReader(store)
-        self._listed: BoundedCache[tuple[str, str], bool] = BoundedCache(PARTITIONS_MAX)
+        self._listed: BoundedCache[tuple[str, str | Account], bool] = BoundedCache(PARTITIONS_MAX)
 
     async def ticks(self, first: int, last: int) -> list[int]:
         """The ticks in which something was posted."""
         return await self._reader.ticks(first, last)
 
-    async def fold(self, ticks: Sequence[int], closable: int, tally: Tally) -> None:
+    async def fold(
+        self, ticks: Sequence[int], closable: int, tally: Tally, without: Collection[str] = ()
+    ) -> set[str]:
         """Bring the totals of everybody who posted in these ticks up to date.
 
-        ``closable`` is the last tick that could be closed before this began.
+        ``closable`` is the last tick that could be closed before this began. Returns the
+        organisations for which that failed. They have to be left out (``without``) of later ticks
+        until it has not: a total that has moved past a tick does not come back to it.
         """
         postings: dict[str, list[Posting]] = defaultdict(list)
         for posting in await self._reader.postings(ticks):
-            postings[posting.org_id].append(posting)
-        orgs = list(postings.values())
+            if posting.org_id not in without:
+                postings[posting.org_id].append(posting)
+        orgs = list(postings.items())
+        failed: set[str] = set()
         for start in range(0, len(orgs), ORGS_AT_ONCE):
-            await asyncio.gather(
-                *(
-                    self._fold_org(regions, ticks, closable, tally)
-                    for regions in orgs[start : start + ORGS_AT_ONCE]
-                )
+            some = orgs[start : start + ORGS_AT_ONCE]
+            done = await asyncio.gather(
+                *(self._fold_org(regions, ticks, closable, tally) for _, regions in some)
             )
+            failed.update(
+                org_id for (org_id, _), is_done in zip(some, done, strict=True) if not is_done
+            )
+        return failed
 
     async def repair(self, closable: int, tally: Tally) -> None:
         """Sum every day anew that was put down for it."""
@@ -114,6 +129,17 @@ class Folder:
             after = page.after
             if not after:
                 return
+
+    async def rebuild_all(
+        self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
+    ) -> None:
+        """Make the totals of these days anew, of everybody who posted in these ticks."""
+        orgs = sorted({posting.org_id for posting in await self._reader.postings(ticks)})
+        for repair in [Repair(org_id, day) for org_id in orgs for day in days]:
+            try:
+                await self.rebuild(repair, closable, tally)
+            except StoreError as error:
+                tally.fail(1, error)
 
     async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
         """Make every total of that day of an organisation anew, from all of its records.
@@ -141,28 +167,72 @@ class Folder:
 
     async def _fold_org(
         self, postings: Sequence[Posting], ticks: Sequence[int], closable: int, tally: Tally
-    ) -> None:
+    ) -> bool:
+        """Bring the totals of one organisation up to date; whether another run need not."""
         org_id = postings[0].org_id
         left: Collection[Facet] | None = None
         try:
             for _ in range(ATTEMPTS_MAX):
                 as_of_ms = self._clock.now_ms()
-                found = await self._read(org_id, postings, set(ticks))
+                skipped: list[UnreadableItemError] = []
+                found = await self._read(org_id, postings, set(ticks), skipped)
                 wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
                 tally.accounts += 0 if left is not None else _accounts(found)
-                left = await self._bring_forward(wanted, ticks[-1], closable, as_of_ms, tally)
+                if left is None:
+                    await self._mark_shards(found, max(posting.lanes for posting in postings))
+                left = await self._bring_forward(wanted, ticks, closable, as_of_ms, tally)
                 if not left:
-                    return
+                    if skipped:
+                        await self._note_lacking(org_id, ticks, found)
+                        tally.fail(1, skipped[0])
+                    return True
             raise ContendedError(f"the totals of {org_id} kept changing")
         except StoreError as error:
             tally.fail(1, error)
+            return isinstance(error, UnreadableItemError)
+
+    async def _mark_shards(self, found: Found, lanes: int) -> None:
+        """Mark the shards that another program has written by the schema document alone.
+
+        That is looked for when an account is first met by this process; its next total has them.
+        """
+        for account in filter(None, (facet.account for facet in found)):
+            if (account.scope_key, account) in self._listed:
+                continue
+            count = shards_at_most(lanes)
+            shards = await self._store.batch_get(counter_keys(account, count))
+            if any(shard is not None for shard in shards):
+                expires = day_expires_at_epoch(account.day, self._retention_days)
+                await self._store.put(shards_marker_put(account, count, expires))
+            self._listed.put((account.scope_key, account), True)  # noqa: FBT003
+
+    async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: Found) -> None:
+        """Say on an organisation's totals that they lack a page, and try every run to mend that.
+
+        The page may be of any day that its ticks can be of, and of any account.
+        """
+        now_ms = self._clock.now_ms()
+        first_ms, last_ms = ticks[0] * TICK_MS - 2 * MS_PER_DAY, ticks[-1] * TICK_MS + MS_PER_DAY
+        for at_ms in (*range(first_ms, last_ms, MS_PER_DAY), last_ms):
+            day = org_day("UTC", at_ms)
+            expires = day_expires_at_epoch(day, self._retention_days)
+            put = repair_put(Repair(org_id, day), secrets.token_hex(8), expires)
+            await self._store.put(put)
+        for account in filter(None, (facet.account for facet in found)):
+            expires = day_expires_at_epoch(account.day, self._retention_days)
+            with contextlib.suppress(ConditionFailedError):  # it says so
+                await self._store.update(shards_unreadable_update(account, now_ms, expires))
 
     async def _read(
-        self, org_id: str, postings: Iterable[Posting], ticks: Collection[int]
+        self,
+        org_id: str,
+        postings: Iterable[Posting],
+        ticks: Collection[int],
+        skipped: list[UnreadableItemError],
     ) -> Found:
         """What was posted in these ticks, by total and tick."""
         facets, found = Facets(org_id), Found()
-        async for record in self._reader.records(postings):
+        async for record in self._reader.records(postings, skipped):
             tick = record.entry.tick
             if tick in ticks:
                 _count(found, facets.of(record), tick, record.entry.counters)
@@ -180,7 +250,7 @@ class Folder:
         return found
 
     async def _bring_forward(
-        self, found: Found, through: int, closable: int, as_of_ms: int, tally: Tally
+        self, found: Found, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
     ) -> list[Facet]:
         """Move these totals forward; returns those for which more has to be read."""
         facets, left = list(found), list[Facet]()
@@ -192,7 +262,7 @@ class Folder:
                 if item is not None and not has_fold(item):
                     unmade[Repair(facet.org_id, facet.day)] = None
             puts = [
-                self._move(facet, item, found[facet], through, closable, as_of_ms, tally)
+                self._move(facet, item, found[facet], ticks, closable, as_of_ms, tally)
                 for item, facet in zip(stored, some, strict=True)
                 if item is None or has_fold(item)
             ]
@@ -206,14 +276,14 @@ class Folder:
         facet: Facet,
         stored: Item | None,
         sums: Mapping[int, Counters],
-        through: int,
+        ticks: Sequence[int],
         closable: int,
         as_of_ms: int,
         tally: Tally,
     ) -> Facet | None:
         """Move one total forward; returns it if more has to be read for that."""
         try:
-            fold = fold_from(stored).forward(sums, through, closable)
+            fold = fold_from(stored).forward(sums, ticks[-1], closable, ticks[0])
             if fold is not None:
                 await self._put(facet, fold, stored, as_of_ms, tally)
         except (Behind, ConditionFailedError, OutcomeUnknownError):
@@ -232,12 +302,17 @@ class Folder:
         tally: Tally,
     ) -> bool:
         """Put a total that was made anew; whether nobody else was faster."""
+        if not has_fold(stored):
+            await self._list(facet, day_expires_at_epoch(facet.day, self._retention_days))
         shards = await self._shards_of(facet, stored)
-        fold = fold_from(stored).rebuilt(sums, shards, closable)
+        before = fold_from(stored)
+        fold = before.rebuilt(sums, shards, closable)
+        if fold is None and lacks_shards(stored):  # now it has everything, and is to say so
+            fold = msgspec.structs.replace(before, rev=before.rev + 1)
         if fold is None:
             return True
         try:
-            await self._put(facet, fold, stored, as_of_ms, tally)
+            await self._put(facet, fold, stored, as_of_ms, tally, is_whole=True)
         except (ConditionFailedError, OutcomeUnknownError):
             return False
         return True
@@ -253,15 +328,23 @@ class Folder:
         return summed
 
     async def _put(
-        self, facet: Facet, fold: Fold, stored: Item | None, as_of_ms: int, tally: Tally
+        self,
+        facet: Facet,
+        fold: Fold,
+        stored: Item | None,
+        as_of_ms: int,
+        tally: Tally,
+        *,
+        is_whole: bool = False,
     ) -> None:
         expires = day_expires_at_epoch(facet.day, self._retention_days)
         if stored is None:
             await self._list(facet, expires)
-        if stored is not None:
+        else:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
-        await self._store.put(fold_put(facet.key, fold, stored, as_of_ms, expires))
-        tally.written += 1
+        put = fold_put(facet.key, fold, stored, as_of_ms, expires, with_shards=is_whole)
+        await self._store.put(put)
+        tally.written += facet.account is not None
         tally.written_at_ms = self._clock.now_ms()
 
     async def _list(self, facet: Facet, expires_at_epoch: int) -> None:

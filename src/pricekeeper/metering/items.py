@@ -116,6 +116,14 @@ def markers_query(day: str, prefix: str = "", after: str = "") -> Query:
     return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix, after=after)
 
 
+def shards_marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
+    """Say that the account has shards, and how many to look at: another program did not."""
+    scope_key, label, day = account
+    return _index_put(
+        f"ACTIVE#{day}", f"{scope_key}#LABEL#{label}#SH#{shard_count}", expires_at_epoch
+    )
+
+
 def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
     """The accounts that the markers tell of, each with its shard count.
 

@@ -65,6 +65,11 @@ def lanes_of(shard_count: int) -> int:
     return max(1, shard_count // SHARDS_PER_LANE)
 
 
+def shards_at_most(lanes: int) -> int:
+    """How many shards an organisation of so many lanes can have."""
+    return (lanes + 1) * SHARDS_PER_LANE - 1
+
+
 class Address(NamedTuple):
     """Where the record of a request id is: its digits without dashes and version."""
 
@@ -243,6 +248,7 @@ def entry_on(page: Mapping[str, Any], name: str) -> Record | None:
 
 def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
     """Every record on the page. Raises `UnreadableItemError` for what is none."""
+    weight_on(page)  # raises if it is no page at all
     known: dict[bytes, Terms] = {}
     for name, data in page.items():
         if len(name) == _NAME_LENGTH:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from typing import Final, TypeVar
 
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.journal import Record, records_on
 from pricekeeper.metering.journal_items import (
     Posting,
@@ -45,19 +46,34 @@ class JournalReader:
                 found.update(postings_from(items))
         return sorted(found)
 
-    async def records(self, postings: Iterable[Posting]) -> AsyncIterator[Record]:
+    async def records(
+        self, postings: Iterable[Posting], skipped: list[UnreadableItemError] | None = None
+    ) -> AsyncIterator[Record]:
         """The records of these regions, whenever they were posted.
 
-        Raises `UnreadableItemError` if a page can't be read.
+        An organisation that was made anew with another number of shards has posted into one region
+        under two numbers of lanes; each lane is read once. A page that can't be read is left out
+        and told of in ``skipped``; without that, `UnreadableItemError` is raised.
         """
-        lanes = [(posting, lane) for posting in postings for lane in range(posting.lanes)]
-        for some in _chunks(lanes):
+        lanes = {
+            (posting._replace(lanes=1), lane)
+            for posting in postings
+            for lane in range(posting.lanes)
+        }
+        for some in _chunks(sorted(lanes)):
             first = await asyncio.gather(
                 *(self._store.query(pages_query(posting, lane)) for posting, lane in some)
             )
             for (posting, lane), page in zip(some, first, strict=True):
                 async for item in self._pages(posting, lane, page):
-                    for record in records_on(item):
+                    try:
+                        records = list(records_on(item))
+                    except UnreadableItemError as error:
+                        if skipped is None:
+                            raise
+                        skipped.append(error)
+                        continue
+                    for record in records:
                         yield record
                     await asyncio.sleep(0)  # a page takes a fraction of a millisecond
 

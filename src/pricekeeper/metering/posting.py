@@ -25,7 +25,7 @@ are remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeAlias
 
@@ -64,7 +64,7 @@ from pricekeeper.metering.journal_items import (
     repair_put,
     tick_put,
 )
-from pricekeeper.metering.receipt import Receipt, receipt_from, receipt_put
+from pricekeeper.metering.receipt import Receipt, receipt_from, receipt_key, receipt_put
 from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.storage import Item, Key, Put, Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -79,7 +79,7 @@ TICKS_MAX: Final = 16
 MARKED_MAX: Final = 10_000
 FULL_MAX: Final = 256
 NONCE_BYTES: Final = 6
-Settle: TypeAlias = Callable[[Submission, "Posted | UnreadableItemError"], None]
+Settle: TypeAlias = Callable[[Submission, "Posted | StoreError"], None]
 
 
 def is_late(tick: int, now_ms: int) -> bool:
@@ -90,11 +90,11 @@ def is_late(tick: int, now_ms: int) -> bool:
 class _Sendings:
     """How often a write was sent, and whether one of them may have been applied unseen."""
 
-    def __init__(self, clock: Clock, randomness: Random) -> None:
+    def __init__(self, clock: Clock, randomness: Random, *, doubt: bool) -> None:
         self._clock = clock
         self._random = randomness
         self._count = 0
-        self.doubt = False
+        self.doubt = doubt
 
     async def fail(self, failure: StoreError) -> None:
         """Pause before the next sending; raises if this was the last."""
@@ -152,32 +152,62 @@ class Poster:
         """What one commit knows its own records by: no secret, but never the same twice."""
         return self._random.randbytes(NONCE_BYTES)
 
-    async def find(self, org_id: str, lanes: int, address: Address) -> Receipt | None:
-        """The receipt of the record with that id, if it was counted."""
+    async def find(
+        self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
+    ) -> dict[str, Receipt | StoreError]:
+        """The receipts of those of these request ids that were counted.
+
+        In place of one that can't be read is the error. It is one read, and one more for each level
+        of full pages.
+        """
+        found: dict[str, Receipt | StoreError] = {}
+        wanted = dict(addresses)
         for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
-            page = await self._store.get(USAGE_AGG_SHARDED, _page(org_id, lanes, address, depth))
-            if page is None:
-                return None
-            record = entry_on(page, address.name)
-            if record is not None:
-                await self._repair_late(org_id, record.receipt)
-                return record.receipt
-            if not is_full(page):
-                return None
-        return None
+            keys = {
+                request_id: receipt_key(org_id, request_id)
+                if address is None
+                else (USAGE_AGG_SHARDED, _page(org_id, lanes, address, depth))
+                for request_id, address in wanted.items()
+            }
+            distinct = list(dict.fromkeys(keys.values()))
+            if not distinct:
+                break
+            items = dict(zip(distinct, await self._store.batch_get(distinct), strict=True))
+            deeper: dict[str, Address | None] = {}
+            for request_id, address in wanted.items():
+                item = items[keys[request_id]]
+                if item is None:
+                    continue
+                try:
+                    receipt = _receipt_in(item, address)
+                    if receipt is not None:
+                        await self._repair_late(org_id, receipt)
+                        found[request_id] = receipt
+                    elif is_full(item):
+                        deeper[request_id] = address
+                except StoreError as error:
+                    found[request_id] = error
+            wanted = deeper
+        return found
 
     async def _post_on_page(
-        self, submissions: Sequence[Submission], depth: int, nonce: bytes, settle: Settle
+        self,
+        submissions: Sequence[Submission],
+        depth: int,
+        nonce: bytes,
+        settle: Settle,
+        *,
+        doubt: bool = False,
     ) -> None:
-        left, sendings = list(submissions), _Sendings(self._clock, self._random)
+        left, sendings = list(submissions), self._sendings(doubt=doubt)
         key = _page(left[0].org_id, left[0].lanes, _address(left[0]), depth)
         while left:
             try:
                 page = self._full.get(key) or await self._write_page(key, left, nonce, settle)
-            except InvalidOperationError:
+            except InvalidOperationError as failure:
                 if len(left) == 1:
-                    raise
-                await self._divide(left, depth, nonce, settle)
+                    raise sendings.error_of(failure) from failure
+                await self._divide(left, depth, nonce, settle, doubt=sendings.doubt)
                 return
             except (OutcomeUnknownError, ContendedError) as failure:
                 await sendings.fail(failure)
@@ -213,18 +243,31 @@ class Poster:
         return None
 
     async def _divide(
-        self, left: list[Submission], depth: int, nonce: bytes, settle: Settle
+        self,
+        left: list[Submission],
+        depth: int | None,
+        nonce: bytes,
+        settle: Settle,
+        *,
+        doubt: bool,
     ) -> None:
-        """Send the halves apart: one record that the store refuses must not fail the others."""
+        """Send the halves apart: one record that the store refuses must not fail the others.
+
+        Without a ``depth`` they need receipts, and each half gets a page of its own. Those whom a
+        half leaves unanswered are told what it failed with.
+        """
         middle = len(left) // 2
-        failure: StoreError | None = None
-        for half in (left[:middle], left[middle:]):
+        for number, half in enumerate((left[:middle], left[middle:])):
             try:
-                await self._post_on_page(half, depth, nonce, settle)
-            except InvalidOperationError as error:
-                failure = error
-        if failure is not None:
-            raise failure
+                if depth is None:
+                    own = nonce + bytes([number])
+                    await self._post_with_receipts(half, own, settle, doubt=doubt)
+                else:
+                    await self._post_on_page(half, depth, nonce, settle, doubt=doubt)
+            except StoreError as error:
+                for one in half:
+                    if one.waiting:
+                        settle(one, error)
 
     async def _descend(
         self, missing: list[Submission], depth: int, nonce: bytes, settle: Settle
@@ -266,10 +309,14 @@ class Poster:
         return missing
 
     async def _post_with_receipts(
-        self, submissions: Sequence[Submission], nonce: bytes, settle: Settle
+        self,
+        submissions: Sequence[Submission],
+        nonce: bytes,
+        settle: Settle,
+        *,
+        doubt: bool = False,
     ) -> None:
-        left = list(submissions)
-        sendings = _Sendings(self._clock, self._random)
+        left, sendings = list(submissions), self._sendings(doubt=doubt)
         while left:
             sent_at_ms = self._clock.now_ms()
             posting = Posting(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
@@ -281,12 +328,10 @@ class Poster:
                 left = await self._settle_known(left, cancelled.reasons, nonce, settle)
                 if len(left) == before:
                     await sendings.fail(ContendedError(f"no receipt was in the way: {cancelled}"))
-            except InvalidOperationError:
+            except InvalidOperationError as failure:
                 if len(left) == 1:
-                    raise
-                middle = len(left) // 2
-                await self._post_with_receipts(left[:middle], nonce + b"0", settle)
-                await self._post_with_receipts(left[middle:], nonce + b"1", settle)
+                    raise sendings.error_of(failure) from failure
+                await self._divide(left, None, nonce, settle, doubt=sendings.doubt)
                 return
             except (OutcomeUnknownError, ContendedError) as failure:
                 await sendings.fail(failure)
@@ -327,7 +372,8 @@ class Poster:
                 settle(one, error)
                 continue
             await self._repair_late(one.org_id, receipt)
-            settle(one, Posted(receipt, accepted=receipt.commit_id == nonce.hex()))
+            root = nonce[:NONCE_BYTES].hex()  # of the whole, if this is a part of it
+            settle(one, Posted(receipt, accepted=receipt.commit_id.startswith(root)))
         return missing
 
     async def _mark(self, posting: Posting, sent_at_ms: int) -> None:
@@ -354,20 +400,36 @@ class Poster:
         put = repair_put(repair, self._new_nonce().hex(), expires)
         try:
             await self._repairs.run(repair, lambda: self._put(put))
-        except StoreError as error:
-            # It is written. Told as anything else, the caller might take it for not counted.
-            raise OutcomeUnknownError(
-                f"the record may be missing from its total: {error}"
-            ) from error
+        except StoreError as error:  # the record is there, whatever the error says of the repair
+            raise OutcomeUnknownError(f"the record may be missing from totals: {error}") from error
+
+    def _sendings(self, *, doubt: bool) -> _Sendings:
+        return _Sendings(self._clock, self._random, doubt=doubt)
 
     async def _put(self, put: Put) -> None:
-        await self._store.put(put)
+        """Put it, as often as it takes: twice is as good as once."""
+        sendings = self._sendings(doubt=False)
+        while True:  # at most `SENDINGS_MAX` times
+            try:
+                await self._store.put(put)
+            except (OutcomeUnknownError, ContendedError) as failure:
+                await sendings.fail(failure)
+            else:
+                return
 
 
 def _address(submission: Submission) -> Address:
     if submission.address is None:
         raise LookupError("a record whose id has no time is on no page")
     return submission.address
+
+
+def _receipt_in(item: Item, address: Address | None) -> Receipt | None:
+    """What the item, a page or a receipt, says of a record."""
+    if address is None:
+        return receipt_from(item)
+    record = entry_on(item, address.name)
+    return None if record is None else record.receipt
 
 
 def _page(org_id: str, lanes: int, address: Address, depth: int) -> Key:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache
+from pricekeeper.concurrency import BoundedCache, error_copy
 from pricekeeper.errors import (
     InvalidValueError,
     PriceKeeperError,
@@ -51,12 +51,7 @@ from pricekeeper.metering.journal import (
 )
 from pricekeeper.metering.posting import Poster
 from pricekeeper.metering.quota_uses import QuotaUses
-from pricekeeper.metering.receipt import (
-    SOURCE_LENGTH_MAX,
-    Receipt,
-    receipt_from,
-    receipt_key,
-)
+from pricekeeper.metering.receipt import SOURCE_LENGTH_MAX, Receipt
 from pricekeeper.metering.running import RunningTotals
 from pricekeeper.metering.shared_sums import SharedSums
 from pricekeeper.metering.submission import Posted, Submission
@@ -391,33 +386,35 @@ class Metering:
 
         If that can't be read, nobody knows whether it was, and the store's error is told.
         """
-        return list(await asyncio.gather(*(self._look_one_up(policy, *one) for one in refused)))
-
-    async def _look_one_up(
-        self, policy: Policy, usage: Usage, error: PriceKeeperError
-    ) -> Recorded | Refused:
-        body = _body(policy, usage, error)
-        if body is None:
-            return Refused(usage.request_id, error)
-        try:
-            receipt = await self._find_receipt(policy, body.request_id)
-        except StoreError as failure:
-            return Refused(body.request_id, failure)
-        if receipt is None:
-            return Refused(usage.request_id, error)
-        self.meter.duplicates += 1
-        if receipt.fingerprint == body.fingerprint:
-            return await self._answered_from(receipt, body.request_id, Outcome.DUPLICATE)
-        return Refused(body.request_id, RequestIdReusedError(body.request_id))
-
-    async def _find_receipt(self, policy: Policy, request_id: str) -> Receipt | None:
-        """The receipt of a record that was counted."""
-        address = self._address(request_id)
-        if address is not None:
+        bodies = [_body(policy, *one) for one in refused]
+        known: dict[str, Receipt | StoreError] = {}
+        addresses = {body.request_id: self._address(body.request_id) for body in bodies if body}
+        if addresses:
             lanes = lanes_of(policy.agg_shard_count)
-            return await self._poster.find(policy.org_id, lanes, address)
-        item = await self._store.get(*receipt_key(policy.org_id, request_id))
-        return None if item is None else receipt_from(item)
+            try:
+                known = await self._poster.find(policy.org_id, lanes, addresses)
+            except StoreError as failure:
+                known = dict.fromkeys(addresses, failure)
+        return [
+            await self._answer_refused(*one, body, known.get(body.request_id) if body else None)
+            for one, body in zip(refused, bodies, strict=True)
+        ]
+
+    async def _answer_refused(
+        self,
+        usage: Usage,
+        error: PriceKeeperError,
+        body: _Body | None,
+        found: Receipt | StoreError | None,
+    ) -> Recorded | Refused:
+        if body is None or found is None:
+            return Refused(usage.request_id, error)
+        if isinstance(found, StoreError):
+            return Refused(body.request_id, error_copy(found))
+        self.meter.duplicates += 1
+        if found.fingerprint == body.fingerprint:
+            return await self._answered_from(found, body.request_id, Outcome.DUPLICATE)
+        return Refused(body.request_id, RequestIdReusedError(body.request_id))
 
     def _note_quota_use(self, policy: Policy, answer: Recorded | Refused) -> None:
         """Let the metrics know how much of its quota a record has brought its scope to."""

@@ -36,7 +36,7 @@ from pricekeeper.metering.items import (
     total_from,
     total_key,
 )
-from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.journal import shards_at_most, tick_of
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.values import AppId, ModelLabel, OrgId
@@ -139,9 +139,11 @@ class TotalsReader:
         ``scope_prefix`` is a scope and ``#LABEL#``, or an organisation and ``#`` for all of it.
         """
         as_of_ms = self._clock.now_ms()
-        found = await self._read_open(scope_prefix, day, as_of_ms)
+        found, lanes = await self._read_open(scope_prefix, day, as_of_ms)
         shard_counts = await self._sharded(day, scope_prefix)
         known = {**shard_counts, **dict.fromkeys(await self._spent(day, scope_prefix), 0)}
+        for account in found.keys() - known.keys():  # nobody has looked for its shards yet
+            shard_counts[account] = shards_at_most(lanes)
         accounts = list({**known, **found})
         keys = [
             key
@@ -216,13 +218,16 @@ class TotalsReader:
             {label: Total.of(counters, as_of_ms[label]) for label, counters in sums.items()}, apps
         )
 
-    async def _read_open(self, scope_prefix: str, day: str, now_ms: int) -> Found:
-        """What was posted for that day in ticks that are not closed, by account and tick."""
+    async def _read_open(self, scope_prefix: str, day: str, now_ms: int) -> tuple[Found, int]:
+        """What was posted for that day in ticks that are not closed, by account and tick.
+
+        And over how many lanes at most.
+        """
         closed = closed_tick_from(await self._store.get(*CHECKPOINT))
         first = ticks_of_day(day)[0] if closed is None else closed + 1
         return await self._read(scope_prefix, day, first, tick_of(now_ms) + 1)
 
-    async def _read(self, scope_prefix: str, day: str, first: int, last: int) -> Found:
+    async def _read(self, scope_prefix: str, day: str, first: int, last: int) -> tuple[Found, int]:
         found: Found = {}
         ticks = set(await self._journal.ticks(first, last))
         postings = await self._journal.postings(ticks, scope_prefix.split("#")[1])
@@ -235,12 +240,12 @@ class TotalsReader:
                 account = Account(terms.scope_key, terms.label, day)
                 sums = found.setdefault(account, {})
                 sums[tick] = sums.get(tick, NOTHING) + record.entry.counters
-        return found
+        return found, max((posting.lanes for posting in postings), default=1)
 
     async def _make_anew(self, account: Account) -> Counters | None:
         """What the account has spent, from its records and shards; ``None`` if it has neither."""
         prefix = f"{account.scope_key}#LABEL#"
-        found = await self._read(prefix, account.day, *ticks_of_day(account.day))
+        found, _ = await self._read(prefix, account.day, *ticks_of_day(account.day))
         shards = await sum_shards(self._store, account)
         if account not in found and shards is None:
             return None

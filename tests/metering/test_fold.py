@@ -1,0 +1,138 @@
+"""How a total moves forward, without a store: whatever was seen before, nothing counts twice."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pricekeeper.metering.counters import NOTHING, Counters
+from pricekeeper.metering.fold import Behind, Fold, add_up
+
+
+def some(requests: int) -> Counters:
+    return Counters(requests * 7, requests * 3, requests=requests)
+
+
+def test_an_open_tick_is_summed_anew() -> None:
+    """What an earlier fold had seen of it is replaced, not added to."""
+    first = Fold().forward({5: some(1)}, 5, 3)
+    assert first is not None
+    second = first.forward({5: some(4)}, 5, 3)
+    assert second is not None
+    assert (first.total, second.total, second.rev) == (some(1), some(4), 2)
+    assert second.parts == {5: some(4)}
+
+
+def test_a_closed_tick_stays_in_the_total_and_is_forgotten_by_itself() -> None:
+    """And is not counted again, should somebody read it once more."""
+    fold = Fold().forward({5: some(1), 6: some(2)}, 6, 5)
+    assert fold is not None
+    assert (fold.total, fold.closed, fold.parts) == (some(3), 5, {6: some(2)})
+    assert fold.forward({5: some(1), 6: some(2)}, 6, 5) is None
+    assert fold.with_found({5: some(1), 6: some(2)}) == some(3)
+
+
+def test_nothing_new_changes_nothing() -> None:
+    """Then nothing is written."""
+    assert Fold().forward({}, 5, 3) is None
+    fold = Fold().forward({5: some(1)}, 5, 3)
+    assert fold is not None
+    assert fold.forward({5: some(1)}, 5, 4) is None
+
+
+@pytest.mark.parametrize("found", [{}, {5: some(1)}, {5: Counters(99, 99, requests=1)}])
+def test_who_has_read_less_than_what_is_stored_reads_again(found: dict[int, Counters]) -> None:
+    """In one number is enough."""
+    fold = Fold().forward({5: some(2)}, 5, 3)
+    assert fold is not None
+    with pytest.raises(Behind):
+        fold.forward(found, 5, 3)
+
+
+def test_a_part_that_was_not_read_stays() -> None:
+    """Another run has seen later ticks than this one has looked at."""
+    fold = Fold().forward({5: some(1), 7: some(2)}, 7, 3)
+    assert fold is not None
+    more = fold.forward({5: some(3)}, 6, 3)
+    assert more is not None
+    assert (more.total, more.parts) == (some(5), {5: some(3), 7: some(2)})
+
+
+def test_a_part_before_what_was_read_stays_until_it_is_closed() -> None:
+    """A run sums many ticks in portions, and the last ticks of a portion may be open."""
+    fold = Fold().forward({5: some(1), 6: some(2)}, 6, 5)
+    assert fold is not None
+    more = fold.forward({7: some(4)}, 7, 5, 7)
+    assert more is not None
+    assert (more.total, more.parts) == (some(7), {6: some(2), 7: some(4)})
+    closed = more.forward({7: some(4)}, 7, 6, 7)
+    assert closed is not None
+    assert (closed.total, closed.parts) == (some(7), {7: some(4)})
+
+
+def test_shards_are_one_part_that_only_grows() -> None:
+    """They are added once, whatever the ticks do; a smaller sum of them changes nothing."""
+    fold = Fold().forward({5: some(1)}, 5, 3)
+    assert fold is not None
+    with_shards = fold.with_shards(some(10))
+    assert with_shards is not None
+    assert with_shards.total == some(11)
+    assert with_shards.with_shards(some(10)) is None
+    assert with_shards.with_shards(some(9)) is None
+    more = with_shards.with_shards(some(12))
+    assert more is not None
+    assert (more.total, more.shards) == (some(13), some(12))
+
+
+def test_a_total_made_anew_never_goes_back_and_finds_what_was_missed() -> None:
+    """A record of a closed tick that arrived late is in it then, once."""
+    fold = Fold().forward({5: some(1), 8: some(1)}, 8, 6)
+    assert fold is not None
+    late = fold.rebuilt({5: some(2), 8: some(1)}, NOTHING, 6)
+    assert late is not None
+    assert (late.total, late.closed, late.parts) == (some(3), 6, {8: some(1)})
+    assert late.rebuilt({5: some(2), 8: some(1)}, NOTHING, 6) is None
+    less = late.rebuilt({5: some(1)}, NOTHING, 6)
+    assert less is not None
+    assert less.total == some(3)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["post", "fold", "stale", "rebuild"]),
+        st.integers(min_value=0, max_value=3),
+        st.integers(min_value=1, max_value=5),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_however_folds_and_records_alternate_the_total_is_the_sum(steps: Any) -> None:
+    """Time passes, records are posted in the present tick, and two runs fold, one of them late."""
+    now, fold, closed = 10, Fold(), 7
+    posted: dict[int, Counters] = {}
+    stale: tuple[dict[int, Counters], int, int] | None = None
+    for what, ticks, count in steps:
+        now += ticks
+        if what == "post":
+            posted[now] = posted.get(now, NOTHING) + some(count)
+            continue
+        read = {tick: sums for tick, sums in posted.items() if tick > closed}
+        before = fold
+        try:
+            if what == "rebuild":
+                fold = fold.rebuilt(posted, NOTHING, now - 2) or fold
+            elif what == "fold" and posted:
+                fold = fold.forward(read, max(posted), now - 2) or fold
+                closed = now - 2
+            elif stale is not None:
+                fold = fold.forward(*stale) or fold
+        except Behind:
+            pass
+        stale = (read, max(posted, default=0), now - 2)
+        assert fold.total.dominates(before.total)
+        assert add_up(posted.values()).dominates(fold.total)
+    fold = fold.rebuilt(posted, NOTHING, now) or fold
+    assert fold.total == add_up(posted.values())

@@ -1,0 +1,202 @@
+"""Folding into totals that others write too: nothing counts twice, and no total goes back."""
+
+import asyncio
+import uuid
+from random import Random
+
+import pytest
+
+from faulty_store import Faults, FaultyStore, Interleaving
+from memory_store import MemoryStore
+from metering.conftest import COST_USD_PICOS, PREMIUM, a_policy, a_usage
+from metering.older_version import OlderMetering
+from metering.test_aggregator import ForgedStore, account_puts
+from metering.test_posting import QuickClock, clock, memory, metering, new_instance
+from minting import minted
+from pricekeeper.clock import ManualClock
+from pricekeeper.errors import ConditionFailedError, StoreUnavailableError
+from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering import aggregator as aggregator_module
+from pricekeeper.metering.counters import Account, Total
+from pricekeeper.metering.items import (
+    counter_keys,
+    counters_from,
+    day_expires_at_epoch,
+    total_from,
+    total_key,
+    total_put,
+)
+from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.storage import Put, Store
+from pricekeeper.storage.tables import DAILY_TOTAL
+from pricekeeper.tenants import Policy
+
+__all__ = ["clock", "memory", "metering"]
+
+
+async def total_of(store: Store, policy: Policy, day: str) -> Total:
+    account = Account(scope_key(policy), PREMIUM, day)
+    return total_from(await store.get(*total_key(account)))
+
+
+class OlderAggregator:
+    """An aggregator of the version before: it sums shards, and knows nothing of the journal."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def run(self, policy: Policy, day: str) -> None:
+        account = Account(scope_key(policy), PREMIUM, day)
+        shards = counters_from(await self._store.batch_get(counter_keys(account, 8)))
+        stored = total_from(await self._store.get(*total_key(account)))
+        if shards.dominates(stored.counters) and shards != stored.counters:
+            total = Total.of(shards, self._clock.now_ms())
+            item = total_put(account, total, day_expires_at_epoch(day)).item
+            await self._store.put(Put(DAILY_TOTAL, item))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_versions_side_by_side(
+    metering: Metering, memory: MemoryStore, clock: QuickClock, policy: Policy, seed: int
+) -> None:
+    """Both count and both sum, in any order: after a run of ours the total is what was counted."""
+    random, day = Random(seed), org_day("UTC", clock.now_ms())
+    older, summing = OlderMetering(memory, clock, random), OlderAggregator(memory, clock)
+    ours = [Aggregator(memory, clock), Aggregator(memory, clock)]
+    count = 0
+    for _ in range(40):
+        clock.advance_ms(random.choice((0, 10, TICK_MS)))
+        what = random.randrange(4)
+        if what == 0:
+            usage = a_usage(str(uuid.UUID(int=random.getrandbits(128), version=4)))
+            await older.record(policy, usage, clock.now_ms(), COST_USD_PICOS)
+            count += 1
+        elif what == 1:
+            await metering.record(policy, a_usage(minted(clock.now_ms(), random)))
+            count += 1
+        elif what == 2:
+            await summing.run(policy, day)
+        else:
+            assert (await random.choice(ours).run_once()).failed == 0
+            total = await total_of(memory, policy, day)
+            assert (total.requests, total.cost_usd_picos) == (count, count * COST_USD_PICOS)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_total_without_shards_is_added_to_once(
+    metering: Metering,
+    memory: MemoryStore,
+    clock: QuickClock,
+    policy: Policy,
+    is_own: bool,
+    before: bool,
+) -> None:
+    """Another program's total stands, whenever it came; one of ours has its shards behind it."""
+    day = org_day("UTC", clock.now_ms())
+    account = Account(scope_key(policy), PREMIUM, day)
+    total = Total(cost_usd_picos=10**9, requests=5, as_of_ms=clock.now_ms())
+    item = total_put(account, total, day_expires_at_epoch(day)).item
+    if not is_own:
+        del item["as_of_ms"]
+    seen = []
+    if before:
+        await memory.put(Put(DAILY_TOTAL, item))
+    await metering.record(policy, a_usage(minted(clock.now_ms())))
+    await Aggregator(memory, clock).run_once()
+    if not before:
+        await memory.put(Put(DAILY_TOTAL, item))  # over ours, as that version does
+    await metering.record(policy, a_usage(minted(clock.now_ms())))
+    for _ in range(4):
+        clock.advance_ms(TICK_MS)
+        assert (await Aggregator(memory, clock).run_once()).failed == 0
+        seen.append((await total_of(memory, policy, day)).requests)
+    if is_own:  # nobody knows what it was made of: it does not go back, and nothing counts twice
+        assert set(seen) <= {5, 6, 7}
+        assert len(set(seen)) == 1
+    else:
+        assert seen == [7] * 4
+
+
+async def test_two_aggregators_at_once_are_as_good_as_one() -> None:
+    """In whatever order their reads and writes happen, while records are posted."""
+    for seed in range(30):
+        turns, clock = Interleaving(seed), QuickClock(1_768_000_000_000)
+        memory = MemoryStore(clock)
+        wire = FaultyStore(memory, turns, Faults())
+        policy, day = a_policy(), org_day("UTC", clock.now_ms())
+        writer = new_instance(memory, clock)
+
+        async def post(
+            writer: Metering = writer, policy: Policy = policy, clock: QuickClock = clock
+        ) -> None:
+            for _ in range(6):
+                await writer.record(policy, a_usage(minted(clock.now_ms())))
+                clock.advance_ms(TICK_MS // 3)
+                await asyncio.sleep(0)
+
+        await post()
+        runs = [Aggregator(wire, clock).run_once() for _ in range(2)]
+        await asyncio.gather(turns.run(*runs), post())
+        await Aggregator(memory, clock).run_once()
+        assert (await total_of(memory, policy, day)).requests == 12
+        await writer.close()
+
+
+async def test_who_was_slower_does_not_write_over_a_later_total(
+    metering: Metering, memory: MemoryStore, clock: QuickClock, policy: Policy
+) -> None:
+    """It has read a total that was there; before it writes, another run has moved it on."""
+    day = org_day("UTC", clock.now_ms())
+    for _ in range(2):
+        await metering.record(policy, a_usage(minted(clock.now_ms())))
+        await Aggregator(memory, clock).run_once()
+    await metering.record(policy, a_usage(minted(clock.now_ms())))
+    slow = ForgedStore(memory)
+
+    async def overtake(operation: Put) -> None:
+        if operation.table is DAILY_TOTAL:
+            slow.before_put = None
+            await metering.record(policy, a_usage(minted(clock.now_ms())))
+            await Aggregator(memory, clock).run_once()
+
+    slow.before_put = overtake
+    await Aggregator(slow, clock).run_once()
+    assert (await total_of(memory, policy, day)).requests == 4
+    (put, *_) = account_puts(slow)
+    assert put.item["requests"] == 3
+    with pytest.raises(ConditionFailedError):
+        await memory.put(put)
+
+
+class OneFails(FaultyStore):
+    """The totals of one organisation can't be written."""
+
+    def __init__(self, store: Store, scope: str) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self.scope = scope
+
+    async def put(self, operation: Put) -> None:
+        if operation.table is DAILY_TOTAL and operation.key.pk.startswith(self.scope):
+            raise StoreUnavailableError("scripted")
+        await super().put(operation)
+
+
+async def test_one_that_fails_for_hours_keeps_the_others_from_nothing(
+    metering: Metering, memory: MemoryStore, clock: QuickClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beyond as many ticks as are summed at once; once it can be written, it has all."""
+    monkeypatch.setattr(aggregator_module, "TICKS_AT_ONCE", 3)
+    failing, other = a_policy(), a_policy()
+    day = org_day("UTC", clock.now_ms())
+    wire = OneFails(memory, scope_key(failing))
+    for number in range(1, 13):
+        for policy in (failing, other):
+            await metering.record(policy, a_usage(minted(clock.now_ms())))
+        assert (await Aggregator(wire, clock).run_once()).failed == 1
+        assert (await total_of(memory, other, day)).requests == number
+        clock.advance_ms(TICK_MS)
+    assert (await Aggregator(memory, clock).run_once()).failed == 0
+    for policy in (failing, other):
+        assert (await total_of(memory, policy, day)).requests == 12
