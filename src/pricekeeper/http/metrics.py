@@ -69,6 +69,10 @@ TOTALS: Final = (
         "Usage records whose price is not known, counted at the model's highest.",
         ("label",),
     ),
+    Family(
+        "pricekeeper_tag_values_over",
+        "Tags of an organisation's day with more values than are told apart.",
+    ),
     Family("pricekeeper_selections", "Model selections by reason.", ("reason",)),
     Family("pricekeeper_sticky_flips", "Fallbacks to another model by outcome.", ("outcome",)),
     Family("pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")),

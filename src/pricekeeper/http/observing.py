@@ -153,6 +153,8 @@ class Observer:
         # Every label from the beginning, so that the first record is seen as a change.
         labels = dict.fromkeys(map(str, self._services.prices.catalogue.labels), 0)
         self.metrics.carry("pricekeeper_price_estimated_records", labels | metering.estimated)
+        over = self._services.aggregator.meter.tags_over
+        self.metrics.carry("pricekeeper_tag_values_over", {"": over})
         self.metrics.carry_sizes("pricekeeper_usage_commit_records", metering.commit_sizes)
         self.metrics.carry(
             "pricekeeper_selections",

@@ -10,7 +10,8 @@ put down for repair. When everything of a tick is in the totals, the checkpoint 
 
 A lost reply to a write needs no care: a total is put in place of the one that was read, and late
 or twice it is refused. An account that can't be read or written is reported and tried again by the
-next run; it keeps the others from nothing. An organisation of which a page can't be read is left aside.
+next run; it keeps the others from nothing. An organisation of which a page can't be read is left
+aside.
 
 What an earlier version has counted in shards is brought in by `metering.shards`.
 """
@@ -39,6 +40,7 @@ from pricekeeper.metering.items import (
     closed_tick_from,
 )
 from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.shards import ShardSums
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.storage import Store
@@ -86,6 +88,11 @@ class Aggregator:
         self._folder = Folder(store, clock, retention_days)
         self._shards = ShardSums(store, clock, retention_days)
 
+    @property
+    def meter(self) -> FoldMeter:
+        """What its folds have met."""
+        return self._folder.meter
+
     async def run_forever(
         self,
         interval_ms: int = INTERVAL_MS,
@@ -121,10 +128,11 @@ class Aggregator:
         oldest_ms = began_ms - self._retention_days * MS_PER_DAY
         since_ms = max(oldest_ms, min(began_ms, oldest_ms if last_ms is None else last_ms))
         tally = Tally()
-        days = list(days_open(since_ms, began_ms))
+        closed = closed_tick_from(checkpoint)
+        # What the version before has counted is listed once, by the first run that closes a tick.
+        days = list(days_open(oldest_ms if closed is None else since_ms, began_ms))
         for day in days:
             await self._shards.visit_day(day, tally)
-        closed = closed_tick_from(checkpoint)
         closed = await self._fold(began_ms, tick_of(oldest_ms) if closed is None else closed, tally)
         await self._folder.repair(closable_tick(began_ms), tally)
         if not tally.failed:

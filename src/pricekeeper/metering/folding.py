@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -25,13 +24,14 @@ from pricekeeper.errors import (
     StoreError,
     UnreadableItemError,
 )
+from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.days import MS_PER_DAY, date_of
 from pricekeeper.metering.facets import Facet, Facets
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.items import (
-    account_put,
+    Holds,
     accounts_from,
     counter_keys,
     counters_from,
@@ -53,14 +53,14 @@ from pricekeeper.metering.journal_items import (
     repairs_query,
 )
 from pricekeeper.metering.journal_reading import JournalReader
+from pricekeeper.metering.meter import FoldMeter
+from pricekeeper.metering.tag_values import TagValues
 from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
 
 ATTEMPTS_MAX: Final = 5
 ORGS_AT_ONCE: Final = 8
 TOTALS_AT_ONCE: Final = 100
-PARTITIONS_MAX: Final = 50_000
-"""Partitions of totals that this process has listed; a forgotten one is listed again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
 Found: TypeAlias = dict[Facet, dict[int, Counters]]
 
@@ -73,7 +73,9 @@ class Folder:
         self._clock = clock
         self._retention_days = retention_days
         self._reader = JournalReader(store)
-        self._listed: BoundedCache[tuple[str, str], bool] = BoundedCache(PARTITIONS_MAX)
+        self._accounts = AccountList(store, retention_days)
+        self.meter = FoldMeter()
+        self._tag_values = TagValues(store, retention_days, self.meter)
 
     async def ticks(self, first: int, last: int) -> list[int]:
         """The ticks in which something was posted."""
@@ -119,7 +121,7 @@ class Folder:
         """Make every total of that day of an organisation anew, from all of its records."""
         as_of_ms = self._clock.now_ms()
         for _ in range(ATTEMPTS_MAX):
-            found = await self._read_day(repair)
+            found = await self._read_day(repair, tally)
             behind = [
                 facet
                 for facet, sums in found.items()
@@ -137,7 +139,7 @@ class Folder:
         try:
             for _ in range(ATTEMPTS_MAX):
                 as_of_ms = self._clock.now_ms()
-                found = await self._read(org_id, postings, set(ticks))
+                found = await self._read(org_id, postings, set(ticks), tally)
                 wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
                 tally.accounts += 0 if left is not None else _accounts(found)
                 left = await self._bring_forward(wanted, ticks[-1], closable, as_of_ms, tally)
@@ -148,7 +150,7 @@ class Folder:
             tally.fail(1, error)
 
     async def _read(
-        self, org_id: str, postings: Iterable[Posting], ticks: Collection[int]
+        self, org_id: str, postings: Iterable[Posting], ticks: Collection[int], tally: Tally
     ) -> Found:
         """What was posted in these ticks, by total and tick."""
         facets, found = Facets(org_id), Found()
@@ -156,9 +158,9 @@ class Folder:
             tick = record.entry.tick
             if tick in ticks:
                 _count(found, facets.of(record), tick, record.entry.counters)
-        return found
+        return await self._tag_values.limit(found, tally)
 
-    async def _read_day(self, repair: Repair) -> Found:
+    async def _read_day(self, repair: Repair, tally: Tally) -> Found:
         """Everything that was ever posted for that day, by total and tick."""
         facets, found = Facets(repair.org_id), Found()
         first, last = ticks_of_day(repair.day)
@@ -167,7 +169,7 @@ class Folder:
         async for record in self._reader.records(postings):
             if record.terms.day == repair.day:
                 _count(found, facets.of(record), record.entry.tick, record.entry.counters)
-        return found
+        return await self._tag_values.limit(found, tally)
 
     async def _bring_forward(
         self, found: Found, through: int, closable: int, as_of_ms: int, tally: Tally
@@ -242,21 +244,21 @@ class Folder:
     ) -> None:
         expires = day_expires_at_epoch(facet.day, self._retention_days)
         if stored is None:
-            await self._list(facet, expires)
+            await self._list(facet)
         if stored is not None:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
         await self._store.put(fold_put(facet.key, fold, stored, as_of_ms, expires))
         tally.written += 1
         tally.written_at_ms = self._clock.now_ms()
 
-    async def _list(self, facet: Facet, expires_at_epoch: int) -> None:
+    async def _list(self, facet: Facet) -> None:
         """List a total before it is written, so that nobody has to guess which there are."""
-        if facet.account is not None:
-            await self._store.put(spent_put(facet.account, expires_at_epoch))
-        listed = (facet.pk, facet.day)
-        if listed not in self._listed:
-            await self._store.put(account_put(facet.org_id, facet.pk, expires_at_epoch))
-            self._listed.put(listed, True)  # noqa: FBT003
+        account = facet.account
+        if account is not None:
+            expires = day_expires_at_epoch(facet.day, self._retention_days)
+            await self._store.put(spent_put(account, expires))
+        holds: Holds = "has_hours" if account is None else "has_days"
+        await self._accounts.add(facet.org_id, facet.pk, facet.day, holds)
 
 
 async def sum_shards(store: Store, account: Account) -> Counters | None:

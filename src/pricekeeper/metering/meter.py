@@ -9,6 +9,14 @@ from pricekeeper.telemetry import Sizes
 
 
 @dataclass(slots=True)
+class FoldMeter:
+    """What the folds of one instance have met."""
+
+    tags_over: int = 0
+    """Tag keys of an organisation's day with more values than are told apart."""
+
+
+@dataclass(slots=True)
 class MeteringMeter:
     """What became of the records of one instance."""
 
