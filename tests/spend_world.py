@@ -50,11 +50,20 @@ class World:
     clock: MovedClock
     settings: Settings
     costs: dict[str, int] = field(default_factory=dict)
+    tenants: list[Tenant] = field(default_factory=list)
+
+    def move_to(self, at_ms: int) -> None:
+        """Let time pass. Tokens live for an hour, so everybody logs in again."""
+        self.clock.at_ms = at_ms
+        for tenant in self.tenants:
+            tenant.org_token = tenant.login(f"org-{tenant.org_id}")["access_token"]
+            tenant.app_token = tenant.login(tenant.client_id)["access_token"]
 
     def tenant(self, **changes: Any) -> Tenant:
         """A new organisation with the app ``web``, and tokens of both."""
         made = Tenant(self.api).register()
         self.configure(made, **changes)
+        self.tenants.append(made)
         return made
 
     def configure(self, tenant: Tenant, **changes: Any) -> None:

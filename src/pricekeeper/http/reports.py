@@ -1,0 +1,87 @@
+"""Reports: spend broken down, as JSON or CSV."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.usecases import spend as cases
+from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
+from pricekeeper.usecases.spend import Viewer
+from pricekeeper.usecases.wire import reports as wire
+
+_CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
+_END: Final = {
+    "type": "string",
+    "anyOf": [{"format": "date"}, {"format": "date-time"}],
+    "examples": ["2026-01-23", "2026-01-23T15:00:00Z"],
+}
+_SPEND: Final = (
+    Parameter("from", "The first day, or the first full hour.", _END, required=True),
+    Parameter("to", "The last day, or the full hour at which the range ends.", _END, required=True),
+    Parameter(
+        "group_by",
+        "Any of org, app, label, day, hour and one tag:KEY, with commas between them.",
+        {"type": "string", "examples": ["app,day", "tag:team"]},
+    ),
+)
+
+
+async def get_spend(call: Call) -> Answer:
+    """What was spent in a range, by org, app, label, day, hour and the value of a tag."""
+    request = cases.parse_request(call.request.query)
+    answer, as_of_ms = await cases.read_spend(call.services, _viewer(call), request)
+    headers = (
+        (b"cache-control", b"private, no-cache"),
+        (b"vary", b"Accept, Authorization, X-API-Key"),
+        (b"x-data-lag-secs", b"%d" % (max(0, call.services.clock.now_ms() - as_of_ms) // 1000)),
+    )
+    if not accepts_csv(call.request.header(b"accept")):
+        return Answer(200, answer, headers)
+    text = csv_text((*request.grouping.names, *cases.SUM_FIELDS), answer.rows)
+    return Answer(200, text.encode(), headers, media_type=_CSV)
+
+
+def accepts_csv(header: str | None) -> bool:
+    """Whether the caller would rather have CSV than JSON."""
+    weights = {"text/csv": 0.0, "application/json": 0.0}
+    for part in (header or "").lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        if kind in weights:
+            weights[kind] = _weight(parameters)
+    return 0 < weights["text/csv"] >= weights["application/json"]
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return float(parameter.removeprefix("q="))
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _viewer(call: Call) -> Viewer:
+    """Whose spend the caller may see: its own, or for a key all that the key covers."""
+    if call.principal is not None:
+        return Viewer(call.principal.org_id, call.principal.app_id)
+    return Viewer(call.key_org_id)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/api/v1/spend",
+        "getSpend",
+        get_spend,
+        {200: wire.SpendAnswer},
+        Access.ANY_CLIENT,
+        query=_SPEND,
+        limit="aggregates",
+        tag="aggregates",
+        key_may_read=True,
+        has_csv=True,
+        problems=(404,),
+    ),
+)
