@@ -1,15 +1,22 @@
-"""Reports: spend broken down, as JSON or CSV."""
+"""Reports: spend broken down, as JSON or CSV, and the records that it is made of."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from pricekeeper.errors import NotFoundError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.problems import WrongAudienceError
+from pricekeeper.tenants.bodies import LABEL
 from pricekeeper.usecases import spend as cases
+from pricekeeper.usecases import usage_records
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import reports as wire
+from pricekeeper.usecases.wire.values import APP_ID
+from pricekeeper.values import AppId
 
+_NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
 _END: Final = {
     "type": "string",
@@ -23,6 +30,22 @@ _SPEND: Final = (
         "group_by",
         "Any of org, app, label, day, hour and one tag:KEY, with commas between them.",
         {"type": "string", "examples": ["app,day", "tag:team"]},
+    ),
+)
+_RECORDS: Final = (
+    Parameter("from", "The first day or full hour in which a call happened.", _END),
+    Parameter("to", "The last day, or the full hour at which the range ends.", _END),
+    Parameter("app_id", "Records of this app alone.", {"type": "string", "pattern": APP_ID}),
+    Parameter("label", "Records of this model label alone.", {"type": "string", "pattern": LABEL}),
+    Parameter(
+        "tag",
+        "Records with this tag: KEY:VALUE, or KEY for any value.",
+        {"type": "string", "minLength": 1, "examples": ["team:red"], "pattern": "^[^:]"},
+    ),
+    Parameter(
+        "after",
+        "The `next` of the page before.",
+        {"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{12}-[0-9a-f-]{36})?$"},
     ),
 )
 
@@ -40,6 +63,27 @@ async def get_spend(call: Call) -> Answer:
         return Answer(200, answer, headers)
     text = csv_text((*request.grouping.names, *cases.SUM_FIELDS), answer.rows)
     return Answer(200, text.encode(), headers, media_type=_CSV)
+
+
+async def list_usage(call: Call) -> Answer:
+    """Single usage records, the newest first; a page may be empty and have a next."""
+    request = usage_records.parse_request(call.request.query)
+    _check_reader(call, request.app_id)
+    policy = await call.services.tenants.find_policy(call.org_id)
+    return Answer(200, await usage_records.list_usage(call.services, policy, request), _NO_STORE)
+
+
+def _check_reader(call: Call, app_id: AppId | None) -> None:
+    """Refuse an app that asks for more than its own records; keys were checked at the gate."""
+    principal = call.principal
+    if principal is None:
+        return
+    if principal.org_id != call.org_id:
+        raise NotFoundError("org")
+    if principal.app_id is not None and app_id is None:
+        raise WrongAudienceError("an app's token reads its own records; name it with app_id")
+    if principal.app_id not in (None, app_id):
+        raise NotFoundError("app")
 
 
 def accepts_csv(header: str | None) -> bool:
@@ -83,5 +127,18 @@ OPERATIONS: Final = (
         key_may_read=True,
         has_csv=True,
         problems=(404,),
+    ),
+    Operation(
+        "GET",
+        "/api/v1/orgs/{org_id}/usage",
+        "listUsage",
+        list_usage,
+        {200: wire.UsageList},
+        Access.ANY_CLIENT,
+        query=_RECORDS,
+        limit="aggregates",
+        tag="aggregates",
+        key_may_read=True,
+        problems=(403, 404),
     ),
 )

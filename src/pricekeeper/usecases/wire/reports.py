@@ -56,7 +56,7 @@ class UsageRecord(Response, frozen=True):
     cache_write_5m_tokens: int
     cache_write_1h_tokens: int
     cost_usd_micros: int
-    service_tier: str
+    service_tier: str | None
     pricing_version: str
     price_estimated: bool
     calling_region: str | None
