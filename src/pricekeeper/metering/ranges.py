@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from pricekeeper.clock import Clock
@@ -78,10 +78,13 @@ class RangeReader:
         return checkpoint_from(await self._store.get(*CHECKPOINT)) or 0
 
     async def days(
-        self, partitions: Iterable[Partition], first_day: str, last_day: str
+        self, partitions: Iterable[Partition], first_day: str, last_day: str, complete_ms: int
     ) -> dict[Account, Total]:
-        """The totals of accounts on those days of the range that have one."""
-        complete_ms, now_ms = await self.complete_ms(), self._clock.now_ms()
+        """The totals of accounts on those days of the range that have one.
+
+        ``complete_ms`` is the moment up to which all of them are complete at least.
+        """
+        now_ms = self._clock.now_ms()
         totals: dict[Account, Total] = {}
         unreadable: dict[Account, UnreadableItemError] = {}
 
@@ -102,6 +105,26 @@ class RangeReader:
         if unreadable:
             totals |= (await self._totals.sums_instead(unreadable)).require_all()
         return totals
+
+    async def totals_by_day(
+        self, org_id: str, prefix: str, scope_key: str, labels: Iterable[str], days: Sequence[str]
+    ) -> dict[str, dict[Account, Total]]:
+        """What accounts whose partition starts so have spent on each of these successive days.
+
+        The labels of the scope have a total on every day, which may be nothing.
+        """
+        own = [Partition(scope_key, label) for label in labels]
+        others = {one.pk: one for one in await self.partitions(org_id, prefix)}
+        partitions = {**others, **{one.pk: one for one in own}}
+        complete_ms = await self.complete_ms()
+        nothing = Total(as_of_ms=min(self._clock.now_ms(), complete_ms))
+        found = await self.days(partitions.values(), days[0], days[-1], complete_ms)
+        by_day: dict[str, dict[Account, Total]] = {
+            day: {Account(scope_key, one.label, day): nothing for one in own} for day in days
+        }
+        for account, total in found.items():
+            by_day.setdefault(account.day, {})[account] = total
+        return by_day
 
     async def spend(
         self, org_ids: Iterable[str], app_id: str | None, span: Span, grouping: Grouping
@@ -126,7 +149,7 @@ class RangeReader:
     async def _add_days(
         self, org_id: str, partitions: Iterable[Partition], span: Span, breakdown: Breakdown
     ) -> None:
-        found = await self.days(partitions, span.first_day, span.last_day)
+        found = await self.days(partitions, span.first_day, span.last_day, 0)
         for account, total in found.items():
             breakdown.add(Cell(org_id, "", account.label, account.day), total.counters)
 
