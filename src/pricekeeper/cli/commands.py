@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from pricekeeper import __version__
-from pricekeeper.cli import access, buckets, clients, containment, doctor, prices, upkeep, usage
+from pricekeeper.cli import (
+    access,
+    buckets,
+    clients,
+    containment,
+    doctor,
+    ledger,
+    prices,
+    spend,
+    upkeep,
+    usage,
+)
 from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 from pricekeeper.cli.exits import tell_unknown_settings
 from pricekeeper.cli.terminal import make_console
@@ -139,6 +150,8 @@ app.add_typer(buckets.limits, name="limits")
 app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
+app.add_typer(ledger.ledger, name="ledger")
+app.add_typer(spend.top)
 app.add_typer(containment.top)
 app.add_typer(upkeep.top)
 app.add_typer(doctor.top)

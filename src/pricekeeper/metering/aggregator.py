@@ -26,7 +26,7 @@ from typing import Final
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
-from pricekeeper.metering.aggregation_report import AggregationReport, Tally
+from pricekeeper.metering.aggregation_report import AggregationReport, RebuildReport, Tally
 from pricekeeper.metering.days import MS_PER_DAY, day_of
 from pricekeeper.metering.folding import Folder
 from pricekeeper.metering.items import (
@@ -148,6 +148,23 @@ class Aggregator:
             errors=tuple(tally.errors),
             lag_ms=lag_ms if tally.written else 0,
             since_last_ms=since_last_ms,
+        )
+
+    async def rebuild_day(self, day: str, org_id: str = "") -> RebuildReport:
+        """Make the totals of a day anew from the journal, of one organisation or of everybody.
+
+        No total goes back: what the journal has forgotten stays counted.
+        """
+        tally = Tally()
+        closable = closable_tick(self._clock.now_ms())
+        orgs = await self._folder.rebuild_day(day, org_id, closable, tally)
+        return RebuildReport(
+            day,
+            orgs,
+            tuple(tally.changes),
+            tally.failed,
+            tally.unreadable,
+            tuple(tally.errors),
         )
 
     async def caught_up_at_ms(self) -> int:

@@ -25,7 +25,7 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.metering.account_list import AccountList
-from pricekeeper.metering.aggregation_report import Tally
+from pricekeeper.metering.aggregation_report import Change, Tally
 from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.days import MS_PER_DAY, date_of
 from pricekeeper.metering.facets import Facet, Facets
@@ -117,11 +117,37 @@ class Folder:
             if not after:
                 return
 
-    async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
-        """Make every total of that day of an organisation anew, from all of its records."""
+    async def rebuild_day(self, day: str, org_id: str, closable: int, tally: Tally) -> int:
+        """Make the totals of that day anew, of one organisation or, without an id, of everybody.
+
+        Returns how many organisations posted something while records of that day could be.
+        """
+        postings: dict[str, list[Posting]] = defaultdict(list)
+        for posting in await self._postings_of(day, org_id):
+            postings[posting.org_id].append(posting)
+        for org, regions in postings.items():
+            try:
+                await self.rebuild(Repair(org, day), closable, tally, regions)
+            except StoreError as error:
+                tally.fail(1, error)
+        return len(postings)
+
+    async def rebuild(
+        self,
+        repair: Repair,
+        closable: int,
+        tally: Tally,
+        postings: Sequence[Posting] | None = None,
+    ) -> None:
+        """Make every total of that day of an organisation anew, from all of its records.
+
+        ``postings`` are where these records are, if that is known.
+        """
         as_of_ms = self._clock.now_ms()
+        if postings is None:
+            postings = await self._postings_of(repair.day, repair.org_id)
         for _ in range(ATTEMPTS_MAX):
-            found = await self._read_day(repair, tally)
+            found = await self._read_day(repair, postings, tally)
             behind = [
                 facet
                 for facet, sums in found.items()
@@ -160,12 +186,13 @@ class Folder:
                 _count(found, facets.of(record), tick, record.entry.counters)
         return await self._tag_values.limit(found, tally)
 
-    async def _read_day(self, repair: Repair, tally: Tally) -> Found:
+    async def _postings_of(self, day: str, org_id: str) -> list[Posting]:
+        """Where records of that day can be, of one organisation or of everybody."""
+        return await self._reader.postings(await self._reader.ticks(*ticks_of_day(day)), org_id)
+
+    async def _read_day(self, repair: Repair, postings: Iterable[Posting], tally: Tally) -> Found:
         """Everything that was ever posted for that day, by total and tick."""
         facets, found = Facets(repair.org_id), Found()
-        first, last = ticks_of_day(repair.day)
-        ticks = await self._reader.ticks(first, last)
-        postings = await self._reader.postings(ticks, repair.org_id)
         async for record in self._reader.records(postings):
             if record.terms.day == repair.day:
                 _count(found, facets.of(record), record.entry.tick, record.entry.counters)
@@ -220,13 +247,17 @@ class Folder:
         """Put a total that was made anew; whether nobody else was faster."""
         stored = await self._store.get(DAILY_TOTAL, facet.key)
         shards = await self._shards_of(facet, stored)
-        fold = fold_from(stored).rebuilt(sums, shards, closable)
+        before = fold_from(stored)
+        fold = before.rebuilt(sums, shards, closable)
         if fold is None:
             return True
         try:
             await self._put(facet, fold, stored, as_of_ms, tally)
         except (ConditionFailedError, OutcomeUnknownError):
             return False
+        if fold.total != before.total:
+            change = Change(facet.org_id, facet.pk, facet.sk, before.total, fold.total)
+            tally.changes.append(change)
         return True
 
     async def _shards_of(self, facet: Facet, stored: Item | None) -> Counters:
