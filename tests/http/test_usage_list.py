@@ -203,6 +203,7 @@ def test_who_may_read(world: World, tenant: Tenant, bodies: list[Any]) -> None:
         (f"from={date_at(1)}&to={date_at(0)}", {"from"}),
         (f"from={moment_at(1)}&to={moment_at(1)}", {"from"}),
         ("after=00000000-1", {"after"}),
+        ("label=premium&label=economy", {"label"}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_names_the_fields(

@@ -7,7 +7,6 @@ from typing import Final
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import WrongAudienceError
-from pricekeeper.tenants.bodies import LABEL
 from pricekeeper.usecases import spend as cases
 from pricekeeper.usecases import usage_records
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
@@ -23,20 +22,23 @@ _END: Final = {
     "anyOf": [{"format": "date"}, {"format": "date-time"}],
     "examples": ["2026-01-23", "2026-01-23T15:00:00Z"],
 }
+_GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"
+GROUPS: Final = f"^({_GROUP}(,{_GROUP})*)?$"
 _SPEND: Final = (
     Parameter("from", "The first day, or the first full hour.", _END, required=True),
     Parameter("to", "The last day, or the full hour at which the range ends.", _END, required=True),
     Parameter(
         "group_by",
         "Any of org, app, label, day, hour and one tag:KEY, with commas between them.",
-        {"type": "string", "examples": ["app,day", "tag:team"]},
+        {"type": "string", "pattern": GROUPS, "examples": ["app,day", "tag:team"]},
     ),
 )
+_LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9._-]*$"}
 _RECORDS: Final = (
     Parameter("from", "The first day or full hour in which a call happened.", _END),
     Parameter("to", "The last day, or the full hour at which the range ends.", _END),
     Parameter("app_id", "Records of this app alone.", {"type": "string", "pattern": APP_ID}),
-    Parameter("label", "Records of this model label alone.", {"type": "string", "pattern": LABEL}),
+    Parameter("label", "Records of this model label alone, also of a former one.", _LABEL),
     Parameter(
         "tag",
         "Records with this tag: KEY:VALUE, or KEY for any value.",
@@ -52,7 +54,7 @@ _RECORDS: Final = (
 
 async def get_spend(call: Call) -> Answer:
     """What was spent in a range, by org, app, label, day, hour and the value of a tag."""
-    request = cases.parse_request(call.request.query)
+    request = cases.parse_request(_query(call, _SPEND))
     answer, as_of_ms = await cases.read_spend(call.services, _viewer(call), request)
     headers = (
         (b"cache-control", b"private, no-cache"),
@@ -67,10 +69,14 @@ async def get_spend(call: Call) -> Answer:
 
 async def list_usage(call: Call) -> Answer:
     """Single usage records, the newest first; a page may be empty and have a next."""
-    request = usage_records.parse_request(call.request.query)
+    request = usage_records.parse_request(_query(call, _RECORDS))
     _check_reader(call, request.app_id)
     policy = await call.services.tenants.find_policy(call.org_id)
     return Answer(200, await usage_records.list_usage(call.services, policy, request), _NO_STORE)
+
+
+def _query(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, str]:
+    return call.request.query_once([parameter.name for parameter in parameters])
 
 
 def _check_reader(call: Call, app_id: AppId | None) -> None:

@@ -118,7 +118,9 @@ def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
     if last >= now_ms + MS_PER_HOUR:
         raise InvalidValueError("to", "is in the future")
     hours = hour_of(first), hour_of(last) - 1
-    if not 0 <= hours[1] - hours[0] < days_max * _HOURS_PER_DAY:
+    if hours[1] < hours[0]:
+        raise InvalidValueError("from", "must be before `to`")
+    if hours[1] - hours[0] >= days_max * _HOURS_PER_DAY:
         raise InvalidValueError("from", too_long)
     # An hour of UTC is part of the day before or after somewhere.
     edges = date_of(org_day("UTC", first)) - _ONE_DAY, date_of(org_day("UTC", last)) + _ONE_DAY
