@@ -42,7 +42,8 @@ def test_these_are_the_commands() -> None:
         "credentials rotate", "credentials claim", "credentials provisioning-key",
         "override set", "override clear",
         "credentials revoke", "freeze", "unfreeze", "limits reset",
-        "usage show", "limits show", "limits repair", "sessions list", "sessions end",
+        "usage show", "usage list", "spend", "ledger rebuild",
+        "limits show", "limits repair", "sessions list", "sessions end",
         "prices show", "prices refresh", "prices check",
         "tables create", "tables status", "keys rotate",
     }  # fmt: skip

@@ -14,6 +14,7 @@ be refused.
 """
 
 import os
+import re
 import uuid
 from collections.abc import Callable
 from copy import deepcopy
@@ -25,6 +26,7 @@ import schemathesis
 
 from http_fixtures import Api, Tenant
 from pricekeeper.http import wire
+from pricekeeper.http.reports import GROUPS
 from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants import bodies
@@ -107,6 +109,8 @@ def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
         day = date_of(case.path_parameters["date"])
         if day is not None:
             case.path_parameters["date"] = min(day, LAST_DAY).isoformat()
+    if isinstance(case.query, dict) and name in ("getSpend", "listUsage"):
+        report(case.query)
     if isinstance(case.query, dict) and name.endswith("AggregatesInRange"):
         first, last = (date_of(case.query.get(end)) for end in ("from", "to"))
         if first is not None and last is not None:
@@ -114,6 +118,21 @@ def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
             count = min(max(0, (last - first).days), DAYS_MAX - 1)
             case.query["from"] = (last - timedelta(days=count)).isoformat()
             case.query["to"] = last.isoformat()
+
+
+def report(query: dict[str, Any]) -> None:
+    """A range that has an end behind its beginning, and groups that come once."""
+    for end, days in (("from", 1), ("to", 0)):
+        if is_end(query.get(end)):
+            query[end] = (LAST_DAY - timedelta(days=days)).isoformat()
+    groups = query.get("group_by")
+    if isinstance(groups, str) and re.fullmatch(GROUPS, groups):
+        query["group_by"] = groups.split(",")[0]
+
+
+def is_end(text: Any) -> bool:
+    """Whether it is a date, or a moment."""
+    return date_of(text) is not None or fits(text, values.Timestamp)
 
 
 def whole_numbers(node: Any) -> Any:

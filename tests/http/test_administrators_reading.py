@@ -9,7 +9,10 @@ from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.operation import Access, Operation
 from tenant_matrix import path_of, without_id
 
-READABLE = [op for op in OPERATIONS if op.key_may_read]
+CLIENTS = (Access.APP, Access.ORG)
+READABLE = [op for op in OPERATIONS if op.key_may_read and op.access in CLIENTS]
+REPORTS = [op for op in OPERATIONS if op.key_may_read and op.access not in CLIENTS]
+"""Each decides by itself what its caller may see; its own tests hold that."""
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +24,13 @@ def own_key(tenant: Tenant) -> str:
 
 
 def test_what_a_key_may_read() -> None:
-    """Aggregates of organisations and apps, and limits: nothing that changes anything."""
+    """Aggregates, reports and limits: nothing that changes anything."""
     assert {op.name for op in READABLE} == {
         *(f"{kind}Aggregates{what}" for kind in ("app", "org") for what in ("Today", "OnDay")),
         *("appAggregatesInRange", "orgAggregatesInRange", "listLimits"),
     }
-    assert {op.method for op in READABLE} == {"GET"}
+    assert {op.name for op in REPORTS} == {"getSpend", "listUsage"}
+    assert {op.method for op in (*READABLE, *REPORTS)} == {"GET"}
 
 
 @pytest.mark.parametrize("operation", READABLE, ids=lambda operation: operation.name)
@@ -95,7 +99,7 @@ def test_a_token_that_comes_with_a_key_decides(api: Api, tenant: Tenant, other: 
 
 @pytest.mark.parametrize(
     "operation",
-    [op for op in OPERATIONS if op.access in (Access.APP, Access.ORG) and not op.key_may_read],
+    [op for op in OPERATIONS if op.access in CLIENTS and not op.key_may_read],
     ids=lambda operation: operation.name,
 )
 def test_a_key_does_not_act_for_a_client(api: Api, tenant: Tenant, operation: Operation) -> None:

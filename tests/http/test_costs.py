@@ -269,7 +269,7 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.expect(200, "GET", path, token=tenant.app_token)
 
 
-@operation("aggregates of a range, for each day")
+@operation("aggregates of a range, three labels")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     path = f"{tenant.app}/aggregates?from={DAY}&to={DAY}"
     return lambda: world.expect(200, "GET", path, token=tenant.app_token)

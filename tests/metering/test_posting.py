@@ -10,9 +10,10 @@ from memory_store import MemoryStore
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_policy, a_usage
 from metering.scripted_store import Held, ScriptedStore, reply_lost
 from minting import minted
-from pricekeeper.clock import ManualClock
+from pricekeeper.clock import LEAP_MS_MAX, ManualClock
 from pricekeeper.errors import InvalidValueError, RequestIdReusedError, StoreUnavailableError
 from pricekeeper.metering import Aggregator, Metering, Outcome, Recorded, org_day, scope_key
+from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import total_from, total_key
 from pricekeeper.metering.journal import (
@@ -26,7 +27,7 @@ from pricekeeper.metering.journal import (
     tick_of,
 )
 from pricekeeper.metering.journal_items import REPAIR, page_key
-from pricekeeper.metering.posting import CLOSE_MARGIN_MS, NONCE_BYTES, is_late
+from pricekeeper.metering.posting import ANSWER_MS_MAX, NONCE_BYTES, is_late
 from pricekeeper.metering.usage import (
     AHEAD_MS_MAX,
     LATE_MS_MAX,
@@ -234,9 +235,10 @@ async def test_many_callers_on_one_page_share_writes(
 
 def test_when_an_answer_is_late() -> None:
     """As long before the tick is closed as clocks and replies may take."""
-    closed_ms = 7 * TICK_MS  # one tick after the end of tick 5
-    assert not is_late(5, closed_ms - CLOSE_MARGIN_MS)
-    assert is_late(5, closed_ms - CLOSE_MARGIN_MS + 1)
+    ended_ms = 6 * TICK_MS
+    assert not is_late(5, ended_ms + ANSWER_MS_MAX)
+    assert is_late(5, ended_ms + ANSWER_MS_MAX + 1)
+    assert closable_tick(ended_ms + ANSWER_MS_MAX + LEAP_MS_MAX) < 5
 
 
 class SlowWire(ScriptedStore):

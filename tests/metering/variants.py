@@ -31,7 +31,7 @@ from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Fold, add_up
 from pricekeeper.metering.journal import Address, is_full, tick_of
-from pricekeeper.metering.journal_items import TICKS, Written
+from pricekeeper.metering.journal_items import TICKS, Written, page_update
 from pricekeeper.metering.posting import Poster, Settle
 from pricekeeper.metering.submission import Submission
 from pricekeeper.pricing import (
@@ -169,27 +169,27 @@ def per_component_floor(patch: pytest.MonkeyPatch) -> Variant:
 
 def overwritten_entries(patch: pytest.MonkeyPatch) -> Variant:
     """A record is written to its page whether it is there or not."""
-    sound = posting.page_update
+    sound = page_update
 
-    def page_update(key: Key, records: Sequence[Written], expires: int) -> Update:
+    def broken(key: Key, records: Sequence[Written], expires: int) -> Update:
         update = sound(key, records, expires)
         return Update(update.table, update.key, update.actions)
 
-    patch.setattr(posting, "page_update", page_update)
+    patch.setattr(posting, "page_update", broken)
     return SOUND
 
 
 def endless_pages(patch: pytest.MonkeyPatch) -> Variant:
     """A page that is full is written to by whoever has not noticed."""
-    sound = posting.page_update
+    sound = page_update
 
-    def page_update(key: Key, records: Sequence[Written], expires: int) -> Update:
+    def broken(key: Key, records: Sequence[Written], expires: int) -> Update:
         update = sound(key, records, expires)
         parts = update.condition.parts[:-1]  # type: ignore[union-attr]
-        condition = type(update.condition)(parts)  # type: ignore[call-arg, misc]
+        condition = type(update.condition)(parts)  # type: ignore[misc]
         return Update(update.table, update.key, update.actions, condition)
 
-    patch.setattr(posting, "page_update", page_update)
+    patch.setattr(posting, "page_update", broken)
     return SOUND
 
 

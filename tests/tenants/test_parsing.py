@@ -48,12 +48,44 @@ def test_what_is_optional_has_the_defaults_of_the_contract() -> None:
         refresh_interval_tight_secs=60,
         session_limit=5,
         rate_limits={},
+        tag_keys=(),
     )
 
 
 def test_null_is_the_same_as_not_given() -> None:
     """Many clients send every field they know."""
-    assert org(session_limit=None, rate_limits=None) == org()
+    assert org(session_limit=None, rate_limits=None, tag_keys=None) == org()
+
+
+def test_tag_keys_are_names_of_tags_without_what_separates_them() -> None:
+    """In the order given, up to four."""
+    names = ["team", "cost centre", "équipe", "x" * 64]
+    assert org(tag_keys=names).tag_keys == tuple(names)
+    assert org(tag_keys=[]).tag_keys == ()
+
+
+@pytest.mark.parametrize(
+    ("tag_keys", "field"),
+    [
+        (["a", "b", "c", "d", "e"], "tag_keys"),
+        ("team", "tag_keys"),
+        (["team", "team"], "tag_keys[1]"),
+        (["a", "b#c"], "tag_keys[1]"),
+        (["a,b"], "tag_keys[0]"),
+        ([""], "tag_keys[0]"),
+        (["x" * 65], "tag_keys[0]"),
+        (["\ud800"], "tag_keys[0]"),
+        ([1], "tag_keys[0]"),
+    ],
+)
+def test_what_is_no_list_of_tag_keys_is_refused(tag_keys: Any, field: str) -> None:
+    """The error names the very one that is wrong."""
+    assert refused(tag_keys=tag_keys) == {field}
+
+
+def test_tag_keys_are_the_organisations_alone() -> None:
+    """An app can't have spend totalled by other tags."""
+    assert app_refused(org(), tag_keys=["team"]) == {"tag_keys"}
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ class TestPut:
 
     async def test_what_was_put_is_what_is_read(self, tenants: Tenants, org_id: OrgId) -> None:
         """Through the store and back, to the last field."""
-        created = await tenants.put_org(org_id, org_body(rate_limits=LIMITS, agg_shard_count=16))
+        body = org_body(rate_limits=LIMITS, agg_shard_count=16, tag_keys=["team", "feature"])
+        created = await tenants.put_org(org_id, body)
+        assert created.policy.tag_keys == ("team", "feature")
         assert await tenants.get(Client(org_id)) == created.policy
         own = {"quotas": {"premium": 1, "standard": 2}, "rate_limits": LIMITS, "session_limit": 1}
         app = await tenants.put_app(org_id, APP, app_body(**own, model_ordering=["standard"]))

@@ -28,10 +28,12 @@ from pricekeeper.cli.settings_input import (
     QuotaOption,
     RateLimitOption,
     SessionLimitOption,
+    TagKeysOption,
     TightOption,
     parse_order,
     parse_quotas,
     parse_rate_limits,
+    parse_tag_keys,
     settings_body,
     settings_file,
 )
@@ -80,6 +82,7 @@ async def put_org(
     rate_limit: RateLimitOption = None,
     session_limit: SessionLimitOption = None,
     tight_pct: TightOption = None,
+    tag_keys: TagKeysOption = None,
 ) -> Outcome:
     """Create an organisation, or replace its settings; credentials are never reset.
 
@@ -94,6 +97,7 @@ async def put_org(
             "org_name": name,
             "timezone": timezone,
             "quota_scope": scope,
+            "tag_keys": parse_tag_keys(tag_keys),
             **_shared(order, quota, rate_limit, session_limit, tight_pct),
         },
     )
@@ -299,6 +303,8 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "sessions": line("session_limit", f"{settings['session_limit']} at most"),
         "tight from": line("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
+    if tag_keys := settings.get("tag_keys"):
+        about["totals by tag"] = ", ".join(tag_keys)
     if frozen := answer.get("frozen"):
         about["frozen"] = frozen_since(frozen)
     heading = Text.assemble((harmless(name), "bold"), (harmless(status), "green"))

@@ -17,7 +17,9 @@ from pricekeeper.cli import (
     containment,
     doctor,
     exporting,
+    ledger,
     prices,
+    spend,
     upkeep,
     usage,
     watch,
@@ -150,6 +152,8 @@ app.add_typer(buckets.limits, name="limits")
 app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
+app.add_typer(ledger.ledger, name="ledger")
+app.add_typer(spend.top)
 app.add_typer(containment.top)
 app.add_typer(upkeep.top)
 app.add_typer(exporting.top)

@@ -29,7 +29,15 @@ from pricekeeper.shapes import convert
 from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.tenants.listing import PAGE_MAX
-from pricekeeper.usecases import aggregates, containment, provisioning, runtime, sessions
+from pricekeeper.usecases import (
+    aggregates,
+    containment,
+    provisioning,
+    runtime,
+    sessions,
+    spend,
+    usage_records,
+)
 from pricekeeper.usecases.wire.containment import ReasonBody, RevokeCredentialsBody
 from pricekeeper.usecases.wire.provisioning import ClaimBody, OverrideBody, RotateBody
 from pricekeeper.values import Attribution, parse_app_id, parse_org_id
@@ -150,6 +158,10 @@ class LocalAdmin:
         by = _attribution(convert({"reason": reason}, ReasonBody).reason)
         return plain(await containment.reset_limits(self._services, _client(org_id, app_id), by))
 
+    async def spend(self, first: str, last: str, group_by: str = "") -> Json:
+        request = spend.parse_request({"from": first, "to": last, "group_by": group_by})
+        return plain((await spend.read_spend(self._services, spend.Viewer(), request))[0])
+
     def _require_pepper(self) -> None:
         """Hand out no secret whose hash is made under another pepper than the service's own."""
         if not self._has_pepper:
@@ -184,6 +196,22 @@ class LocalKeeper:
     async def usage_between(self, first: date, last: date) -> Json:
         policy = await self._read_policy()
         return plain((await aggregates.read_range(self._services, policy, first, last))[0])
+
+    async def usage_records(
+        self,
+        *,
+        first: str | None = None,
+        last: str | None = None,
+        label: str | None = None,
+        tag: str | None = None,
+        after: str | None = None,
+    ) -> Json:
+        query = {"from": first, "to": last, "label": label, "tag": tag, "after": after}
+        query["app_id"] = self._client.app_id
+        given = {name: value for name, value in query.items() if value is not None}
+        request = usage_records.parse_request(given)
+        policy = await self._services.tenants.find_policy(self._client.org_id)
+        return plain(await usage_records.list_usage(self._services, policy, request))
 
     async def sessions(self) -> Json:
         return plain(await sessions.list_sessions(self._services, self._client))

@@ -90,6 +90,14 @@ RateLimitOption = Annotated[
         "(the last number is the capacity); repeatable.",
     ),
 ]
+TagKeysOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tag-keys",
+        metavar="NAMES",
+        help="Tags by whose values spend is totalled too, at most 4: team,feature.",
+    ),
+]
 SessionLimitOption = Annotated[
     int | None,
     typer.Option("--session-limit", help="Live sessions at most, 1 to 100; twice its processes."),
@@ -120,6 +128,11 @@ def _merged(old: Any, new: Any) -> Any:
 def parse_order(text: str | None) -> list[str] | None:
     """``a,b,c`` as labels."""
     return None if text is None else [label.strip() for label in text.split(",")]
+
+
+def parse_tag_keys(text: str | None) -> list[str] | None:
+    """``a,b`` as names of tags; nothing is no tag at all."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:

@@ -167,6 +167,11 @@ class Admin:
         path = f"{_client(org_id, app_id)}/limits/reset"
         return await self._ask("POST", path, {"reason": reason})
 
+    async def spend(self, first: str, last: str, group_by: str = "") -> dict[str, Any]:
+        """What everybody whom the key covers has spent, broken down."""
+        query = {"from": first, "to": last, "group_by": group_by}
+        return await self._ask("GET", path_of(*_BASE, "spend"), query=query)
+
     def reader(self, client: Client) -> PriceKeeper:
         """A look at a client's data, with the key: its usage and its limits, and nothing else.
 

@@ -166,6 +166,22 @@ class PriceKeeper:
         query = {"from": first.isoformat(), "to": last.isoformat()}
         return await self._get("aggregates", query)
 
+    async def usage_records(
+        self,
+        *,
+        first: str | None = None,
+        last: str | None = None,
+        label: str | None = None,
+        tag: str | None = None,
+        after: str | None = None,
+    ) -> dict[str, Any]:
+        """A page of single usage records, the newest first; it may be empty and have a next."""
+        query = {"from": first, "to": last, "label": label, "tag": tag, "after": after}
+        query["app_id"] = self._client.app_id
+        given = {name: value for name, value in query.items() if value is not None}
+        path = path_of("api", "v1", "orgs", self._client.org_id, "usage")
+        return await self._send("GET", path, given)
+
     async def sessions(self) -> dict[str, Any]:
         """The live sessions of the client whose credentials these are."""
         return await self._send("GET", "/auth/sessions")

@@ -22,6 +22,7 @@ from pricekeeper.http import (
     health,
     identity,
     provisioning,
+    reports,
     runtime,
 )
 from pricekeeper.http.access_log import AccessLog
@@ -44,6 +45,7 @@ OPERATIONS: Final = (
     *runtime.OPERATIONS,
     *identity.OPERATIONS,
     *aggregates.OPERATIONS,
+    *reports.OPERATIONS,
     *provisioning.OPERATIONS,
     *containment.OPERATIONS,
     *health.OPERATIONS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -44,17 +45,28 @@ class Incoming:
     @property
     def query(self) -> dict[str, str]:
         """The query string's values by name."""
+        return dict(self._pairs())
+
+    def query_once(self, names: Collection[str]) -> dict[str, str]:
+        """The same. Raises if one of these names comes more than once."""
+        pairs = self._pairs()
+        given = [name for name, _ in pairs]
+        for name in names:
+            if given.count(name) > 1:
+                raise InvalidValueError(name, "is given more than once")
+        return dict(pairs)
+
+    def _pairs(self) -> list[tuple[str, str]]:
         text: bytes = self.scope["query_string"]
         if not text:
-            return {}
+            return []
         try:
-            pairs = parse_qsl(
+            return parse_qsl(
                 text.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX
             )
         except ValueError:
             detail = f"may have {QUERY_FIELDS_MAX} fields at most"
             raise InvalidValueError("query", detail) from None
-        return dict(pairs)
 
     @property
     def client_host(self) -> str | None:

@@ -60,6 +60,7 @@ class Observer:
             identity,
             identity.sessions,
             services.metering.meter,
+            services.aggregator.meter,
             services.selection.meter,
         ):
             metrics.watch(meter)

@@ -149,6 +149,8 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
             made[str(status)]["content"] = {kind: {"schema": {"type": "string"}}}
         elif kind is not None:
             made[str(status)]["content"] = {"application/json": {"schema": schemas[kind]}}
+            if operation.has_csv:
+                made[str(status)]["content"]["text/csv"] = {"schema": {"type": "string"}}
             if operation.name in _LINKS:
                 made[str(status)]["links"] = {
                     name: {"operationId": name, "parameters": parameters}

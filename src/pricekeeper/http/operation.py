@@ -161,6 +161,8 @@ class Operation:
     """Which one the handler applies if the request asks for the other thing that it may."""
     key_may_read: bool = False
     """Whether a provisioning key opens it too, for an administrator who looks at a client."""
+    has_csv: bool = False
+    """Whether whoever accepts CSV gets the rows of its answer so."""
     tag: str = "runtime"
     bounds_itself: bool = False
     """Whether it answers in time by itself, so that no deadline is needed."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pricekeeper.errors import StoreError, UnreadableItemError
+from pricekeeper.metering.counters import Counters
 
 ERRORS_MAX: Final = 5
 
@@ -35,6 +36,29 @@ class AggregationReport:
     """Another instance had run a moment ago."""
 
 
+class Change(NamedTuple):
+    """A total that was made anew, and is another one now."""
+
+    org_id: str
+    partition: str
+    sort_key: str
+    before: Counters
+    after: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What came of making the totals of a day anew."""
+
+    day: str
+    orgs: int
+    """Organisations that have posted while records of that day could be."""
+    changes: tuple[Change, ...] = ()
+    failed: int = 0
+    unreadable: int = 0
+    errors: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Tally:
     """What a run has done so far."""
@@ -45,6 +69,8 @@ class Tally:
     unreadable: int = 0
     errors: dict[str, None] = field(default_factory=dict)
     written_at_ms: int = 0
+    changes: list[Change] = field(default_factory=list)
+    """Of totals that were made anew."""
 
     def fail(self, accounts: int, error: StoreError) -> None:
         """Note accounts that could not be brought up to date."""

@@ -26,7 +26,7 @@ from typing import Final
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
-from pricekeeper.metering.aggregation_report import AggregationReport, Tally
+from pricekeeper.metering.aggregation_report import AggregationReport, RebuildReport, Tally
 from pricekeeper.metering.days import MS_PER_DAY, day_of
 from pricekeeper.metering.folding import Folder
 from pricekeeper.metering.items import (
@@ -40,6 +40,7 @@ from pricekeeper.metering.items import (
     closed_tick_from,
 )
 from pricekeeper.metering.journal import tick_of
+from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.shards import ShardSums
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.storage import Store
@@ -87,6 +88,11 @@ class Aggregator:
         self._folder = Folder(store, clock, retention_days)
         self._shards = ShardSums(store, clock, retention_days)
 
+    @property
+    def meter(self) -> FoldMeter:
+        """What its folds have met."""
+        return self._folder.meter
+
     async def run_forever(
         self,
         interval_ms: int = INTERVAL_MS,
@@ -122,10 +128,11 @@ class Aggregator:
         oldest_ms = began_ms - self._retention_days * MS_PER_DAY
         since_ms = max(oldest_ms, min(began_ms, oldest_ms if last_ms is None else last_ms))
         tally = Tally()
-        days = list(days_open(since_ms, began_ms))
+        closed = closed_tick_from(checkpoint)
+        # What the version before has counted is listed once, by the first run that closes a tick.
+        days = list(days_open(oldest_ms if closed is None else since_ms, began_ms))
         for day in days:
             await self._shards.visit_day(day, tally)
-        closed = closed_tick_from(checkpoint)
         if last_ms is not None and last_ms > began_ms + _MARGIN_MS:
             closed = await self._rebuild(began_ms, days, tally)
         else:
@@ -145,6 +152,23 @@ class Aggregator:
             errors=tuple(tally.errors),
             lag_ms=lag_ms if tally.written else 0,
             since_last_ms=since_last_ms,
+        )
+
+    async def rebuild_day(self, day: str, org_id: str = "") -> RebuildReport:
+        """Make the totals of a day anew from the journal, of one organisation or of everybody.
+
+        No total goes back: what the journal has forgotten stays counted.
+        """
+        tally = Tally()
+        closable = closable_tick(self._clock.now_ms())
+        orgs = await self._folder.rebuild_day(day, org_id, closable, tally)
+        return RebuildReport(
+            day,
+            orgs,
+            tuple(tally.changes),
+            tally.failed,
+            tally.unreadable,
+            tuple(tally.errors),
         )
 
     async def caught_up_at_ms(self) -> int:

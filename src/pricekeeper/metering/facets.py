@@ -24,6 +24,15 @@ MS_PER_HOUR: Final = 3_600_000
 DAY, HOUR, TAG = "DAY#", "HOUR#", "TAG#"
 
 
+class Tag(NamedTuple):
+    """A value of a declared tag in an hour."""
+
+    key: str
+    day: str
+    hour: int
+    value: str
+
+
 class Facet(NamedTuple):
     """One total that records count in, and the organisation and day that it belongs to."""
 
@@ -45,6 +54,11 @@ class Facet(NamedTuple):
         scope_key, _, label = self.pk.partition("#LABEL#")
         return Account(scope_key, label, self.day)
 
+    @property
+    def tag(self) -> Tag | None:
+        """The tag whose total it is; ``None`` if it is that of an account or an hour."""
+        return tag_from(self.sk) if self.sk.startswith(TAG) else None
+
 
 def hour_of(epoch_ms: int) -> int:
     """The hour, since the epoch, that a moment belongs to."""
@@ -64,6 +78,18 @@ def hour_sort_key(day: str, hour: int) -> str:
 def tag_sort_key(key: str, day: str, hour: int, value: str) -> str:
     """The sort key of the total of a tag's value in an hour."""
     return f"{TAG}{key}#{day}#{hour:07d}#{value}"
+
+
+def hour_from(sort_key: str) -> tuple[str, int]:
+    """The day and the hour of a total."""
+    _, day, hour = sort_key.split("#")
+    return day, int(hour)
+
+
+def tag_from(sort_key: str) -> Tag:
+    """What a total of a tag is about. A key has no ``#`` in it, a value may have."""
+    _, key, day, hour, value = sort_key.split("#", 4)
+    return Tag(key, day, int(hour), value)
 
 
 class Facets:

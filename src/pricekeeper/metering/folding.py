@@ -28,13 +28,14 @@ from pricekeeper.errors import (
     StoreError,
     UnreadableItemError,
 )
-from pricekeeper.metering.aggregation_report import Tally
+from pricekeeper.metering.account_list import AccountList
+from pricekeeper.metering.aggregation_report import Change, Tally
 from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.days import MS_PER_DAY, date_of, org_day
 from pricekeeper.metering.facets import Facet, Facets
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.items import (
-    account_put,
+    Holds,
     accounts_from,
     counter_keys,
     counters_from,
@@ -60,14 +61,16 @@ from pricekeeper.metering.journal_items import (
     repairs_query,
 )
 from pricekeeper.metering.journal_reading import JournalReader
+from pricekeeper.metering.meter import FoldMeter
+from pricekeeper.metering.tag_values import TagValues
 from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
 
 ATTEMPTS_MAX: Final = 5
 ORGS_AT_ONCE: Final = 8
 TOTALS_AT_ONCE: Final = 100
-PARTITIONS_MAX: Final = 50_000
-"""Partitions of totals that this process has listed; a forgotten one is listed again."""
+ACCOUNTS_MAX: Final = 50_000
+"""Accounts whose shards this process has looked for; a forgotten one is looked at again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
 Found: TypeAlias = dict[Facet, dict[int, Counters]]
 
@@ -80,7 +83,10 @@ class Folder:
         self._clock = clock
         self._retention_days = retention_days
         self._reader = JournalReader(store)
-        self._listed: BoundedCache[tuple[str, str | Account], bool] = BoundedCache(PARTITIONS_MAX)
+        self._met: BoundedCache[Account, bool] = BoundedCache(ACCOUNTS_MAX)
+        self._accounts = AccountList(store, retention_days)
+        self.meter = FoldMeter()
+        self._tag_values = TagValues(store, retention_days, self.meter)
 
     async def ticks(self, first: int, last: int) -> list[int]:
         """The ticks in which something was posted."""
@@ -130,6 +136,19 @@ class Folder:
             if not after:
                 return
 
+    async def rebuild_day(self, day: str, org_id: str, closable: int, tally: Tally) -> int:
+        """Make the totals of that day anew, of one organisation or, without an id, of everybody.
+
+        Returns how many organisations posted something while records of that day could be.
+        """
+        orgs = sorted({posting.org_id for posting in await self._postings_of(day, org_id)})
+        for org in orgs:
+            try:
+                await self.rebuild(Repair(org, day), closable, tally)
+            except StoreError as error:
+                tally.fail(1, error)
+        return len(orgs)
+
     async def rebuild_all(
         self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
     ) -> None:
@@ -147,10 +166,10 @@ class Folder:
         The totals are read first: whatever is in them is then among the records, too.
         """
         as_of_ms = self._clock.now_ms()
-        facets: Collection[Facet] = await self._read_day(repair)
+        facets: Collection[Facet] = await self._read_day(repair, tally)
         for _ in range(ATTEMPTS_MAX):
             stored = await self._read_totals(facets)
-            found = await self._read_day(repair)
+            found = await self._read_day(repair, tally)
             left = [facet for facet in found if facet not in stored]
             for facet, item in stored.items():
                 sums = found.get(facet, {})
@@ -175,7 +194,7 @@ class Folder:
             for _ in range(ATTEMPTS_MAX):
                 as_of_ms = self._clock.now_ms()
                 skipped: list[UnreadableItemError] = []
-                found = await self._read(org_id, postings, set(ticks), skipped)
+                found = await self._read(org_id, postings, set(ticks), skipped, tally)
                 wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
                 tally.accounts += 0 if left is not None else _accounts(found)
                 if left is None:
@@ -197,14 +216,14 @@ class Folder:
         That is looked for when an account is first met by this process; its next total has them.
         """
         for account in filter(None, (facet.account for facet in found)):
-            if (account.scope_key, account) in self._listed:
+            if account in self._met:
                 continue
             count = shards_at_most(lanes)
             shards = await self._store.batch_get(counter_keys(account, count))
             if any(shard is not None for shard in shards):
                 expires = day_expires_at_epoch(account.day, self._retention_days)
                 await self._store.put(shards_marker_put(account, count, expires))
-            self._listed.put((account.scope_key, account), True)  # noqa: FBT003
+            self._met.put(account, True)  # noqa: FBT003
 
     async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: Found) -> None:
         """Say on an organisation's totals that they lack a page, and try every run to mend that.
@@ -229,6 +248,7 @@ class Folder:
         postings: Iterable[Posting],
         ticks: Collection[int],
         skipped: list[UnreadableItemError],
+        tally: Tally,
     ) -> Found:
         """What was posted in these ticks, by total and tick."""
         facets, found = Facets(org_id), Found()
@@ -236,18 +256,20 @@ class Folder:
             tick = record.entry.tick
             if tick in ticks:
                 _count(found, facets.of(record), tick, record.entry.counters)
-        return found
+        return await self._tag_values.limit(found, tally)
 
-    async def _read_day(self, repair: Repair) -> Found:
+    async def _postings_of(self, day: str, org_id: str) -> list[Posting]:
+        """Where records of that day can be, of one organisation or of everybody."""
+        return await self._reader.postings(await self._reader.ticks(*ticks_of_day(day)), org_id)
+
+    async def _read_day(self, repair: Repair, tally: Tally) -> Found:
         """Everything that was ever posted for that day, by total and tick."""
         facets, found = Facets(repair.org_id), Found()
-        first, last = ticks_of_day(repair.day)
-        ticks = await self._reader.ticks(first, last)
-        postings = await self._reader.postings(ticks, repair.org_id)
+        postings = await self._postings_of(repair.day, repair.org_id)
         async for record in self._reader.records(postings):
             if record.terms.day == repair.day:
                 _count(found, facets.of(record), record.entry.tick, record.entry.counters)
-        return found
+        return await self._tag_values.limit(found, tally)
 
     async def _bring_forward(
         self, found: Found, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
@@ -303,7 +325,7 @@ class Folder:
     ) -> bool:
         """Put a total that was made anew; whether nobody else was faster."""
         if not has_fold(stored):
-            await self._list(facet, day_expires_at_epoch(facet.day, self._retention_days))
+            await self._list(facet)
         shards = await self._shards_of(facet, stored)
         before = fold_from(stored)
         fold = before.rebuilt(sums, shards, closable)
@@ -315,6 +337,9 @@ class Folder:
             await self._put(facet, fold, stored, as_of_ms, tally, is_whole=True)
         except (ConditionFailedError, OutcomeUnknownError):
             return False
+        if fold.total != before.total:
+            change = Change(facet.org_id, facet.pk, facet.sk, before.total, fold.total)
+            tally.changes.append(change)
         return True
 
     async def _shards_of(self, facet: Facet, stored: Item | None) -> Counters:
@@ -339,7 +364,7 @@ class Folder:
     ) -> None:
         expires = day_expires_at_epoch(facet.day, self._retention_days)
         if stored is None:
-            await self._list(facet, expires)
+            await self._list(facet)
         else:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
         put = fold_put(facet.key, fold, stored, as_of_ms, expires, with_shards=is_whole)
@@ -347,14 +372,14 @@ class Folder:
         tally.written += facet.account is not None
         tally.written_at_ms = self._clock.now_ms()
 
-    async def _list(self, facet: Facet, expires_at_epoch: int) -> None:
+    async def _list(self, facet: Facet) -> None:
         """List a total before it is written, so that nobody has to guess which there are."""
-        if facet.account is not None:
-            await self._store.put(spent_put(facet.account, expires_at_epoch))
-        listed = (facet.pk, facet.day)
-        if listed not in self._listed:
-            await self._store.put(account_put(facet.org_id, facet.pk, expires_at_epoch))
-            self._listed.put(listed, True)  # noqa: FBT003
+        account = facet.account
+        if account is not None:
+            expires = day_expires_at_epoch(facet.day, self._retention_days)
+            await self._store.put(spent_put(account, expires))
+        holds: Holds = "has_hours" if account is None else "has_days"
+        await self._accounts.add(facet.org_id, facet.pk, facet.day, holds)
 
 
 async def sum_shards(store: Store, account: Account) -> Counters | None:

@@ -6,7 +6,9 @@
 - UsageAggSharded ``AGGREGATOR`` / ``CHECKPOINT``: when the last complete aggregation began, and the
   last tick that it closed
 - UsageAggSharded ``SPENT#{day}`` / ``{scope}#LABEL#{label}``: the account has a total of that day
-- UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: the account has totals
+- UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: that partition has totals of
+  days (``has_days``), or of hours and tags (``has_hours``)
+- UsageAggSharded ``TAGVALUES#{org}#{day}`` / tag key: hashes of the values that are told apart
 
 What an earlier version, or another program by the schema document, has counted:
 
@@ -30,7 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -60,6 +62,11 @@ CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
 SHARDS_MAX: Final = 1_024
 """A marker that names more shards is strange: reading it must not read without end."""
 
+Holds: TypeAlias = Literal["has_days", "has_hours"]
+"""Which totals a partition holds."""
+TAG_HASH_BYTES: Final = 8
+_TAG_HASHES: Final = "hashes"
+_EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
 """From a day's start in UTC: by then it has ended in every zone."""
@@ -148,9 +155,14 @@ def spent_put(account: Account, expires_at_epoch: int) -> Put:
     return _index_put(f"SPENT#{day}", f"{scope_key}#LABEL#{label}", expires_at_epoch)
 
 
-def account_put(org_id: str, partition: str, expires_at_epoch: int) -> Put:
-    """Say that the organisation has totals in that partition."""
-    return _index_put(f"ACCOUNTS#{org_id}", partition, expires_at_epoch)
+def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: int) -> Update:
+    """Say that the organisation has totals in that partition, unless that is said for longer."""
+    return Update(
+        USAGE_AGG_SHARDED,
+        Key(f"ACCOUNTS#{org_id}", partition),
+        (Set(holds, True), Set(_EXPIRY, expires_at_epoch)),  # noqa: FBT003
+        attr(holds).absent() | attr(_EXPIRY).absent() | attr(_EXPIRY).lt(expires_at_epoch),
+    )
 
 
 def _index_put(pk: str, sk: str, expires_at_epoch: int) -> Put:
@@ -175,6 +187,62 @@ def account_from(day: str, item: Item) -> Account | None:
 def partitions_query(org_id: str, prefix: str = "", after: str = "") -> Query:
     """The partitions in which the organisation has totals."""
     return Query(USAGE_AGG_SHARDED, f"ACCOUNTS#{org_id}", prefix=prefix, after=after)
+
+
+class Partition(NamedTuple):
+    """Where the totals of a scope, or of an app, on one label are."""
+
+    scope_key: str
+    label: str
+    has_days: bool = True
+    has_hours: bool = True
+
+    @property
+    def pk(self) -> str:
+        """Its partition key in DailyTotal."""
+        return f"{self.scope_key}#LABEL#{self.label}"
+
+
+def partition_from(item: Item) -> Partition | None:
+    """The partition that an item of `partitions_query` names; what names none is reported."""
+    named = _ACCOUNT.fullmatch(str(item["SK"]))
+    if named is None:
+        _report(USAGE_AGG_SHARDED, item, "its sort key names no account")
+        return None
+    holds = [item.get(name) is True for name in ("has_days", "has_hours")]
+    return Partition(named[1], named[2], *(holds if any(holds) else (True, True)))
+
+
+def tag_values_key(org_id: str, key: str, day: str) -> Key:
+    """Where the values of a tag are that are told apart on that day."""
+    return Key(f"TAGVALUES#{org_id}#{day}", key)
+
+
+def tag_values_from(item: Mapping[str, Any] | None) -> list[bytes]:
+    """The hashes of the values, in the order in which they came."""
+    if item is None:
+        return []
+    hashes = item.get(_TAG_HASHES)
+    if type(hashes) is not bytes or len(hashes) % TAG_HASH_BYTES:
+        raise TypedItem(USAGE_AGG_SHARDED, item).unreadable(f"{_TAG_HASHES} must be hashes")
+    return [
+        hashes[start : start + TAG_HASH_BYTES] for start in range(0, len(hashes), TAG_HASH_BYTES)
+    ]
+
+
+def tag_values_put(
+    key: Key, stored: Item | None, hashes: Iterable[bytes], expires_at_epoch: int
+) -> Put:
+    """Write the values in place of those that were read."""
+    rev = 0 if stored is None else stored.get(_REV, 0)
+    item: Item = {
+        "PK": key.pk,
+        "SK": key.sk,
+        _TAG_HASHES: b"".join(hashes),
+        _REV: rev + 1,
+        _EXPIRY: expires_at_epoch,
+    }
+    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT if stored is None else attr(_REV).eq(rev))
 
 
 def total_key(account: Account) -> tuple[Table, Key]:

@@ -156,6 +156,19 @@ def ticks_query(first: int, last: int, after: str = "") -> Query:
     return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}", after=after)
 
 
+def newest_ticks_query(first: int, last: int, limit: int, after: str = "") -> Query:
+    """The same from the last to the first, so many of them."""
+    return Query(
+        USAGE_AGG_SHARDED,
+        TICKS,
+        first=f"{first:08x}",
+        last=f"{last:08x}",
+        after=after,
+        limit=limit,
+        descending=True,
+    )
+
+
 def ticks_from(items: Iterable[Item]) -> Iterator[int]:
     """The ticks that are named; what names none is reported and left out."""
     for item in items:

@@ -15,6 +15,7 @@ from pricekeeper.metering.journal import Record, records_on
 from pricekeeper.metering.journal_items import (
     Posting,
     markers_query,
+    newest_ticks_query,
     pages_query,
     postings_from,
     ticks_from,
@@ -37,6 +38,24 @@ class JournalReader:
     async def ticks(self, first: int, last: int) -> list[int]:
         """The ticks, from the first to the last, in which anybody posted something."""
         return list(ticks_from(await self._all(lambda after: ticks_query(first, last, after))))
+
+    async def newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
+        """The last of these ticks in which anybody posted something, so many, the newest first."""
+        found: list[int] = []
+        after = ""
+        while first <= last:  # every page begins behind the one before
+            left = limit - len(found)
+            page = await self._store.query(newest_ticks_query(first, last, left, after))
+            found += ticks_from(page.items)
+            after = page.after
+            if not after or len(found) >= limit:
+                break
+        return found
+
+    async def postings_by_tick(self, ticks: Collection[int], org_id: str) -> list[list[Posting]]:
+        """Where the organisation posted something in each of these few ticks."""
+        markers = await asyncio.gather(*(self._markers(tick, org_id) for tick in ticks))
+        return [sorted(postings_from(items)) for items in markers]
 
     async def postings(self, ticks: Collection[int], org_id: str = "") -> list[Posting]:
         """Where something was posted in these ticks, by everybody or by one organisation."""

@@ -19,6 +19,18 @@ _ESTIMATED: Final = Family(
 _COMMITS: Final = Family(
     "pricekeeper_usage_commit_records", "Usage records in one commit.", kind=Kind.SIZES
 )
+_TAGS_OVER: Final = Family(
+    "pricekeeper_tag_values_over",
+    "Tags of an organisation's day with more values than are told apart.",
+)
+
+
+@dataclass(slots=True)
+class FoldMeter:
+    """What the folds of one instance have met."""
+
+    tags_over: int = counted(_TAGS_OVER)
+    """Tag keys of an organisation's day with more values than are told apart."""
 
 
 @dataclass(slots=True)

@@ -308,6 +308,7 @@ class Metering:
             prices.source[:SOURCE_LENGTH_MAX],
             usage.calling_region,
             tuple(sorted(usage.tags.items())),
+            tuple(key for key in policy.tag_keys if key in usage.tags),
         )
         return Submission(
             policy.org_id,

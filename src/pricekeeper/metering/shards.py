@@ -25,6 +25,7 @@ from pricekeeper.errors import (
     StoreError,
     UnreadableItemError,
 )
+from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.items import (
@@ -58,6 +59,7 @@ class ShardSums:
         self._store = store
         self._clock = clock
         self._retention_days = retention_days
+        self._accounts = AccountList(store, retention_days)
 
     async def visit_day(self, day: str, tally: Tally) -> None:
         """Bring the totals of that day up to date."""
@@ -78,6 +80,9 @@ class ShardSums:
         """Bring some totals up to date, from one read of all their shards."""
         as_of_ms = self._clock.now_ms()
         try:
+            for scope_key, label, day in accounts:
+                org_id = scope_key.split("#")[1]
+                await self._accounts.add(org_id, f"{scope_key}#LABEL#{label}", day, "has_days")
             found = iter(await self._store.batch_get(_keys(accounts)))
         except StoreError as error:
             tally.fail(len(accounts), error)

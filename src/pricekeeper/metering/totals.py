@@ -84,6 +84,23 @@ def totals_from(accounts: Iterable[Account], found: Iterable[Item | None]) -> Re
     return Readings(totals, unreadable)
 
 
+def org_totals_of(org_scope: str, totals: Mapping[Account, Total]) -> OrgTotals:
+    """What the accounts of an organisation on one day come to."""
+    sums: dict[ModelLabel, Counters] = {}
+    as_of_ms: dict[ModelLabel, int] = {}
+    apps: dict[AppId, dict[ModelLabel, Total]] = {}
+    for account, total in totals.items():
+        label = ModelLabel(account.label)
+        sums[label] = sums.get(label, NOTHING) + total
+        as_of_ms[label] = min(as_of_ms.get(label, total.as_of_ms), total.as_of_ms)
+        if account.scope_key != org_scope:
+            app_id = AppId(account.scope_key.removeprefix(org_scope + _APP))
+            apps.setdefault(app_id, {})[label] = total
+    return OrgTotals(
+        {label: Total.of(counters, as_of_ms[label]) for label, counters in sums.items()}, apps
+    )
+
+
 class TotalsReader:
     """Answers what was spent. A label without usage has a total of nothing."""
 
@@ -204,19 +221,7 @@ class TotalsReader:
         else:
             wanted += await self.accounts(day, f"{org_scope}#")
             totals = (await self.aggregated(list(dict.fromkeys(wanted)))).require_all()
-        sums: dict[ModelLabel, Counters] = {}
-        as_of_ms: dict[ModelLabel, int] = {}
-        apps: dict[AppId, dict[ModelLabel, Total]] = {}
-        for account, total in totals.items():
-            label = ModelLabel(account.label)
-            sums[label] = sums.get(label, NOTHING) + total
-            as_of_ms[label] = min(as_of_ms.get(label, total.as_of_ms), total.as_of_ms)
-            if account.scope_key != org_scope:
-                app_id = AppId(account.scope_key.removeprefix(org_scope + _APP))
-                apps.setdefault(app_id, {})[label] = total
-        return OrgTotals(
-            {label: Total.of(counters, as_of_ms[label]) for label, counters in sums.items()}, apps
-        )
+        return org_totals_of(org_scope, totals)
 
     async def _read_open(self, scope_prefix: str, day: str, now_ms: int) -> tuple[Found, int]:
         """What was posted for that day in ticks that are not closed, by account and tick.

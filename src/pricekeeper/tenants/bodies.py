@@ -18,9 +18,13 @@ _LABEL: Final = "[a-z0-9][a-z0-9._-]{0,63}"
 LABEL: Final = f"^{_LABEL}$"
 LABEL_OR_ANY: Final = rf"^(\*|{_LABEL})$"
 LIMIT_NAME: Final = "^[a-z][a-z0-9_]{0,31}$"
+TAG_KEY: Final = f"^[^#,]{{1,{bounds.TAG_KEY_LENGTH_MAX}}}$"
 
 NO_NAME: Final = f"must be 1 to {bounds.NAME_LENGTH_MAX} printable characters"
 NO_TIME_ZONE: Final = "must be an IANA time zone such as America/New_York"
+NO_TAG_KEY: Final = (
+    f"must be a tag's name: 1 to {bounds.TAG_KEY_LENGTH_MAX} characters, none of them # or a comma"
+)
 UNKNOWN_LABEL: Final = "is not a model label of this deployment"
 
 
@@ -61,6 +65,7 @@ TimeZone = Annotated[
 Label = Annotated[str, _with_message(UNKNOWN_LABEL, extra_json_schema={"pattern": LABEL})]
 LabelOrAny = Annotated[str, Meta(extra_json_schema={"pattern": LABEL_OR_ANY})]
 LimitName = Annotated[str, Meta(extra_json_schema={"pattern": LIMIT_NAME})]
+TagKey = Annotated[str, _with_message(NO_TAG_KEY, extra_json_schema={"pattern": TAG_KEY})]
 
 
 class RateLimitBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +108,17 @@ RateLimits = Annotated[
     ),
 ]
 
+TagKeys = Annotated[
+    list[TagKey],
+    _with_message(
+        f"must be a list of at most {bounds.TAG_KEYS_MAX} names of tags",
+        max_length=bounds.TAG_KEYS_MAX,
+        description="Names of tags by whose values spend is totalled too, from now on.",
+        examples=[["team", "feature"]],
+        extra_json_schema={"uniqueItems": True},
+    ),
+]
+
 
 class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
     """An organisation's settings; null is as good as left out."""
@@ -121,6 +137,7 @@ class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
     refresh_interval_tight_secs: Seconds | None = bounds.REFRESH_TIGHT_SECS_DEFAULT
     session_limit: Sessions | None = bounds.SESSION_LIMIT_DEFAULT
     rate_limits: RateLimits | None = field(default_factory=dict)
+    tag_keys: TagKeys | None = field(default_factory=list)
 
 
 class AppBody(Struct, frozen=True, forbid_unknown_fields=True):

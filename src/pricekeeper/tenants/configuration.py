@@ -27,6 +27,11 @@ REFRESH_TIGHT_SECS_DEFAULT: Final = 60
 SESSION_LIMIT_RANGE: Final = (1, 100)
 SESSION_LIMIT_DEFAULT: Final = 5
 
+TAG_KEYS_MAX: Final = 4
+TAG_KEY_LENGTH_MAX: Final = 64
+TAG_KEY_BYTES_MAX: Final = 256
+"""Of a tag's name in UTF-8, as a usage record may have it."""
+
 ANY_LABEL: Final = "*"
 LIMITS_PER_LABEL_MAX: Final = 16
 LIMIT_AMOUNT_MAX: Final = 10**12
@@ -84,6 +89,8 @@ class OrgSettings:
     refresh_interval_tight_secs: int
     session_limit: int
     rate_limits: RateLimits
+    tag_keys: tuple[str, ...] = ()
+    """Spend is totalled by the values of these tags, too."""
 
 
 @dataclass(frozen=True, slots=True)

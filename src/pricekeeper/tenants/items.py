@@ -45,7 +45,7 @@ from pricekeeper.tenants.configuration import (
     RateLimits,
 )
 from pricekeeper.tenants.freeze import Freeze, FreezeScope
-from pricekeeper.tenants.parsing import is_time_zone
+from pricekeeper.tenants.parsing import is_tag_key, is_time_zone
 from pricekeeper.tenants.policy import (
     Generation,
     Life,
@@ -278,6 +278,7 @@ def org_settings(item: Item) -> OrgSettings:
         ),
         session_limit=_session_limit(typed, bounds.SESSION_LIMIT_DEFAULT),
         rate_limits=_rate_limits(typed, {}),
+        tag_keys=_tag_keys(typed),
     )
 
 
@@ -309,6 +310,8 @@ def _settings(settings: OrgSettings | AppSettings) -> Item:
     written = {name: value for name, value in asdict(settings).items() if value is not None}
     if "model_ordering" in written:
         written["model_ordering"] = list(written["model_ordering"])
+    if "tag_keys" in written:
+        written["tag_keys"] = list(written["tag_keys"])
     if "quota_scope" in written:
         written["quota_scope"] = str(written["quota_scope"])
     return written
@@ -320,6 +323,13 @@ def _epoch(stored: Any) -> int | None:
 
 def _ordering(typed: TypedItem) -> tuple[ModelLabel, ...]:
     return tuple(ModelLabel(label) for label in typed.texts("model_ordering"))
+
+
+def _tag_keys(typed: TypedItem) -> tuple[str, ...]:
+    names = tuple(typed.texts("tag_keys", ()))
+    if len(names) > bounds.TAG_KEYS_MAX or not all(map(is_tag_key, names)):
+        raise typed.unreadable(f"tag_keys must be at most {bounds.TAG_KEYS_MAX} names of tags")
+    return names
 
 
 def _quotas(typed: TypedItem) -> Quotas:

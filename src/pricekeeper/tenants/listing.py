@@ -52,6 +52,18 @@ async def list_orgs(store: Store, after: OrgId | None, limit: int) -> OrgPage:
     return OrgPage(policies, OrgId(page.after) if page.after else None)
 
 
+async def list_org_ids(store: Store) -> list[OrgId]:
+    """Every organisation there is, also those whose settings can't be read."""
+    found: list[OrgId] = []
+    after = ""
+    while True:  # ends with the partition: every page begins behind the one before
+        page = await store.query(Query(CONFIG, items.INDEX_PK, after=after))
+        found += (OrgId(entry["SK"]) for entry in page.items)
+        after = page.after
+        if not after:
+            return found
+
+
 async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int) -> AppPage:
     """One read of the organisation, and one query of its apps."""
     client = Client(org_id)

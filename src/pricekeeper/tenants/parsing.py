@@ -36,6 +36,7 @@ _SHOWN_MAX: Final = 64
 """How much of a name that we do not know is repeated in a message."""
 _NAMES: Final = frozenset({"org_name", "app_name"})
 _LIMIT_NAME: Final = re.compile(bodies.LIMIT_NAME)
+_TAG_KEY: Final = re.compile(bodies.TAG_KEY)
 _LIMIT_FIELDS: Final = bodies.RateLimitBody.__struct_fields__
 _WORDING: Final = Wording(
     "is not a known field", f"must be an object of {', '.join(_LIMIT_FIELDS)}"
@@ -61,6 +62,7 @@ def parse_org_settings(
             )
         values["agg_shard_count"] = shard_count_now
     values["quota_scope"] = QuotaScope(values["quota_scope"])
+    values["tag_keys"] = tuple(values["tag_keys"])
     return OrgSettings(**values)
 
 
@@ -114,6 +116,7 @@ def _refuse(
         _text_errors(given),
         _label_errors(given, labels),
         _limit_errors(given.get("rate_limits")),
+        _tag_key_errors(given.get("tag_keys")),
         shape_errors(given, kind, wording=_WORDING),
         coverage,
     ):
@@ -191,6 +194,27 @@ def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
             elif _fills_too_slowly(limit):
                 message = "would take more than ten years to fill it"
                 yield FieldError(f"{path}.refill_amount", message)
+
+
+def _tag_key_errors(tag_keys: Any) -> Iterator[FieldError]:
+    """Names that no tag can have, or that can't be part of a key, and names that come twice."""
+    if not isinstance(tag_keys, list) or len(tag_keys) > bounds.TAG_KEYS_MAX:
+        return
+    for index, name in enumerate(tag_keys):
+        if not isinstance(name, str) or not is_tag_key(name):
+            yield FieldError(f"tag_keys[{index}]", bodies.NO_TAG_KEY)
+        elif name in tag_keys[:index]:
+            yield FieldError(f"tag_keys[{index}]", f"names {name} a second time")
+
+
+def is_tag_key(name: str) -> bool:
+    """Whether an organisation may declare a tag of that name."""
+    if not _TAG_KEY.fullmatch(name):
+        return False
+    try:
+        return len(name.encode()) <= bounds.TAG_KEY_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
 
 
 def _fills_too_slowly(limit: Any) -> bool:

@@ -93,6 +93,8 @@ class Policy:
     """When its present secret was claimed; ``None`` if it has none, or if nobody knows."""
     is_registered: bool = True
     """Whether it has an item of its own; an app without one has its organisation's settings."""
+    tag_keys: tuple[str, ...] = ()
+    """The organisation's: spend is totalled by the values of these tags, too."""
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
 
@@ -214,4 +216,5 @@ def _policy(
         tokens_valid_from_epoch_ms=own_life.tokens_valid_from_epoch_ms,
         incarnation=own_life.incarnation,
         org_incarnation=org_life.incarnation,
+        tag_keys=org.tag_keys,
     )

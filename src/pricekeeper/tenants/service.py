@@ -48,7 +48,14 @@ from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.freeze import Freeze, require_authority
 from pricekeeper.tenants.generations import random_name, start_generation
-from pricekeeper.tenants.listing import PAGE_MAX, AppPage, OrgPage, list_apps, list_orgs
+from pricekeeper.tenants.listing import (
+    PAGE_MAX,
+    AppPage,
+    OrgPage,
+    list_apps,
+    list_org_ids,
+    list_orgs,
+)
 from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.policy import Life, Policy
@@ -219,6 +226,10 @@ class Tenants:
     async def list_orgs(self, after: OrgId | None = None, limit: int = PAGE_MAX) -> OrgPage:
         """Organisations in the order of their ids: one query and one read a page."""
         return await list_orgs(self._store, after, limit)
+
+    async def list_org_ids(self) -> list[OrgId]:
+        """The ids of all organisations, in order: one query for a thousand of them."""
+        return await list_org_ids(self._store)
 
     async def list_apps(
         self, org_id: OrgId, after: AppId | None = None, limit: int = PAGE_MAX

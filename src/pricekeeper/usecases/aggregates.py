@@ -5,7 +5,6 @@ Each answer comes with the moment up to which it is complete.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any, Final
@@ -14,6 +13,8 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Total, day_start_ms, org_day
 from pricekeeper.metering.days import day_of
+from pricekeeper.metering.ranges import RangeReader
+from pricekeeper.metering.totals import OrgTotals, org_totals_of
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.usecases.runtime import quota_use
 from pricekeeper.usecases.wire import aggregates as wire
@@ -21,7 +22,6 @@ from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import ModelLabel
 
 DAYS_MAX: Final = 92
-DAYS_AT_ONCE: Final = 8
 
 
 async def read_day(
@@ -41,15 +41,20 @@ async def read_range(
         raise InvalidValueError("to", "is in the future")
     if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
         raise InvalidValueError("from", f"must be at most {DAYS_MAX} days up to `to`")
-    turn = asyncio.Semaphore(DAYS_AT_ONCE)
     quotas = await _read_quotas(services, policy)
-
-    async def read(day: date) -> tuple[wire.AggregateAnswer, int]:
-        async with turn:
-            return await _read_day(services, policy, day, quotas)
-
-    count = (last - first).days + 1
-    read_days = await asyncio.gather(*(read(first + timedelta(days=n)) for n in range(count)))
+    dates = [first + timedelta(days=n) for n in range((last - first).days + 1)]
+    is_org, scope_key = policy.app_id is None, policy.scope_key
+    totals = await RangeReader(services.store, services.clock).totals_by_day(
+        policy.org_id,
+        "" if is_org else f"{scope_key}#LABEL#",
+        scope_key,
+        policy.model_ordering,
+        [day_of(day) for day in dates],
+    )
+    read_days = [
+        await _answer(services, policy, day, quotas, org_totals_of(scope_key, totals[day_of(day)]))
+        for day in dates
+    ]
     days = [answer for answer, _ in read_days]
     more = {} if policy.app_id is None else {"app_id": str(policy.app_id)}
     oldest_ms = min(as_of_ms for _, as_of_ms in read_days)
@@ -69,19 +74,31 @@ async def _read_day(
 
     Before the first aggregation that is the day's beginning: nothing had been counted by then.
     """
-    name, metering, more = day_of(day), services.metering, dict[str, Any]()
+    name, metering = day_of(day), services.metering
     if policy.app_id is None:
         found = await metering.org_totals(policy.org_id, policy.model_ordering, name)
-        totals = found.total
-        if policy.quota_scope is QuotaScope.APP:
-            more["apps"] = {
-                str(app): sum(total.cost_usd_micros for total in by_label.values())
-                for app, by_label in found.apps.items()
-            }
     else:
         labels = {*policy.model_ordering, *await metering.labels_used(policy.scope_key, name)}
-        totals = await metering.totals(policy.scope_key, sorted(labels), name)
+        found = OrgTotals(await metering.totals(policy.scope_key, sorted(labels), name), {})
+    return await _answer(services, policy, day, quotas, found)
+
+
+async def _answer(
+    services: Services,
+    policy: Policy,
+    day: date,
+    quotas: Mapping[ModelLabel, int],
+    found: OrgTotals,
+) -> tuple[wire.AggregateAnswer, int]:
+    """What a day came to, from what was found of it."""
+    name, totals, more = day_of(day), found.total, dict[str, Any]()
+    if policy.app_id is not None:
         more["app_id"] = str(policy.app_id)
+    elif policy.quota_scope is QuotaScope.APP:
+        more["apps"] = {
+            str(app): sum(total.cost_usd_micros for total in by_label.values())
+            for app, by_label in found.apps.items()
+        }
     active, sticky = None, False
     if day == today(services, policy):
         decision = await services.selection.assess(policy)

@@ -123,6 +123,7 @@ def _configuration(policy: Policy) -> wire.Configuration:
             }
             for label, named in policy.rate_limits.items()
         },
+        tag_keys=list(policy.tag_keys),
     )
 
 

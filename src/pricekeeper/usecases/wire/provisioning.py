@@ -33,6 +33,7 @@ class Configuration(Response, frozen=True):
     refresh_interval_tight_secs: int
     session_limit: int
     rate_limits: dict[str, dict[str, RateLimitBody]]
+    tag_keys: list[str]
 
 
 class Frozen(Response, frozen=True):

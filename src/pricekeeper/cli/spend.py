@@ -1,0 +1,153 @@
+"""``spend`` and ``usage list``: what was spent, broken down, and the records that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli.backends import Backend
+from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
+from pricekeeper.cli.command import Outcome, backend_command, either_command
+from pricekeeper.cli.drawing import FULL_PCT, moment, page, pct_bar, usd
+from pricekeeper.cli.listing import table
+from pricekeeper.cli.terminal import harmless
+from pricekeeper.cli.usage import usage
+
+top = typer.Typer()
+
+PAGES_MAX: Final = 100
+"""Pages without a record in them that are passed over."""
+_END_HELP: Final = "2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
+
+
+@backend_command(top, "spend")
+async def show_spend(
+    backend: Backend,
+    *,
+    first: Annotated[
+        str, typer.Option("--from", metavar="WHEN", help=f"The first day: {_END_HELP}.")
+    ],
+    last: Annotated[
+        str | None,
+        typer.Option("--to", metavar="WHEN", help="The last day, else the first; or an hour."),
+    ] = None,
+    group_by: Annotated[
+        str,
+        typer.Option(
+            "--group-by", metavar="NAMES", help="Any of org,app,label,day,hour and one tag:KEY."
+        ),
+    ] = "org",
+    csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
+) -> Outcome:
+    """Show what everybody has spent, by organisation, app, model, day, hour or the value of a tag.
+
+    [dim]pricekeeper spend --from 2026-01-01 --to 2026-01-31 --group-by org,label[/dim]
+
+    [dim]pricekeeper spend --from 2026-01-23 --group-by app,tag:team --csv > spend.csv[/dim]
+    """
+    answer = await backend.admin.spend(first, last or first, group_by)
+    names = group_by.split(",") if group_by else []
+    if csv:
+        return Outcome(answer, _csv(answer, names))
+    return Outcome(answer, _spend(answer, names, f"{first} to {last or first}"))
+
+
+@either_command(usage, "list")
+async def list_usage(
+    backend: Backend,
+    org: OrgArgument,
+    app: OptionalApp = None,
+    *,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="WHEN", help=f"The first day: {_END_HELP}.")
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", metavar="WHEN", help="The last day; or an hour.")
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Of this model label.")] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="KEY:VALUE", help="With this tag.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="NEXT", help="Behind the page before.")
+    ] = None,
+) -> Outcome:
+    """Show single usage records, the newest first, up to a hundred.
+
+    [dim]pricekeeper usage list $ORG[/dim]
+
+    [dim]pricekeeper usage list $ORG chat --from 2026-01-23 --tag team:red --json[/dim]
+    """
+    keeper = backend.reader(client_of(org, app))
+    for _ in range(PAGES_MAX):
+        answer = await keeper.usage_records(
+            first=first, last=last, label=label, tag=tag, after=after
+        )
+        after = answer.get("next")
+        if answer["records"] or after is None:
+            break
+    return Outcome(answer, _records(answer))
+
+
+def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> RenderableType:
+    whole = answer["total"]
+    numbers = ["spent", "calls", "errors", "tokens in", "out"]
+    rows = table(*names, "spent", "", *numbers[1:], numbers=numbers)
+    most = max(1, *(row["cost_usd_micros"] for row in answer["rows"]), 1)
+    for row in answer["rows"]:
+        rows.add_row(
+            *(row[name] or "-" for name in names),
+            usd(row["cost_usd_micros"]),
+            pct_bar(FULL_PCT * row["cost_usd_micros"] / most, "cyan"),
+            *_counts(row),
+        )
+    if names:
+        rows.add_section()
+        ends = ["in all", *[""] * (len(names) - 1)]
+        rows.add_row(*ends, usd(whole["cost_usd_micros"]), "", *_counts(whole))
+    updated = answer["as_of"]
+    told = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
+    return page(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(told, "dim"))
+
+
+def _counts(row: Mapping[str, Any]) -> list[str]:
+    names = ("requests", "errors", "input_tokens", "output_tokens")
+    return [f"{row[name]:,}" for name in names]
+
+
+def _csv(answer: Mapping[str, Any], names: list[str]) -> Text:
+    from pricekeeper.usecases.csv_text import csv_text  # noqa: PLC0415  # --help needs none
+
+    shown = [
+        {name: harmless(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in answer["rows"]
+    ]
+    text = csv_text([*names, *answer["total"]], shown)
+    return Text(text.replace("\r\n", "\n").removesuffix("\n"))
+
+
+def _records(answer: Mapping[str, Any]) -> RenderableType:
+    rows = table(
+        "recorded (UTC)", "app", "model", "spent", "tokens in", "out", "", "tags", "request",
+        numbers=["spent", "tokens in", "out"], wraps=["tags"],
+    )  # fmt: skip
+    for record in answer["records"]:
+        rows.add_row(
+            record["recorded_at"].replace("T", " ").removesuffix("Z"),
+            record["app_id"] or "-",
+            record["model_label"],
+            usd(record["cost_usd_micros"]),
+            f"{record['input_tokens']:,}",
+            f"{record['output_tokens']:,}",
+            Text("" if record["status"] == "OK" else record["status"], "red"),
+            "  ".join(f"{name}:{value}" for name, value in record["tags"].items()),
+            record["request_id"],
+        )
+    parts: list[RenderableType] = [rows if answer["records"] else Text("no records")]
+    if "next" in answer:
+        parts.append(Text(f"more: --after {answer['next']}", "dim"))
+    return page(Text("usage records", "bold"), *parts)

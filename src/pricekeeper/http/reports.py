@@ -1,0 +1,150 @@
+"""Reports: spend broken down, as JSON or CSV, and the records that it is made of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pricekeeper.errors import NotFoundError
+from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.problems import WrongAudienceError
+from pricekeeper.usecases import spend as cases
+from pricekeeper.usecases import usage_records
+from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
+from pricekeeper.usecases.spend import Viewer
+from pricekeeper.usecases.wire import reports as wire
+from pricekeeper.usecases.wire.values import APP_ID
+from pricekeeper.values import AppId
+
+_NO_STORE: Final = ((b"cache-control", b"no-store"),)
+_CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
+_END: Final = {
+    "type": "string",
+    "anyOf": [{"format": "date"}, {"format": "date-time"}],
+    "examples": ["2026-01-23", "2026-01-23T15:00:00Z"],
+}
+_GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"
+GROUPS: Final = f"^({_GROUP}(,{_GROUP})*)?$"
+_SPEND: Final = (
+    Parameter("from", "The first day, or the first full hour.", _END, required=True),
+    Parameter("to", "The last day, or the full hour at which the range ends.", _END, required=True),
+    Parameter(
+        "group_by",
+        "Any of org, app, label, day, hour and one tag:KEY, with commas between them.",
+        {"type": "string", "pattern": GROUPS, "examples": ["app,day", "tag:team"]},
+    ),
+)
+_LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9._-]*$"}
+_RECORDS: Final = (
+    Parameter("from", "The first day or full hour in which a call happened.", _END),
+    Parameter("to", "The last day, or the full hour at which the range ends.", _END),
+    Parameter("app_id", "Records of this app alone.", {"type": "string", "pattern": APP_ID}),
+    Parameter("label", "Records of this model label alone, also of a former one.", _LABEL),
+    Parameter(
+        "tag",
+        "Records with this tag: KEY:VALUE, or KEY for any value.",
+        {"type": "string", "minLength": 1, "examples": ["team:red"], "pattern": "^[^:]"},
+    ),
+    Parameter(
+        "after",
+        "The `next` of the page before.",
+        {"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{12}-[0-9a-f-]{36})?$"},
+    ),
+)
+
+
+async def get_spend(call: Call) -> Answer:
+    """What was spent in a range, by org, app, label, day, hour and the value of a tag."""
+    request = cases.parse_request(_query(call, _SPEND))
+    answer, as_of_ms = await cases.read_spend(call.services, _viewer(call), request)
+    headers = (
+        (b"cache-control", b"private, no-cache"),
+        (b"vary", b"Accept, Authorization, X-API-Key"),
+        (b"x-data-lag-secs", b"%d" % (max(0, call.services.clock.now_ms() - as_of_ms) // 1000)),
+    )
+    if not accepts_csv(call.request.header(b"accept")):
+        return Answer(200, answer, headers)
+    text = csv_text((*request.grouping.names, *cases.SUM_FIELDS), answer.rows)
+    return Answer(200, text.encode(), headers, media_type=_CSV)
+
+
+async def list_usage(call: Call) -> Answer:
+    """Single usage records, the newest first; a page may be empty and have a next."""
+    request = usage_records.parse_request(_query(call, _RECORDS))
+    _check_reader(call, request.app_id)
+    policy = await call.services.tenants.find_policy(call.org_id)
+    return Answer(200, await usage_records.list_usage(call.services, policy, request), _NO_STORE)
+
+
+def _query(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, str]:
+    return call.request.query_once([parameter.name for parameter in parameters])
+
+
+def _check_reader(call: Call, app_id: AppId | None) -> None:
+    """Refuse an app that asks for more than its own records; keys were checked at the gate."""
+    principal = call.principal
+    if principal is None:
+        return
+    if principal.org_id != call.org_id:
+        raise NotFoundError("org")
+    if principal.app_id is not None and app_id is None:
+        raise WrongAudienceError("an app's token reads its own records; name it with app_id")
+    if principal.app_id not in (None, app_id):
+        raise NotFoundError("app")
+
+
+def accepts_csv(header: str | None) -> bool:
+    """Whether the caller would rather have CSV than JSON."""
+    weights = {"text/csv": 0.0, "application/json": 0.0}
+    for part in (header or "").lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        if kind in weights:
+            weights[kind] = _weight(parameters)
+    return 0 < weights["text/csv"] >= weights["application/json"]
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return float(parameter.removeprefix("q="))
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _viewer(call: Call) -> Viewer:
+    """Whose spend the caller may see: its own, or for a key all that the key covers."""
+    if call.principal is not None:
+        return Viewer(call.principal.org_id, call.principal.app_id)
+    return Viewer(call.key_org_id)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/api/v1/spend",
+        "getSpend",
+        get_spend,
+        {200: wire.SpendAnswer},
+        Access.ANY_CLIENT,
+        query=_SPEND,
+        limit="aggregates",
+        tag="aggregates",
+        key_may_read=True,
+        has_csv=True,
+        problems=(404,),
+    ),
+    Operation(
+        "GET",
+        "/api/v1/orgs/{org_id}/usage",
+        "listUsage",
+        list_usage,
+        {200: wire.UsageList},
+        Access.ANY_CLIENT,
+        query=_RECORDS,
+        limit="aggregates",
+        tag="aggregates",
+        key_may_read=True,
+        problems=(403, 404),
+    ),
+)

@@ -1,0 +1,152 @@
+"""How many values of a tag are told apart: so many a day of an organisation, the first ones.
+
+Which these are stands in an item for each key and day, as short hashes. It is changed before a
+total of a new value is written, and only ever grows; once it is full, it stays as it is. So every
+aggregator, and every later fold of the same records, counts a value under the same heading: its
+own, or `OTHER` for good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import structlog
+
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    OutcomeUnknownError,
+    UnreadableItemError,
+)
+from pricekeeper.metering.aggregation_report import Tally
+from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.facets import Facet, tag_sort_key
+from pricekeeper.metering.items import (
+    TAG_HASH_BYTES,
+    day_expires_at_epoch,
+    tag_values_from,
+    tag_values_key,
+    tag_values_put,
+)
+from pricekeeper.metering.meter import FoldMeter
+from pricekeeper.storage import Store
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+
+VALUES_MAX: Final = 1_000
+OTHER: Final = "(other)"
+"""Stands for all values beyond the first `VALUES_MAX`."""
+ATTEMPTS_MAX: Final = 10
+REMEMBERED_MAX: Final = 256
+"""Keys and days whose values this process remembers, a tenth of a megabyte each at the most."""
+OVER_MAX: Final = 10_000
+"""Keys and days that this process has reported; a forgotten one is reported again."""
+
+_ALWAYS: Final = frozenset({"", OTHER})
+"""No values of their own: what has no such tag, and what is over."""
+_log = structlog.get_logger(__name__)
+
+
+class TagDay(NamedTuple):
+    """A tag key of an organisation, on one of its days."""
+
+    org_id: str
+    key: str
+    day: str
+
+
+class TagValues:
+    """Decides which values of tags have totals of their own."""
+
+    def __init__(
+        self, store: Store, retention_days: int, meter: FoldMeter, *, values_max: int = VALUES_MAX
+    ) -> None:
+        self._store = store
+        self._retention_days = retention_days
+        self._meter = meter
+        self._values_max = values_max
+        self._known: BoundedCache[TagDay, frozenset[bytes]] = BoundedCache(REMEMBERED_MAX)
+        self._over: BoundedCache[TagDay, bool] = BoundedCache(OVER_MAX)
+
+    async def limit(
+        self, found: Mapping[Facet, dict[int, Counters]], tally: Tally
+    ) -> dict[Facet, dict[int, Counters]]:
+        """The same sums, with values that are over under `OTHER`.
+
+        If the values of a key can't be read, its totals are left aside; all others go on.
+        """
+        seen: dict[TagDay, dict[str, None]] = {}
+        for facet in found:
+            if (tag := facet.tag) is not None:
+                values = seen.setdefault(TagDay(facet.org_id, tag.key, facet.day), {})
+                if tag.value not in _ALWAYS:
+                    values[tag.value] = None
+        apart: dict[TagDay, frozenset[bytes]] = {}
+        for tag_day, values in seen.items():
+            try:
+                apart[tag_day] = await self._admit(tag_day, values)
+            except UnreadableItemError as error:
+                tally.fail(1, error)
+        limited: dict[Facet, dict[int, Counters]] = {}
+        for facet, sums in found.items():
+            under = self._heading(facet, apart)
+            if under is not None:
+                _add(limited.setdefault(under, {}), sums)
+        return limited
+
+    def _heading(self, facet: Facet, apart: Mapping[TagDay, frozenset[bytes]]) -> Facet | None:
+        """Under which total the sums of a facet count; ``None`` if nobody knows."""
+        tag = facet.tag
+        if tag is None or tag.value in _ALWAYS:
+            return facet
+        tag_day = TagDay(facet.org_id, tag.key, facet.day)
+        known = apart.get(tag_day)
+        if known is None:
+            return None
+        if _hash(tag.value) in known:
+            return facet
+        self._report(tag_day)
+        return facet._replace(sk=tag_sort_key(tag.key, facet.day, tag.hour, OTHER))
+
+    async def _admit(self, tag_day: TagDay, values: Iterable[str]) -> frozenset[bytes]:
+        """The values that are told apart, with these in it as far as there is room."""
+        wanted = [_hash(value) for value in values]
+        known = self._known.get(tag_day) or frozenset()
+        for _ in range(ATTEMPTS_MAX):
+            if len(known) >= self._values_max or known.issuperset(wanted):
+                return known
+            item = await self._store.get(USAGE_AGG_SHARDED, tag_values_key(*tag_day))
+            stored = tag_values_from(item)
+            known = frozenset(stored)
+            new = [one for one in dict.fromkeys(wanted) if one not in known]
+            new = new[: max(0, self._values_max - len(known))]
+            if new:
+                expires = day_expires_at_epoch(tag_day.day, self._retention_days)
+                put = tag_values_put(tag_values_key(*tag_day), item, [*stored, *new], expires)
+                try:
+                    await self._store.put(put)
+                except (ConditionFailedError, OutcomeUnknownError):
+                    continue
+                known |= frozenset(new)
+            self._known.put(tag_day, known)
+        if len(known) >= self._values_max or known.issuperset(wanted):
+            return known
+        raise ContendedError(f"the values of {tag_day.key} on {tag_day.day} kept changing")
+
+    def _report(self, tag_day: TagDay) -> None:
+        if tag_day not in self._over:
+            self._over.put(tag_day, True)  # noqa: FBT003
+            self._meter.tags_over += 1
+            _log.warning("tag_values_over", **tag_day._asdict(), values_max=self._values_max)
+
+
+def _hash(value: str) -> bytes:
+    return hashlib.blake2b(value.encode(), digest_size=TAG_HASH_BYTES).digest()
+
+
+def _add(sums: dict[int, Counters], more: Mapping[int, Counters]) -> None:
+    for tick, counters in more.items():
+        have = sums.get(tick)
+        sums[tick] = counters if have is None else have + counters

@@ -1,0 +1,28 @@
+"""Rows as CSV (RFC 4180), safe to open in a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+MEDIA_TYPE: Final = "text/csv"
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def csv_text(names: Sequence[str], rows: Sequence[Mapping[str, str | int]]) -> str:
+    """A line of names, and a line for each row. Lines end as RFC 4180 has it."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\r\n")
+    writer.writerow([_cell(name) for name in names])
+    writer.writerows([_cell(row[name]) for name in names] for row in rows)
+    return written.getvalue()
+
+
+def _cell(value: str | int) -> str | int:
+    """The value; text that would be a formula begins with an apostrophe."""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value

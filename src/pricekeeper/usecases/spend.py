@@ -1,0 +1,155 @@
+"""What was spent in a range, broken down by whatever is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import date, timedelta
+from typing import Final, NamedTuple
+
+from pricekeeper.bootstrap import Services
+from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
+from pricekeeper.metering import org_day
+from pricekeeper.metering.breakdown import DAY, HOUR, Grouping, Row, parse_grouping
+from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.days import date_of, day_of
+from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
+from pricekeeper.metering.ranges import RangeReader, Span
+from pricekeeper.usecases.wire import reports as wire
+from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
+from pricekeeper.values import AppId, OrgId
+
+DAYS_MAX: Final = 400
+HOURLY_DAYS_MAX: Final = 31
+SUM_FIELDS: Final = wire.SpendSum.__struct_fields__
+
+_HOURS_PER_DAY: Final = 24
+_ONE_DAY: Final = timedelta(days=1)
+_FIRST_ZONE: Final = "Pacific/Kiritimati"
+"""Where a day begins before it does anywhere else."""
+_YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_NO_END: Final = "must be a date such as 2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
+
+
+class Viewer(NamedTuple):
+    """Whose spend may be seen: one app's, one organisation's, or everybody's."""
+
+    org_id: OrgId | None = None
+    app_id: AppId | None = None
+
+
+class SpendRequest(NamedTuple):
+    """What is asked for. Dates are included on both ends; the last instant is not."""
+
+    first: date | int
+    last: date | int
+    grouping: Grouping
+
+
+def parse_request(query: Mapping[str, str]) -> SpendRequest:
+    """What the query asks for; every mistake is told."""
+    ends: dict[str, date | int] = {}
+    grouping, mistakes = Grouping(), list[FieldError]()
+    for name in ("from", "to"):
+        try:
+            ends[name] = parse_end(name, query.get(name, ""))
+        except InvalidValueError as error:
+            message = error.message if name in query else f"is required: it {_NO_END}"
+            mistakes.append(FieldError(name, message))
+    try:
+        grouping = parse_grouping(query.get("group_by", ""))
+    except InvalidValueError as error:
+        mistakes.append(FieldError(error.field, error.message))
+    if mistakes:
+        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
+        raise RequestRefusedError(detail, tuple(mistakes))
+    return SpendRequest(ends["from"], ends["to"], grouping)
+
+
+def parse_end(field: str, text: str) -> date | int:
+    """A date, or the milliseconds of a full hour."""
+    try:
+        if _YYYY_MM_DD.fullmatch(text):
+            return date.fromisoformat(text)
+        at_ms = parse_timestamp(text)
+    except (ValueError, InvalidValueError):
+        raise InvalidValueError(field, _NO_END) from None
+    if at_ms % MS_PER_HOUR:
+        raise InvalidValueError(field, "must be on the hour, such as 2026-01-23T15:00:00Z")
+    return at_ms
+
+
+async def read_spend(
+    services: Services, viewer: Viewer, request: SpendRequest
+) -> tuple[wire.SpendAnswer, int]:
+    """What the viewer may see of the spend, and the moment up to which that is complete."""
+    zone, org_ids = _FIRST_ZONE, list[OrgId]()
+    if viewer.org_id is not None:
+        zone = (await services.tenants.find_policy(viewer.org_id, viewer.app_id)).timezone
+        org_ids = [viewer.org_id]
+    span = span_of(request, zone, services.clock.now_ms())
+    if viewer.org_id is None:
+        org_ids = await services.tenants.list_org_ids()
+    reader = RangeReader(services.store, services.clock)
+    found = await reader.spend(org_ids, viewer.app_id, span, request.grouping)
+    answer = wire.SpendAnswer(
+        [_row(request.grouping, row) for row in found.rows],
+        _sum(found.total),
+        rfc3339(found.as_of_ms) if found.as_of_ms else None,
+    )
+    return answer, found.as_of_ms
+
+
+def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
+    """The days and hours that are asked for. Raises for a range that is none, or too long."""
+    first, last = request.first, request.last
+    days_max = HOURLY_DAYS_MAX if request.grouping.has_hours else DAYS_MAX
+    too_long = f"must be at most {days_max} days up to `to`"
+    if request.grouping.has_hours:
+        too_long += " where hours are told apart"
+    if isinstance(first, date) and isinstance(last, date):
+        if last > date_of(org_day(zone, now_ms)):
+            raise InvalidValueError("to", "is in the future")
+        if not timedelta(0) <= last - first < timedelta(days=days_max):
+            raise InvalidValueError("from", too_long)
+        return Span(day_of(first), day_of(last))
+    if isinstance(first, date) or isinstance(last, date):
+        raise InvalidValueError("to", "must be a date if `from` is one, else a full hour")
+    if last >= now_ms + MS_PER_HOUR:
+        raise InvalidValueError("to", "is in the future")
+    hours = hour_of(first), hour_of(last) - 1
+    if hours[1] < hours[0]:
+        raise InvalidValueError("from", "must be before `to`")
+    if hours[1] - hours[0] >= days_max * _HOURS_PER_DAY:
+        raise InvalidValueError("from", too_long)
+    # An hour of UTC is part of the day before or after somewhere.
+    edges = date_of(org_day("UTC", first)) - _ONE_DAY, date_of(org_day("UTC", last)) + _ONE_DAY
+    return Span(day_of(edges[0]), day_of(edges[1]), hours)
+
+
+def _row(grouping: Grouping, row: Row) -> dict[str, str | int]:
+    made: dict[str, str | int] = {
+        name: _shown(name, text) for name, text in zip(grouping.names, row.group, strict=True)
+    }
+    sums = _sum(row.counters)
+    return made | {name: getattr(sums, name) for name in SUM_FIELDS}
+
+
+def _shown(name: str, text: str) -> str:
+    if name == DAY:
+        return date_of(text).isoformat()
+    if name == HOUR:
+        return rfc3339(int(text) * MS_PER_HOUR)
+    return text
+
+
+def _sum(counters: Counters) -> wire.SpendSum:
+    return wire.SpendSum(
+        counters.cost_usd_micros,
+        counters.input_tokens,
+        counters.output_tokens,
+        counters.cache_read_tokens,
+        counters.cache_write_tokens,
+        counters.requests,
+        counters.errors,
+    )

@@ -1,0 +1,153 @@
+"""``spend``, ``usage list`` and ``ledger rebuild``: on the store, and against a service."""
+
+import asyncio
+import csv
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from pricekeeper.bootstrap import Services, open_services
+from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.metering import Usage, org_day
+from pricekeeper.storage import Key, Set, Update
+from pricekeeper.storage.tables import DAILY_TOTAL
+from pricekeeper.values import AppId, OrgId
+
+IDS = [f"7c9e6679-7425-40de-944b-e07fc1f90a{number:02x}" for number in range(3)]
+
+
+def on_services(cli: Cli, work: Any) -> Any:
+    """Do something with the services on the same store."""
+
+    async def run() -> Any:
+        settings = demo_settings(cli.folder)
+        async with open_services(replace(settings, data_dir=cli.folder / "other")) as services:
+            return await work(services)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def spent(anywhere: Cli) -> str:
+    """Three records of today, in the totals; the value is the day."""
+    anywhere.register()
+    anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--tag-keys", "team, feature")
+
+    async def record(services: Services) -> str:
+        policy = await services.tenants.find_policy(OrgId(ORG), AppId("chat"))
+        for number, request_id in enumerate(IDS):
+            usage = Usage(
+                request_id=request_id,
+                model_label="economy" if number == 2 else "premium",
+                input_tokens=1000,
+                output_tokens=500,
+                tags={"team": ["red", "=2+2", "red"][number]},
+            )
+            await services.metering.record(policy, usage)
+        await services.aggregator.run_once()
+        return org_day(policy.timezone, services.clock.now_ms())
+
+    day: str = on_services(anywhere, record)
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}"
+
+
+def test_tag_keys_are_set_and_shown(anywhere: Cli) -> None:
+    """By name; nothing takes them away."""
+    answer = anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--tag-keys", "team, feature")
+    assert answer["configuration"]["tag_keys"] == ["team", "feature"]
+    assert "team, feature" in anywhere("org", "get", ORG).out
+    answer = anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--tag-keys", "")
+    assert answer["configuration"]["tag_keys"] == []
+    assert anywhere("org", "put", ORG, *ORG_FLAGS, "--tag-keys", "a#b").code == 2
+
+
+def test_spend_by_whatever_is_asked_for(anywhere: Cli, spent: str) -> None:
+    """The same answer everywhere, and a table with the sum under it."""
+    whole = anywhere.ok("spend", "--from", spent)
+    assert [row["org"] for row in whole["rows"]] == [ORG]
+    assert whole["total"]["requests"] == 3
+    teams = anywhere.ok("spend", "--from", spent, "--to", spent, "--group-by", "tag:team,label")
+    assert [(row["tag:team"], row["label"], row["requests"]) for row in teams["rows"]] == [
+        ("=2+2", "premium", 1),
+        ("red", "economy", 1),
+        ("red", "premium", 1),
+    ]
+    shown = anywhere("spend", "--from", spent, "--group-by", "tag:team").out
+    assert "in all" in shown
+    assert "as of" in shown
+    assert anywhere.ok("spend", "--from", spent, "--group-by", "")["rows"] == [whole["total"]]
+
+
+def test_spend_as_csv(anywhere: Cli, spent: str) -> None:
+    """The same rows, and no formula."""
+    words = ("spend", "--from", spent, "--group-by", "tag:team")
+    done = anywhere(*words, "--csv")
+    assert done.code == 0
+    names, *rows = csv.reader(io.StringIO(done.out))
+    assert names[:2] == ["tag:team", "cost_usd_micros"]
+    answer = anywhere.ok(*words)
+    assert [row[1:] for row in rows] == [
+        [str(value) for value in list(row.values())[1:]] for row in answer["rows"]
+    ]
+    assert [row[0] for row in rows] == ["'=2+2", "red"]
+
+
+@pytest.mark.usefixtures("spent")
+def test_single_records(anywhere: Cli) -> None:
+    """The newest first, of an organisation or one app; and what fits."""
+    everything = anywhere.ok("usage", "list", ORG)["records"]
+    assert {record["request_id"] for record in everything} == set(IDS)
+    assert anywhere.ok("usage", "list", ORG, "chat")["records"] == everything
+    assert anywhere.ok("usage", "list", ORG, "other")["records"] == []
+    red = anywhere.ok("usage", "list", ORG, "--tag", "team:red", "--label", "economy")["records"]
+    assert [record["request_id"] for record in red] == [IDS[2]]
+    assert IDS[0] in anywhere("usage", "list", ORG).out
+    assert "no records" in anywhere("usage", "list", ORG, "--tag", "team:none").out
+
+
+def test_what_cannot_be_asked(anywhere: Cli, spent: str) -> None:
+    """The field is named, and nothing is printed as an answer."""
+    for words, field in (
+        (("spend", "--from", "yesterday"), "from"),
+        (("spend", "--from", spent, "--group-by", "colour"), "group_by"),
+        (("usage", "list", ORG, "--after", "x"), "after"),
+    ):
+        done = anywhere(*words)
+        assert (done.code, done.out) == (2, ""), done
+        assert field in done.err
+    assert anywhere("usage", "list", NOBODY).code == 3
+
+
+def test_a_day_is_made_anew(cli: Cli) -> None:
+    """What was lost is there again, and the command says what it was."""
+    cli.register()
+
+    async def record(services: Services) -> tuple[str, int]:
+        policy = await services.tenants.find_policy(OrgId(ORG), AppId("chat"))
+        usage = Usage(
+            request_id=IDS[0], model_label="premium", input_tokens=1000, output_tokens=500
+        )
+        await services.metering.record(policy, usage)
+        await services.aggregator.run_once()
+        day = org_day(policy.timezone, services.clock.now_ms())
+        key = Key(f"ORG#{ORG}#APP#chat#LABEL#premium", f"DAY#{day}")
+        stored = await services.store.get(DAILY_TOTAL, key)
+        assert stored is not None
+        nothing = (Set("requests", 0), Set("cost_usd_picos", 0))
+        await services.store.update(Update(DAILY_TOTAL, key, nothing))
+        return day, stored["cost_usd_micros"]
+
+    day, cost = on_services(cli, record)
+    assert cli.ok("ledger", "rebuild", "--day", day, "--org", NOBODY)["changes"] == []
+    report = cli.ok("ledger", "rebuild", "--day", day)
+    assert (report["day"], report["organisations"], report["failed"]) == (day, 1, 0)
+    (change,) = report["changes"]
+    assert (change["org_id"], change["total"]) == (ORG, f"DAY#{day}")
+    assert (change["requests_before"], change["requests"]) == (0, 1)
+    assert (change["cost_usd_micros_before"], change["cost_usd_micros"]) == (0, cost)
+    assert cli.ok("ledger", "rebuild", "--day", day)["changes"] == []
+    assert "nothing has changed" in cli("ledger", "rebuild", "--day", day, "--org", ORG).out
+    assert cli("ledger", "rebuild", "--day", "20261301").code == 2

@@ -1,0 +1,324 @@
+"""Spend broken down, over a socket: who sees what, and every row to the last micro-dollar."""
+
+import csv
+import io
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from http_fixtures import KEY, ORG, Tenant
+from pricekeeper.metering import Account, Total
+from pricekeeper.metering.breakdown import Breakdown
+from pricekeeper.metering.items import counter_key, day_expires_at_epoch
+from pricekeeper.storage import Add, Put, Set, Store, Update
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from spend_world import DAY_MS, HOUR_MS, START_MS, STORES, World, date_at, moment_at, running_world
+
+SUMS = (
+    "cost_usd_micros",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "requests",
+    "errors",
+    "held_usd_micros",
+    "unsettled_usd_micros",
+)
+
+
+@pytest.fixture(scope="module", params=STORES)
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    with running_world(request, tmp_path_factory.mktemp("spend")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tenant(world: World) -> Tenant:
+    """Two days of two apps: the first day at 01:30 and 22:10, the second at 00:05."""
+    made = world.tenant(tag_keys=["team", "feature"], quota_scope="ORG")
+    world.move_to(START_MS + 90 * 60_000)
+    world.record(made, tags={"team": "red", "feature": "chat"})
+    world.record(made, tags={"team": "red"}, model_label="economy", input_tokens=7)
+    world.record(made, app="batch", tags={"team": "=1+1"}, cache_read_tokens=11)
+    world.move_to(START_MS + 22 * HOUR_MS + 600_000)
+    world.record(made, status="ERROR", cache_write_5m_tokens=3, cache_write_1h_tokens=4)
+    world.record(made, model_label="economy", input_tokens=13, tags={"team": ""})
+    world.move_to(START_MS + DAY_MS + 300_000)
+    world.record(made, tags={"team": "blue, 'green'"})
+    world.aggregate()
+    return made
+
+
+def spend(
+    world: World, query: str, first: str = date_at(0), last: str = date_at(1), **how: Any
+) -> Any:
+    return world.read(f"/api/v1/spend?from={first}&to={last}&group_by={query}", **how)
+
+
+def by_group(answer: Any, *names: str, count: str = "requests") -> dict[Any, int]:
+    return {tuple(row[name] for name in names): row[count] for row in answer["rows"]}
+
+
+def test_one_row_without_groups(world: World, tenant: Tenant) -> None:
+    """Every counter is there, and the total is the same."""
+    answer = spend(world, "", token=tenant.org_token)
+    (row,) = answer["rows"]
+    assert tuple(row) == SUMS
+    assert row == answer["total"]
+    assert (row["requests"], row["errors"], row["cache_read_tokens"]) == (6, 1, 11)
+    assert (row["cache_write_tokens"], row["input_tokens"]) == (7, 4 * 1000 + 20)
+    assert (row["held_usd_micros"], row["unsettled_usd_micros"]) == (0, 0)
+    assert answer["as_of"] == moment_at(24).replace("00:00Z", "05:00Z")
+
+
+@pytest.mark.parametrize(
+    "groups",
+    ["org", "label", "day", "app", "hour", "tag:team", "tag:feature", "tag:none", "app,hour",
+     "day,label", "tag:team,app,label,day,hour,org"],
+)  # fmt: skip
+def test_rows_add_up_to_the_total(world: World, tenant: Tenant, groups: str) -> None:
+    """Whatever they are by: tokens and calls exactly, micro-dollars but for what is not shown."""
+    whole = spend(world, "", token=tenant.org_token)["total"]
+    answer = spend(world, groups, token=tenant.org_token)
+    assert answer["total"] == whole
+    assert all(tuple(row)[: -len(SUMS)] == tuple(groups.split(",")) for row in answer["rows"])
+    for name in SUMS[1:]:
+        assert sum(row[name] for row in answer["rows"]) == whole[name]
+    shown = sum(row["cost_usd_micros"] for row in answer["rows"])
+    assert whole["cost_usd_micros"] - len(answer["rows"]) < shown <= whole["cost_usd_micros"]
+
+
+@pytest.mark.usefixtures("tenant")
+def test_micro_dollars_are_cut_once(world: World) -> None:
+    """The total is not the sum of what the rows show: what they don't show is in it."""
+    spender = world.tenant()
+    for _ in range(3):
+        world.record(spender, model_label="economy", input_tokens=6, output_tokens=0)
+        world.move_to(world.clock.at_ms + HOUR_MS)
+    world.aggregate()
+    answer = spend(world, "hour", token=spender.org_token)
+    shown = [row["cost_usd_micros"] for row in answer["rows"]]
+    assert sum(shown) < answer["total"]["cost_usd_micros"]
+
+
+def test_by_app_day_and_hour(world: World, tenant: Tenant) -> None:
+    """Hours are those of UTC, days those of the organisation."""
+    token = tenant.org_token
+    assert by_group(spend(world, "app", token=token), "app") == {("web",): 5, ("batch",): 1}
+    days = spend(world, "day,label", token=token)
+    assert by_group(days, "day", "label") == {
+        (date_at(0), "premium"): 3,
+        (date_at(0), "economy"): 2,
+        (date_at(1), "premium"): 1,
+    }
+    assert [row["day"] for row in days["rows"]] == sorted(row["day"] for row in days["rows"])
+    assert by_group(spend(world, "hour", token=token), "hour") == {
+        (moment_at(1),): 3,
+        (moment_at(22),): 2,
+        (moment_at(24),): 1,
+    }
+
+
+def test_by_tag(world: World, tenant: Tenant) -> None:
+    """What has no such tag, or an empty one, is a row with an empty value."""
+    teams = by_group(spend(world, "tag:team", token=tenant.org_token), "tag:team")
+    assert teams == {("",): 2, ("=1+1",): 1, ("blue, 'green'",): 1, ("red",): 2}
+    features = by_group(spend(world, "tag:feature", token=tenant.org_token), "tag:feature")
+    assert features == {("",): 5, ("chat",): 1}
+
+
+def test_between_full_hours(world: World, tenant: Tenant) -> None:
+    """The last instant is not included; an hour that goes on may be asked for."""
+    token = tenant.org_token
+    cut = spend(world, "", moment_at(1), moment_at(22), token=token)
+    assert cut["total"]["requests"] == 3
+    assert spend(world, "", moment_at(2), moment_at(24), token=token)["total"]["requests"] == 2
+    assert spend(world, "app", moment_at(22), moment_at(25), token=token)["total"]["requests"] == 3
+    tags = spend(world, "tag:team", moment_at(1), moment_at(2), token=token)
+    assert by_group(tags, "tag:team") == {("=1+1",): 1, ("red",): 2}
+
+
+def test_an_app_sees_itself_alone(world: World, tenant: Tenant) -> None:
+    """Also where the apps share the organisation's quotas."""
+    for groups in ("", "app", "day", "tag:team", "org,app"):
+        answer = spend(world, groups, token=tenant.app_token)
+        assert answer["total"]["requests"] == 5
+        assert all(row.get("app", "web") == "web" for row in answer["rows"])
+
+
+def test_a_key_sees_what_it_covers(world: World, tenant: Tenant) -> None:
+    """An organisation's own key its own, the deployment's every organisation."""
+    neighbour = world.tenant()
+    world.record(neighbour)
+    world.aggregate()
+    issued = world.api.provision("POST", f"{tenant.org}/provisioning-key").json
+    mine = spend(world, "org", key=issued["provisioning_key"])
+    assert by_group(mine, "org") == {(tenant.org_id,): 6}
+    everybody = by_group(spend(world, "org", key=KEY), "org")
+    assert everybody[tenant.org_id,] == 6
+    assert everybody[neighbour.org_id,] == 1
+    theirs = by_group(spend(world, "org", token=tenant.org_token), "org")
+    assert theirs == {(tenant.org_id,): 6}
+
+
+def test_nobody_sees_anything_without_credentials(world: World) -> None:
+    """And not with a wrong key either."""
+    path = f"/api/v1/spend?from={date_at(0)}&to={date_at(1)}"
+    assert world.get(path).status == 401
+    assert world.get(path, key="wrong-key-wrong-key-wrong-key").status == 401
+
+
+def test_csv_has_the_same_rows(world: World, tenant: Tenant) -> None:
+    """As RFC 4180 has it; text that would be a formula begins with an apostrophe."""
+    path = f"/api/v1/spend?from={date_at(0)}&to={date_at(1)}&group_by=tag:team,day"
+    rows = world.read(path, token=tenant.org_token)["rows"]
+    reply = world.get(path, token=tenant.org_token, headers={"accept": "text/csv"})
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "text/csv; charset=utf-8; header=present"
+    text = reply.data.decode()
+    assert text.endswith("\r\n")
+    assert text.count("\r\n") == text.count("\n") == len(rows) + 1
+    names, *lines = csv.reader(io.StringIO(text))
+    assert names == ["tag:team", "day", *SUMS]
+    expected = [[str(value) for value in row.values()] for row in rows]
+    formula = next(line for line in expected if line[0] == "=1+1")
+    formula[0] = "'=1+1"
+    assert lines == expected
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_csv"),
+    [
+        ("*/*", False),
+        ("application/json", False),
+        ("text/csv, application/json", True),
+        ("text/csv;q=0.5, application/json", False),
+        ("application/json;q=0.1, TEXT/CSV;q=0.2", True),
+        ("text/csv;q=0", False),
+    ],
+)
+def test_who_gets_csv(world: World, tenant: Tenant, accept: str, is_csv: bool) -> None:
+    """Whoever accepts it, and JSON no more than it."""
+    path = f"/api/v1/spend?from={date_at(0)}&to={date_at(0)}"
+    reply = world.get(path, token=tenant.org_token, headers={"accept": accept})
+    assert reply.headers["content-type"].startswith("text/csv" if is_csv else "application/json")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("", {"from", "to"}),
+        ("from=2026-13-01&to=x&group_by=colour", {"from", "to", "group_by"}),
+        (f"from={date_at(0)}T00:30:00Z&to={moment_at(2)}", {"from"}),
+        (f"from={date_at(0)}&to={moment_at(2)}", {"to"}),
+        (f"from={date_at(0)}&to={date_at(40)}", {"to"}),
+        (f"from={moment_at(0)}&to={moment_at(2000)}", {"to"}),
+        (f"from={date_at(1)}&to={date_at(0)}", {"from"}),
+        (f"from={moment_at(1)}&to={moment_at(1)}", {"from"}),
+        (f"from={date_at(-400)}&to={date_at(0)}", {"from"}),
+        (f"from={date_at(-31)}&to={date_at(0)}&group_by=hour", {"from"}),
+        (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:a,tag:b", {"group_by"}),
+        (f"from={date_at(0)}&to={date_at(0)}&group_by=day,day", {"group_by"}),
+        (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:", {"group_by"}),
+        (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:a%23b", {"group_by"}),
+    ],
+)
+def test_what_cannot_be_asked_names_the_field(
+    world: World, tenant: Tenant, query: str, field: set[str]
+) -> None:
+    """400, and what to say instead."""
+    reply = world.get(f"/api/v1/spend?{query}", token=tenant.org_token)
+    assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+    assert {error["field"] for error in reply.json["errors"]} == field
+
+
+def test_the_longest_ranges_are_answered(world: World, tenant: Tenant) -> None:
+    """400 days, and 31 where hours are told apart."""
+    assert spend(world, "day", date_at(-398), token=tenant.org_token)["total"]["requests"] == 6
+    assert spend(world, "hour", date_at(-29), token=tenant.org_token)["total"]["requests"] == 6
+
+
+async def _count_as_before(store: Store, account: Account, total: Total) -> None:
+    """As the version before has it: a shard and its marker."""
+    expires = day_expires_at_epoch(account.day)
+    marker = f"{account.scope_key}#LABEL#{account.label}#SH#8"
+    index = {"PK": f"ACTIVE#{account.day}", "SK": marker, "expires_at_epoch": expires}
+    await store.put(Put(USAGE_AGG_SHARDED, index))
+    actions = [Add(name, getattr(total, name)) for name in ("requests", "input_tokens")]
+    actions.append(Add("cost_usd_picos", total.cost_usd_picos))
+    await store.update(
+        Update(
+            USAGE_AGG_SHARDED,
+            counter_key(account, 2),
+            (*actions, Set("expires_at_epoch", expires)),
+        )
+    )
+
+
+@pytest.mark.usefixtures("tenant")
+def test_what_the_version_before_counted_is_in_it(world: World) -> None:
+    """By day and label, and by app where apps had their own quotas; no hour is known of it."""
+    tenant = world.tenant(quota_scope="APP")
+    day = date_at(0).replace("-", "")
+    total = Total(cost_usd_picos=5_000_000, requests=3, input_tokens=9)
+    for scope in (f"ORG#{tenant.org_id}#APP#web", f"ORG#{tenant.org_id}"):
+        account = Account(scope, "premium", day)
+        world.on_store(lambda store, account=account: _count_as_before(store, account, total))
+    world.record(tenant)
+    world.aggregate()
+    last = date_at(1)
+    token = tenant.org_token
+    for groups in ("", "org", "day", "label", "app", "tag:team"):
+        assert spend(world, groups, last=last, token=token)["total"]["requests"] == 7, groups
+    apps = by_group(spend(world, "app", last=last, token=token), "app")
+    assert apps == {("",): 3, ("web",): 4}
+    assert by_group(spend(world, "tag:team", last=last, token=token), "tag:team") == {("",): 7}
+    assert spend(world, "hour", last=last, token=token)["total"]["requests"] == 1
+    assert spend(world, "", last=last, token=tenant.app_token)["total"]["requests"] == 4
+
+
+def test_more_rows_than_anybody_reads_are_refused(
+    world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer says what to narrow."""
+    defaults = Breakdown.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "rows_max", 2)
+    path = f"/api/v1/spend?from={date_at(0)}&to={date_at(1)}&group_by=hour"
+    refused = world.get(path, token=tenant.org_token)
+    assert refused.status == 400
+    assert refused.json["errors"][0]["field"] == "group_by"
+    assert "shorter range" in refused.json["errors"][0]["message"]
+
+
+def test_days_begin_and_end_where_the_organisation_is(world: World) -> None:
+    """Half an hour off UTC: an hour belongs to two days, and is told apart by them."""
+    tenant = world.tenant(timezone="Asia/Kolkata")
+    world.move_to(START_MS + 2 * DAY_MS + 18 * HOUR_MS + 10 * 60_000)
+    world.record(tenant)
+    world.move_to(world.clock.at_ms + 30 * 60_000)
+    world.record(tenant)
+    world.aggregate()
+    answer = spend(world, "day,hour", date_at(2), date_at(3), token=tenant.org_token)
+    hour = moment_at(66)
+    assert by_group(answer, "day", "hour") == {(date_at(2), hour): 1, (date_at(3), hour): 1}
+    whole = spend(world, "", hour, moment_at(67), token=tenant.org_token)
+    assert whole["total"]["requests"] == 2
+    today = spend(world, "", date_at(3), date_at(3), token=tenant.org_token)
+    assert today["total"]["requests"] == 1
+
+
+def test_an_organisation_that_was_never_there(world: World) -> None:
+    """It has no key and no token; an organisation without usage has rows of nothing."""
+    org_id = str(uuid.uuid4())
+    assert world.api.provision("PUT", f"/api/v1/orgs/{org_id}", ORG).status == 201
+    issued = world.api.provision("POST", f"/api/v1/orgs/{org_id}/provisioning-key").json
+    key = issued["provisioning_key"]
+    assert spend(world, "app", last=date_at(0), key=key)["rows"] == []
+    (row,) = spend(world, "", last=date_at(0), key=key)["rows"]
+    assert set(row.values()) == {0}
