@@ -71,7 +71,7 @@ async def metering(memory: MemoryStore, clock: ManualClock) -> AsyncIterator[Met
 
 
 def new_instance(store: Store, clock: ManualClock) -> Metering:
-    return Metering(store, clock, PriceBook(store, clock, CATALOGUE), randomness=Random(1))
+    return Metering(store, clock, PriceBook(store, clock, CATALOGUE), randomness=Random())
 
 
 def pages(memory: MemoryStore, policy: Policy) -> dict[str, Item]:

@@ -42,7 +42,7 @@ from pricekeeper.metering import (
     journal,
     journal_items,
 )
-from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.metering.journal import FULL_WEIGHT, TICK_MS
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Key, Store, Table, open_store
 from pricekeeper.storage.tables import ALL_TABLES
@@ -139,10 +139,8 @@ class World:
     def __init__(self, store: Store, clock: ManualClock, seed: int, variant: Variant) -> None:
         self.random = Random(seed)
         SEEDING.seed(seed)
-        full_weight = self.random.choice((1, 2, 64))
         self.clock = clock
-        for module in (journal, journal_items):  # pages that are full soon
-            vars(module)["FULL_WEIGHT"] = full_weight
+        set_full_weight(self.random.choice((1, 2, FULL_WEIGHT)))  # pages may be full soon
         longest_ms = self.random.choice((200, 1_500, 6_000))
         self.turns = Interleaving(
             seed, lambda random: clock.advance_ms(random.randrange(longest_ms))
@@ -282,8 +280,14 @@ async def simulate(
         assert world.watcher.broken == []
         await world.audit.check(store)
     finally:
+        set_full_weight(FULL_WEIGHT)
         await store.close()
     return world
+
+
+def set_full_weight(weight: int) -> None:
+    for module in (journal, journal_items):
+        vars(module)["FULL_WEIGHT"] = weight
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
