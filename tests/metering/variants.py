@@ -282,7 +282,14 @@ def checkpoint_past_failures(patch: pytest.MonkeyPatch) -> Variant:
         self.unreadable += accounts
         self.errors[str(error)] = None
 
+    sound = folding.Folder.fold
+
+    async def fold_and_forget(self: folding.Folder, *rest: Any) -> set[str]:
+        await sound(self, *rest)
+        return set()
+
     patch.setattr(Tally, "fail", fail)
+    patch.setattr(folding.Folder, "fold", fold_and_forget)
     return SOUND
 
 
@@ -351,5 +358,7 @@ CAUGHT_BY = {
     "parts added": 0,
     "closed ticks again": 4,
     "going back": 202,
+    "checkpoint past failures": 15,
+    "shards forgotten": 0,
 }
 """The first seed that catches each."""
