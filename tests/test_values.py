@@ -1,5 +1,6 @@
 """Ids and names: what is one, and what is refused."""
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.values import parse_app_id, parse_model_label, parse_org_id
+from pricekeeper.values import new_request_id, parse_app_id, parse_model_label, parse_org_id
 
 ORG = "550e8400-e29b-41d4-a716-446655440000"
 PARSERS: list[Callable[[Any], str]] = [parse_org_id, parse_app_id, parse_model_label]
@@ -88,3 +89,12 @@ def test_the_error_names_the_field_that_the_caller_used() -> None:
 
     assert caught.value.field == "parent.app"
     assert str(caught.value).startswith("parent.app: ")
+
+
+def test_a_new_request_id_has_its_time_in_it_and_is_never_the_same() -> None:
+    made = {new_request_id(1_700_000_000_123) for _ in range(1_000)}
+    assert len(made) == 1_000
+    for text in made:
+        parsed = uuid.UUID(text)
+        assert (parsed.version, parsed.variant) == (7, uuid.RFC_4122)
+        assert parsed.int >> 80 == 1_700_000_000_123

@@ -20,7 +20,6 @@ what `ModelCall.at_most` has named is recorded as an error.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -72,6 +71,10 @@ class Keeper(Protocol):
         """Give everything back that a lease holds."""
         ...
 
+    def new_request_id(self) -> str:
+        """An id for one call's usage."""
+        ...
+
     async def record(
         self,
         model_label: str,
@@ -118,7 +121,7 @@ class ModelCall:
     """A call of a model, from the decision to the bill. Made by `PriceKeeper.call`."""
 
     def __init__(self, keeper: Keeper, consume: Mapping[str, int], settle: str) -> None:
-        self.request_id = str(uuid.uuid4())
+        self.request_id = keeper.new_request_id()
         """What the usage is recorded under."""
         self.recorded: Recorded | None = None
         """What it came to, once the block has ended; the upper bound, if the usage is unknown."""

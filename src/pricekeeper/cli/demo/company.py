@@ -40,6 +40,7 @@ from pricekeeper.client import (
 from pricekeeper.client.transport import Wire, path_of
 from pricekeeper.errors import OverloadedError
 from pricekeeper.metering import org_day
+from pricekeeper.values import new_request_id
 
 CALLS_AT_ONCE: Final = 12
 DENIALS_MAX: Final = 20
@@ -193,7 +194,8 @@ class Company:
 
     async def _report(self, keeper: PriceKeeper, call: Planned, label: str) -> None:
         """Record the usage, twice if the first reply got lost. The ledger counts it once."""
-        now_ms, request_id = self.clock.now_ms(), str(uuid.uuid4())
+        now_ms = self.clock.now_ms()
+        request_id = new_request_id(now_ms)
         stamp = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for _ in range(2 if call.resend else 1):
             recorded = await keeper.record(
