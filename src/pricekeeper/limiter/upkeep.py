@@ -15,7 +15,7 @@ from pricekeeper.limiter.bucket import Bucket, Debit, brought_back, is_ahead
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.writes import normal
-from pricekeeper.storage import ITEM_EXISTS, Delete, Item, Query
+from pricekeeper.storage import ITEM_EXISTS, Delete, Item, Query, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import SORT_KEY
 
@@ -81,13 +81,6 @@ async def _buckets(cache: BucketCache, entity: str) -> AsyncIterator[tuple[str, 
                 yield item[SORT_KEY], bucket
 
 
-async def _items(cache: BucketCache, entity: str) -> AsyncIterator[Item]:
-    """Every item of the entity, page by page."""
-    after = ""
-    while True:  # ends with the partition: every page begins behind the one before
-        page = await cache.store.query(Query(RATE_BUCKETS, entity, after=after))
-        for item in page.items:
-            yield item
-        if not page.after:
-            return
-        after = page.after
+def _items(cache: BucketCache, entity: str) -> AsyncIterator[Item]:
+    """Every item of the entity."""
+    return query_items(cache.store, Query(RATE_BUCKETS, entity))

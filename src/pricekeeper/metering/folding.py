@@ -63,7 +63,7 @@ from pricekeeper.metering.journal_items import (
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.tag_values import TagValues
-from pricekeeper.storage import Item, Store
+from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
 
 ATTEMPTS_MAX: Final = 5
@@ -119,22 +119,16 @@ class Folder:
 
     async def repair(self, closable: int, tally: Tally) -> None:
         """Sum every day anew that was put down for it."""
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(repairs_query(after))
-            for item in page.items:
-                repair = repair_from(item)
-                if repair is None:
-                    continue
-                try:
-                    await self.rebuild(repair, closable, tally)
-                    with contextlib.suppress(ConditionFailedError, OutcomeUnknownError):
-                        await self._store.delete(repair_delete(item))
-                except StoreError as error:
-                    tally.fail(1, error)
-            after = page.after
-            if not after:
-                return
+        async for item in query_items(self._store, repairs_query()):
+            repair = repair_from(item)
+            if repair is None:
+                continue
+            try:
+                await self.rebuild(repair, closable, tally)
+                with contextlib.suppress(ConditionFailedError, OutcomeUnknownError):
+                    await self._store.delete(repair_delete(item))
+            except StoreError as error:
+                tally.fail(1, error)
 
     async def rebuild_day(self, day: str, org_id: str, closable: int, tally: Tally) -> int:
         """Make the totals of that day anew, of one organisation or, without an id, of everybody.

@@ -118,9 +118,9 @@ def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
     return counts
 
 
-def markers_query(day: str, prefix: str = "", after: str = "") -> Query:
+def markers_query(day: str, prefix: str = "") -> Query:
     """The accounts of a day, or those whose marker's sort key starts with the prefix."""
-    return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix, after=after)
+    return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix)
 
 
 def shards_marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
@@ -170,9 +170,9 @@ def _index_put(pk: str, sk: str, expires_at_epoch: int) -> Put:
     return Put(USAGE_AGG_SHARDED, item)
 
 
-def spent_query(day: str, prefix: str = "", after: str = "") -> Query:
+def spent_query(day: str, prefix: str = "") -> Query:
     """The accounts that have a total of that day, or those whose scope starts with the prefix."""
-    return Query(USAGE_AGG_SHARDED, f"SPENT#{day}", prefix=prefix, after=after)
+    return Query(USAGE_AGG_SHARDED, f"SPENT#{day}", prefix=prefix)
 
 
 def account_from(day: str, item: Item) -> Account | None:
@@ -184,9 +184,9 @@ def account_from(day: str, item: Item) -> Account | None:
     return Account(named[1], named[2], day)
 
 
-def partitions_query(org_id: str, prefix: str = "", after: str = "") -> Query:
+def partitions_query(org_id: str, prefix: str = "") -> Query:
     """The partitions in which the organisation has totals."""
-    return Query(USAGE_AGG_SHARDED, f"ACCOUNTS#{org_id}", prefix=prefix, after=after)
+    return Query(USAGE_AGG_SHARDED, f"ACCOUNTS#{org_id}", prefix=prefix)
 
 
 class Partition(NamedTuple):

@@ -151,9 +151,9 @@ def tick_put(tick: int, expires_at_epoch: int) -> Put:
     return Put(USAGE_AGG_SHARDED, {"PK": TICKS, "SK": f"{tick:08x}", _EXPIRY: expires_at_epoch})
 
 
-def ticks_query(first: int, last: int, after: str = "") -> Query:
+def ticks_query(first: int, last: int) -> Query:
     """The ticks, from the first to the last, in which something was posted."""
-    return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}", after=after)
+    return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}")
 
 
 def newest_ticks_query(first: int, last: int, limit: int, after: str = "") -> Query:
@@ -178,10 +178,10 @@ def ticks_from(items: Iterable[Item]) -> Iterator[int]:
         yield int(item["SK"], 16)
 
 
-def markers_query(tick: int, org_id: str = "", after: str = "") -> Query:
+def markers_query(tick: int, org_id: str = "") -> Query:
     """What was posted in a tick, by everybody or by one organisation."""
     prefix = f"{org_id}#" if org_id else ""
-    return Query(USAGE_AGG_SHARDED, _tick_partition(tick), prefix=prefix, after=after)
+    return Query(USAGE_AGG_SHARDED, _tick_partition(tick), prefix=prefix)
 
 
 def postings_from(markers: Iterable[Item]) -> Iterator[Posting]:
@@ -207,9 +207,9 @@ def repair_put(repair: Repair, nonce: str, expires_at_epoch: int) -> Put:
     )
 
 
-def repairs_query(after: str = "") -> Query:
+def repairs_query() -> Query:
     """What is to be summed anew."""
-    return Query(USAGE_AGG_SHARDED, REPAIR, after=after)
+    return Query(USAGE_AGG_SHARDED, REPAIR)
 
 
 def repair_from(item: Item) -> Repair | None:

@@ -7,7 +7,7 @@ it holds everything that was acknowledged before the reading began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from typing import Final, TypeVar
 
 from pricekeeper.errors import UnreadableItemError
@@ -21,7 +21,7 @@ from pricekeeper.metering.journal_items import (
     ticks_from,
     ticks_query,
 )
-from pricekeeper.storage import Item, Page, Query, Store
+from pricekeeper.storage import Item, Page, Store, query_items
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,8 @@ class JournalReader:
 
     async def ticks(self, first: int, last: int) -> list[int]:
         """The ticks, from the first to the last, in which anybody posted something."""
-        return list(ticks_from(await self._all(lambda after: ticks_query(first, last, after))))
+        items = query_items(self._store, ticks_query(first, last))
+        return list(ticks_from([item async for item in items]))
 
     async def newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
         """The last of these ticks in which anybody posted something, so many, the newest first."""
@@ -97,25 +98,14 @@ class JournalReader:
                     await asyncio.sleep(0)  # a page takes a fraction of a millisecond
 
     async def _pages(self, posting: Posting, lane: int, page: Page) -> AsyncIterator[Item]:
-        while True:  # ends with the partition: every page begins behind the one before
-            for item in page.items:
+        for item in page.items:
+            yield item
+        if page.after:
+            async for item in query_items(self._store, pages_query(posting, lane, page.after)):
                 yield item
-            if not page.after:
-                return
-            page = await self._store.query(pages_query(posting, lane, page.after))
 
     async def _markers(self, tick: int, org_id: str) -> list[Item]:
-        return await self._all(lambda after: markers_query(tick, org_id, after))
-
-    async def _all(self, query_of: Callable[[str], Query]) -> list[Item]:
-        items: list[Item] = []
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(query_of(after))
-            items += page.items
-            after = page.after
-            if not after:
-                return items
+        return [item async for item in query_items(self._store, markers_query(tick, org_id))]
 
 
 def _chunks(entries: list[_T]) -> Iterator[list[_T]]:

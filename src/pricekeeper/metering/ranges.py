@@ -22,7 +22,7 @@ from pricekeeper.metering.items import (
     total_from,
 )
 from pricekeeper.metering.totals import TotalsReader
-from pricekeeper.storage import Item, Query, Store
+from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
 
 _T = TypeVar("_T")
@@ -64,14 +64,8 @@ class RangeReader:
 
     async def partitions(self, org_id: str, prefix: str = "") -> list[Partition]:
         """Where the organisation has totals, or those whose key starts so."""
-        found: list[Partition] = []
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(partitions_query(org_id, prefix, after))
-            found += filter(None, map(partition_from, page.items))
-            after = page.after
-            if not after:
-                return found
+        items = query_items(self._store, partitions_query(org_id, prefix))
+        return [one async for item in items if (one := partition_from(item)) is not None]
 
     async def complete_ms(self) -> int:
         """The moment up to which everything is in the totals; 0 if nothing was aggregated yet."""
@@ -195,17 +189,9 @@ class RangeReader:
                 cell = Cell(org_id, _app_of(partition), partition.label, tag.day, tag.hour)
                 breakdown.add_tagged(cell, tag.value, total_from(item).counters)
 
-    async def _items(self, partition: Partition, first: str, last: str) -> AsyncIterator[Item]:
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            query = Query(DAILY_TOTAL, partition.pk, first=first, last=last, after=after)
-            page = await self._store.query(query)
-            for item in page.items:
-                yield item
-            after = page.after
-            if not after:
-                return
-            await asyncio.sleep(0)  # SQLite answers at once; let other requests have their turn
+    def _items(self, partition: Partition, first: str, last: str) -> AsyncIterator[Item]:
+        query = Query(DAILY_TOTAL, partition.pk, first=first, last=last)
+        return query_items(self._store, query)
 
 
 def _bounds(prefix: str, span: Span) -> tuple[str, str]:

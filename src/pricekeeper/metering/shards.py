@@ -45,7 +45,7 @@ from pricekeeper.metering.items import (
     total_put,
     total_so_far,
 )
-from pricekeeper.storage import Item, Key, Put, Store, Table
+from pricekeeper.storage import Item, Key, Put, Store, Table, query_pages
 
 ATTEMPTS_MAX: Final = 5
 CONCURRENCY: Final = 8
@@ -63,18 +63,13 @@ class ShardSums:
 
     async def visit_day(self, day: str, tally: Tally) -> None:
         """Bring the totals of that day up to date."""
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(markers_query(day, after=after))
+        async for page in query_pages(self._store, markers_query(day)):
             accounts = accounts_from(day, page.items)
             tally.accounts += len(accounts)
             chunks = list(_chunks(accounts))
             for start in range(0, len(chunks), CONCURRENCY):
                 at_once = chunks[start : start + CONCURRENCY]
                 await asyncio.gather(*(self._visit(chunk, tally) for chunk in at_once))
-            after = page.after
-            if not after:
-                return
 
     async def _visit(self, accounts: dict[Account, int], tally: Tally) -> None:
         """Bring some totals up to date, from one read of all their shards."""

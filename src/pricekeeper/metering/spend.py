@@ -29,7 +29,7 @@ from pricekeeper.metering.items import (
     total_key,
 )
 from pricekeeper.pricing import PICOS_PER_MICRO
-from pricekeeper.storage import Store
+from pricekeeper.storage import Store, query_pages
 
 SPENDERS_MAX: Final = 20_000
 READ_KEYS_MAX: Final = 100
@@ -97,24 +97,18 @@ class MonthSpend:
 
     async def _read_day(self, day: str) -> Sums:
         sums: Sums = {}
-        for sharded in (False, True):
-            after = ""
-            while True:  # ends with the partition: every page begins behind the one before
-                query = (markers_query if sharded else spent_query)(day, after=after)
-                page = await self._store.query(query)
-                accounts: Iterable[Account | None]
-                if sharded:
-                    accounts = accounts_from(day, page.items)
-                else:
-                    accounts = (account_from(day, item) for item in page.items)
-                spenders = [Spender(*one[:2]) for one in accounts if one is not None]
-                for start in range(0, len(spenders), READ_KEYS_MAX):
-                    await self._read_totals(day, spenders[start : start + READ_KEYS_MAX], sums)
-                    await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
-                after = page.after
-                if not after:
-                    break
+        async for page in query_pages(self._store, spent_query(day)):
+            accounts = (account_from(day, item) for item in page.items)
+            await self._add_totals(day, filter(None, accounts), sums)
+        async for page in query_pages(self._store, markers_query(day)):
+            await self._add_totals(day, accounts_from(day, page.items), sums)
         return sums
+
+    async def _add_totals(self, day: str, accounts: Iterable[Account], sums: Sums) -> None:
+        spenders = [Spender(account.scope_key, account.label) for account in accounts]
+        for start in range(0, len(spenders), READ_KEYS_MAX):
+            await self._read_totals(day, spenders[start : start + READ_KEYS_MAX], sums)
+            await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
 
     async def _read_totals(self, day: str, spenders: list[Spender], sums: Sums) -> None:
         keys = [total_key(Account(*spender, day)) for spender in spenders]

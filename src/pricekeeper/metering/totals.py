@@ -38,7 +38,7 @@ from pricekeeper.metering.items import (
 )
 from pricekeeper.metering.journal import shards_at_most, tick_of
 from pricekeeper.metering.journal_reading import JournalReader
-from pricekeeper.storage import Item, Key, Store, Table
+from pricekeeper.storage import Item, Key, Store, Table, query_items, query_pages
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 _APP = "#APP#"
@@ -259,22 +259,12 @@ class TotalsReader:
     async def _sharded(self, day: str, prefix: str) -> dict[Account, int]:
         """The accounts with shards whose scope starts so, and how many they have."""
         counts: dict[Account, int] = {}
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(markers_query(day, prefix, after))
+        async for page in query_pages(self._store, markers_query(day, prefix)):
             for account, count in accounts_from(day, page.items).items():
                 counts[account] = max(counts.get(account, 0), count)
-            after = page.after
-            if not after:
-                return counts
+        return counts
 
     async def _spent(self, day: str, prefix: str) -> list[Account]:
         """The accounts with totals whose scope starts so."""
-        found: list[Account] = []
-        after = ""
-        while True:  # ends with the partition: every page begins behind the one before
-            page = await self._store.query(spent_query(day, prefix, after))
-            found += filter(None, (account_from(day, item) for item in page.items))
-            after = page.after
-            if not after:
-                return found
+        items = query_items(self._store, spent_query(day, prefix))
+        return [account async for item in items if (account := account_from(day, item)) is not None]

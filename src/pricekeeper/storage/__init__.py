@@ -23,6 +23,7 @@ from pricekeeper.storage.opening import (
     read_leap_ms,
 )
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
+from pricekeeper.storage.paging import query_items, query_pages
 from pricekeeper.storage.port import Store
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.typed_items import TypedItem
@@ -55,5 +56,7 @@ __all__ = [
     "find_tables_without_expiry",
     "forget_moments_ahead",
     "open_store",
+    "query_items",
+    "query_pages",
     "read_leap_ms",
 ]

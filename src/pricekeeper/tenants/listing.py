@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.errors import InvalidValueError, NotFoundError, UnreadableItemError
-from pricekeeper.storage import Item, Query, Store
+from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
 from pricekeeper.tenants.client import Client
@@ -54,14 +54,8 @@ async def list_orgs(store: Store, after: OrgId | None, limit: int) -> OrgPage:
 
 async def list_org_ids(store: Store) -> list[OrgId]:
     """Every organisation there is, also those whose settings can't be read."""
-    found: list[OrgId] = []
-    after = ""
-    while True:  # ends with the partition: every page begins behind the one before
-        page = await store.query(Query(CONFIG, items.INDEX_PK, after=after))
-        found += (OrgId(entry["SK"]) for entry in page.items)
-        after = page.after
-        if not after:
-            return found
+    entries = query_items(store, Query(CONFIG, items.INDEX_PK))
+    return [OrgId(entry["SK"]) async for entry in entries]
 
 
 async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int) -> AppPage:

@@ -1,0 +1,30 @@
+"""Reading a whole partition: page after page, to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from pricekeeper.storage.operations import Page, Query
+from pricekeeper.storage.port import Store
+from pricekeeper.storage.values import Item
+
+
+async def query_pages(store: Store, query: Query) -> AsyncIterator[Page]:
+    """The pages of a query. It ends: every page begins behind the one before."""
+    while True:
+        page = await store.query(query)
+        yield page
+        if not page.after:
+            return
+        query = msgspec.structs.replace(query, after=page.after)
+        await asyncio.sleep(0)  # SQLite answers at once; let other requests have their turn
+
+
+async def query_items(store: Store, query: Query) -> AsyncIterator[Item]:
+    """The items of a query, however many pages they are."""
+    async for page in query_pages(store, query):
+        for item in page.items:
+            yield item
