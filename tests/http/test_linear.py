@@ -300,6 +300,7 @@ OURS = {
     "pricekeeper.http.openapi._NAME": "reads our own routes",
     "pricekeeper.settings.reading._SENDABLE": "reads our own environment",
     "pricekeeper.settings.locations._REGION": "reads our own environment",
+    "pricekeeper.settings.locations._PREFIX_OF_OBJECTS": "reads our own environment",
     "pricekeeper.settings.table._OF_KUBERNETES": "reads our own environment",
 }
 """Patterns that may look twice at a character, and why that is no harm."""

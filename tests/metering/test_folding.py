@@ -8,7 +8,7 @@ import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
-from metering.conftest import COST_USD_PICOS, PREMIUM, a_policy, a_usage
+from metering.conftest import CATALOGUE, COST_USD_PICOS, PREMIUM, STANDARD, a_policy, a_usage
 from metering.older_version import OlderMetering
 from metering.test_aggregator import ForgedStore, account_puts
 from metering.test_posting import QuickClock, clock, memory, metering, new_instance
@@ -27,6 +27,7 @@ from pricekeeper.metering.items import (
     total_put,
 )
 from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy
@@ -200,3 +201,56 @@ async def test_one_that_fails_for_hours_keeps_the_others_from_nothing(
     assert (await Aggregator(memory, clock).run_once()).failed == 0
     for policy in (failing, other):
         assert (await total_of(memory, policy, day)).requests == 12
+
+
+@pytest.mark.parametrize("ahead_ms", [10 * 60_000, 50 * 60_000, 6 * 3_600_000])
+async def test_a_run_by_a_clock_that_is_ahead_hides_nothing_for_good(
+    clock: ManualClock, ahead_ms: int
+) -> None:
+    """It closes ticks that have not begun; the next run by the right clock makes that good."""
+    store = MemoryStore(clock)
+    metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
+    policy = a_policy()
+    for minute in range(12):
+        await metering.record(policy, a_usage(minted(clock.now_ms())))
+        if minute == 3:
+            wrong = ManualClock(clock.now_ms() + ahead_ms)
+            await Aggregator(store, wrong).run_once()
+        else:
+            await Aggregator(store, clock).run_once()
+        clock.advance_ms(60_000)
+    await Aggregator(store, clock).run_once()
+    day = org_day("UTC", clock.now_ms())
+    totals = await metering.totals(policy.scope_key, [PREMIUM], day)
+    assert totals[PREMIUM].requests == 12
+    await metering.close()
+
+
+async def test_one_lost_race_does_not_keep_a_day_from_being_made_anew(clock: ManualClock) -> None:
+    """The put that was refused is made again; the others stand."""
+    store = MemoryStore(clock)
+    metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
+    policy = a_policy()
+    for label in (PREMIUM, STANDARD):
+        await metering.record(policy, a_usage(minted(clock.now_ms()), model_label=label))
+    lost = LostRaces(store, 1)
+    day = org_day("UTC", clock.now_ms())
+    report = await Aggregator(lost, clock).rebuild_day(day)
+    assert (report.failed, lost.left) == (0, 0)
+    totals = await metering.totals(policy.scope_key, [PREMIUM, STANDARD], day)
+    assert [total.requests for total in totals.values()] == [1, 1]
+    await metering.close()
+
+
+class LostRaces(FaultyStore):
+    """Refuses so many puts of totals, as if another run had been faster."""
+
+    def __init__(self, store: Store, left: int) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self.left = left
+
+    async def put(self, operation: Put) -> None:
+        if operation.table is DAILY_TOTAL and self.left:
+            self.left -= 1
+            raise ConditionFailedError(None)
+        await super().put(operation)

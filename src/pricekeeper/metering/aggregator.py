@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pricekeeper.clock import Clock
+from pricekeeper.clock import LEAP_MS_MAX, Clock
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
 from pricekeeper.metering.aggregation_report import AggregationReport, RebuildReport, Tally
 from pricekeeper.metering.days import MS_PER_DAY, day_of
@@ -133,14 +133,15 @@ class Aggregator:
         days = list(days_open(oldest_ms if closed is None else since_ms, began_ms))
         for day in days:
             await self._shards.visit_day(day, tally)
-        if last_ms is not None and last_ms > began_ms + _MARGIN_MS:
+        is_ahead = closed is not None and closed > closable_tick(began_ms) + 1
+        if is_ahead or _is_ahead(last_ms, began_ms):
             closed = await self._rebuild(began_ms, days, tally)
         else:
             first = tick_of(oldest_ms) if closed is None else closed
             closed = await self._fold(began_ms, first, tally)
-        await self._folder.repair(closable_tick(began_ms), tally)
         if not tally.failed:
             await self._advance_checkpoint(began_ms, closed, last_ms)
+        await self._folder.repair(closable_tick(began_ms), tally)
         lag_ms = None if last_ms is None else tally.written_at_ms - since_ms
         return AggregationReport(
             began_at_ms=began_ms,
@@ -214,12 +215,17 @@ class Aggregator:
             await self._store.update(checkpoint_update(began_ms, closed))
         except ConditionFailedError as refusal:
             # A later run is remembered, unless nobody can tell which, or its clock was wrong.
-            is_wrong = last_ms is None or last_ms > began_ms + _MARGIN_MS
+            is_wrong = last_ms is None or _is_ahead(last_ms, began_ms)
             if is_wrong and checkpoint_from(refusal.item) == last_ms:
                 with contextlib.suppress(OutcomeUnknownError):
                     await self._store.put(checkpoint_put(began_ms, closed))
         except OutcomeUnknownError:
             pass  # this run may not be remembered, and the next one does it over
+
+
+def _is_ahead(last_ms: int | None, began_ms: int) -> bool:
+    """Whether the last run went by a clock that no run of now can believe."""
+    return last_ms is not None and last_ms > began_ms + LEAP_MS_MAX
 
 
 def _chunks(ticks: list[int]) -> Iterator[list[int]]:

@@ -56,6 +56,14 @@ def date_of(day: str) -> date:
     return date(int(day[:4]), int(day[4:6]), int(day[6:]))
 
 
+def is_day(text: str) -> bool:
+    """Whether that is a day as we write it."""
+    try:
+        return day_of(date_of(text)) == text
+    except ValueError:
+        return False
+
+
 def day_of(shown: date) -> str:
     """A calendar date as ``yyyymmdd``."""
     return f"{shown.year:04}{shown.month:02}{shown.day:02}"

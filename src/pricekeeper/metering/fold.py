@@ -74,14 +74,13 @@ class Fold(msgspec.Struct, frozen=True):
     def rebuilt(self, found: Sums, shards: Counters, closable: int) -> Fold | None:
         """The total made anew from every tick of its day; it never goes back.
 
-        ``found`` was read after this total. ``None`` if nothing changes.
+        ``found`` was read after this total. A tick that a clock far ahead has closed is open
+        again. ``None`` if nothing changes.
         """
-        closed = max(self.closed, closable)
-        parts = {tick: sums for tick, sums in found.items() if tick > closed}
+        parts = {tick: sums for tick, sums in found.items() if tick > closable}
         total = self.total.joined(add_up(found.values()) + shards)
-        if (total, parts, shards) == (self.total, self.parts, self.shards):
-            return None
-        return Fold(total, shards, closed, parts, self.rev + 1)
+        made = Fold(total, shards, closable, parts, self.rev)
+        return None if made == self else msgspec.structs.replace(made, rev=self.rev + 1)
 
 
 def add_up(sums: Iterable[Counters]) -> Counters:

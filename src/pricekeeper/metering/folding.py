@@ -69,6 +69,10 @@ from pricekeeper.storage.tables import DAILY_TOTAL
 ATTEMPTS_MAX: Final = 5
 ORGS_AT_ONCE: Final = 8
 TOTALS_AT_ONCE: Final = 100
+REPAIR_PAUSE_MS: Final = 600_000
+REPAIR_PAUSE_TIMES: Final = 20
+"""A day is repaired every ten minutes at most, and takes a twentieth of the time at most: whoever
+repeats old records asks for it again and again."""
 ACCOUNTS_MAX: Final = 50_000
 """Accounts whose shards this process has looked for; a forgotten one is looked at again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
@@ -84,6 +88,8 @@ class Folder:
         self._retention_days = retention_days
         self._reader = JournalReader(store)
         self._met: BoundedCache[Account, bool] = BoundedCache(ACCOUNTS_MAX)
+        self._pauses: BoundedCache[Repair, int] = BoundedCache(ACCOUNTS_MAX)
+        """Until when, on the monotonic clock, a day is not repaired again."""
         self._accounts = AccountList(store, retention_days)
         self.meter = FoldMeter()
         self._tag_values = TagValues(store, retention_days, self.meter)
@@ -121,14 +127,18 @@ class Folder:
         """Sum every day anew that was put down for it."""
         async for item in query_items(self._store, repairs_query()):
             repair = repair_from(item)
-            if repair is None:
+            if repair is None or self._clock.monotonic_ms() < (self._pauses.peek(repair) or 0):
                 continue
+            began_ms = self._clock.monotonic_ms()
             try:
                 await self.rebuild(repair, closable, tally)
                 with contextlib.suppress(ConditionFailedError, OutcomeUnknownError):
                     await self._store.delete(repair_delete(item))
             except StoreError as error:
                 tally.fail(1, error)
+            ended_ms = self._clock.monotonic_ms()
+            pause_ms = max(REPAIR_PAUSE_MS, (ended_ms - began_ms) * REPAIR_PAUSE_TIMES)
+            self._pauses.put(repair, ended_ms + pause_ms)
 
     async def rebuild_day(self, day: str, org_id: str, closable: int, tally: Tally) -> int:
         """Make the totals of that day anew, of one organisation or, without an id, of everybody.
@@ -171,7 +181,7 @@ class Folder:
                     left.append(facet)
             if not left:
                 return
-            facets = left
+            facets = list(found)
         raise ContendedError(f"the totals of {repair.org_id} on {repair.day} kept changing")
 
     async def _read_totals(self, facets: Collection[Facet]) -> dict[Facet, Item | None]:
@@ -219,6 +229,11 @@ class Folder:
                 await self._store.put(shards_marker_put(account, count, expires))
             self._met.put(account, True)  # noqa: FBT003
 
+    async def _ask_for_repair(self, repair: Repair) -> None:
+        """Have the day summed anew by a later run, when what is unreadable now is mended."""
+        expires = day_expires_at_epoch(repair.day, self._retention_days)
+        await self._store.put(repair_put(repair, secrets.token_hex(8), expires))
+
     async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: Found) -> None:
         """Say on an organisation's totals that they lack a page, and try every run to mend that.
 
@@ -228,9 +243,7 @@ class Folder:
         first_ms, last_ms = ticks[0] * TICK_MS - 2 * MS_PER_DAY, ticks[-1] * TICK_MS + MS_PER_DAY
         for at_ms in (*range(first_ms, last_ms, MS_PER_DAY), last_ms):
             day = org_day("UTC", at_ms)
-            expires = day_expires_at_epoch(day, self._retention_days)
-            put = repair_put(Repair(org_id, day), secrets.token_hex(8), expires)
-            await self._store.put(put)
+            await self._ask_for_repair(Repair(org_id, day))
         for account in filter(None, (facet.account for facet in found)):
             expires = day_expires_at_epoch(account.day, self._retention_days)
             with contextlib.suppress(ConditionFailedError):  # it says so
@@ -284,7 +297,11 @@ class Folder:
             ]
             left += filter(None, await asyncio.gather(*puts))
         for repair in unmade:
-            await self.rebuild(repair, closable, tally)
+            try:
+                await self.rebuild(repair, closable, tally)
+            except UnreadableItemError as error:
+                tally.fail(1, error)
+                await self._ask_for_repair(repair)
         return left
 
     async def _move(
@@ -306,6 +323,7 @@ class Folder:
             return facet
         except UnreadableItemError as error:
             tally.fail(1, error)
+            await self._ask_for_repair(Repair(facet.org_id, facet.day))
         return None
 
     async def _put_rebuilt(

@@ -234,7 +234,7 @@ def tag_values_put(
     key: Key, stored: Item | None, hashes: Iterable[bytes], expires_at_epoch: int
 ) -> Put:
     """Write the values in place of those that were read."""
-    rev = 0 if stored is None else stored.get(_REV, 0)
+    rev = 0 if stored is None else TypedItem(USAGE_AGG_SHARDED, stored).whole(_REV, 0)
     item: Item = {
         "PK": key.pk,
         "SK": key.sk,

@@ -23,6 +23,7 @@ import msgspec
 
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.days import date_of
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.storage import TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -46,8 +47,7 @@ _TIME_DIGITS: Final = 12
 _VERSION_AT: Final = 14
 _VARIANT_AT: Final = 19
 _NAME_LENGTH: Final = 14
-_TERMS_BYTES: Final = 9
-_TERMS_LENGTH: Final = 13
+_TERMS_BYTES: Final = 12
 _PRIVATE: Final = "x"
 """What the sort key of a private page starts with: no digit."""
 _ERROR, _ESTIMATED = 1, 2
@@ -273,6 +273,7 @@ def _record(page: Mapping[str, Any], name: str, data: Any, known: dict[bytes, Te
         if terms is None:
             ref = "t" + base64.urlsafe_b64encode(entry.terms).decode()
             terms = known[entry.terms] = _decode_terms(page[ref])
+            date_of(terms.day)
         request_id = entry.request_id or request_id_of(page["SK"], name)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise _unreadable(page, f"{name} is no record: {error}") from error

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from pricekeeper.metering.days import is_day
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     TICK_MS,
@@ -215,7 +216,7 @@ def repairs_query() -> Query:
 def repair_from(item: Item) -> Repair | None:
     """What the item asks for; ``None`` if that can't be made out, which is reported."""
     named = _REPAIR.fullmatch(str(item["SK"]))
-    if named is None:
+    if named is None or not is_day(named[2]):
         TypedItem(USAGE_AGG_SHARDED, item).unreadable("its sort key names no day")
         return None
     return Repair(named[1], named[2])

@@ -9,6 +9,7 @@ nothing fits.
 from __future__ import annotations
 
 import re
+from heapq import nlargest
 from typing import Final, NamedTuple
 
 from pricekeeper.errors import InvalidValueError
@@ -121,7 +122,9 @@ class JournalListing:
             read += 1
             if record.entry.tick == tick and wanted.has(record) and _is_behind(record, after):
                 found.append(record)
-        return read, sorted(found, key=_cursor, reverse=True)
+                if len(found) > 2 * PAGE_MAX:  # no more than a page and one are ever wanted
+                    found = nlargest(PAGE_MAX + 1, found, key=_cursor)
+        return read, nlargest(PAGE_MAX + 1, found, key=_cursor)
 
 
 def _cursor(record: Record) -> Cursor:

@@ -25,7 +25,8 @@ are remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
@@ -78,6 +79,8 @@ PAUSE_MS_MAX: Final = 500
 TICKS_MAX: Final = 16
 MARKED_MAX: Final = 10_000
 FULL_MAX: Final = 256
+REPAIRED_MAX: Final = 50_000
+"""Records for which this process has asked for a repair; for a forgotten one it asks again."""
 NONCE_BYTES: Final = 6
 Settle: TypeAlias = Callable[[Submission, "Posted | StoreError"], None]
 
@@ -138,6 +141,7 @@ class Poster:
         self._ticks: BoundedCache[int, bool] = BoundedCache(TICKS_MAX)
         self._marked: BoundedCache[tuple[int, Posting], bool] = BoundedCache(MARKED_MAX)
         self._full: BoundedCache[Key, Item] = BoundedCache(FULL_MAX)
+        self._repaired: BoundedCache[tuple[str, bytes, int], bool] = BoundedCache(REPAIRED_MAX)
         self._repairs: NextFlight[Repair, None] = NextFlight("pricekeeper-repair")
 
     async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
@@ -181,7 +185,7 @@ class Poster:
                 try:
                     receipt = _receipt_in(item, address)
                     if receipt is not None:
-                        await self._repair_late(org_id, receipt)
+                        await self._repair_late(org_id, [receipt])
                         found[request_id] = receipt
                     elif is_full(item):
                         deeper[request_id] = address
@@ -284,9 +288,7 @@ class Poster:
     ) -> None:
         """Answer those that were written, just now."""
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
-        if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
-            for one, receipt in zip(submissions, receipts, strict=True):
-                await self._repair_late(one.org_id, receipt)
+        await self._repair_late(submissions[0].org_id, receipts)
         for one, receipt in zip(submissions, receipts, strict=True):
             settle(one, Posted(receipt, accepted=True))
 
@@ -295,6 +297,7 @@ class Poster:
     ) -> list[Submission]:
         """Answer those that are on the page; returns the others."""
         missing: list[Submission] = []
+        found: list[tuple[Submission, Posted]] = []
         for one in left:
             try:
                 record = entry_on(page, _address(one).name)
@@ -303,10 +306,18 @@ class Poster:
                 continue
             if record is None:
                 missing.append(one)
-                continue
-            await self._repair_late(one.org_id, record.receipt)
-            settle(one, Posted(record.receipt, accepted=record.entry.nonce == nonce))
+            else:
+                found.append((one, Posted(record.receipt, record.entry.nonce == nonce)))
+        await self._settle_all(found, settle)
         return missing
+
+    async def _settle_all(self, found: Sequence[tuple[Submission, Posted]], settle: Settle) -> None:
+        """Answer those that are counted, once nothing of them can be missing from a total."""
+        if found:
+            org_id = found[0][0].org_id
+            await self._repair_late(org_id, [posted.receipt for _, posted in found])
+        for submission, posted in found:
+            settle(submission, posted)
 
     async def _post_with_receipts(
         self,
@@ -362,6 +373,8 @@ class Poster:
     ) -> list[Submission]:
         """Answer those whose receipt is there already; returns the others."""
         missing: list[Submission] = []
+        found: list[tuple[Submission, Posted]] = []
+        root = nonce[:NONCE_BYTES].hex()  # of the whole, if this is a part of it
         for one, reason in zip(left, reasons, strict=False):
             if reason.code is not ReasonCode.CONDITION_FAILED or reason.item is None:
                 missing.append(one)
@@ -371,9 +384,8 @@ class Poster:
             except UnreadableItemError as error:
                 settle(one, error)
                 continue
-            await self._repair_late(one.org_id, receipt)
-            root = nonce[:NONCE_BYTES].hex()  # of the whole, if this is a part of it
-            settle(one, Posted(receipt, accepted=receipt.commit_id.startswith(root)))
+            found.append((one, Posted(receipt, receipt.commit_id.startswith(root))))
+        await self._settle_all(found, settle)
         return missing
 
     async def _mark(self, posting: Posting, sent_at_ms: int) -> None:
@@ -387,21 +399,30 @@ class Poster:
             await self._store.put(marker_put(tick, posting, expires))
             self._marked.put((tick, posting), True)  # noqa: FBT003
 
-    async def _repair_late(self, org_id: str, receipt: Receipt) -> None:
-        """Put the day of a record down for repair, if the record may be missing from its total.
+    async def _repair_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
+        """Put the days of records down for repair that may be missing from their totals.
 
-        A duplicate may be a record that arrived late and that nobody was told of.
+        A duplicate may be a record that arrived late and that nobody was told of. This process asks
+        once for each record: a repair that begins after that has it.
         """
         now_ms = self._clock.now_ms()
-        if not is_late(tick_of(receipt.accepted_at_ms), now_ms):
-            return
-        repair = Repair(org_id, receipt.org_day)
+        late = {
+            (org_id, receipt.fingerprint, receipt.accepted_at_ms): receipt.org_day
+            for receipt in receipts
+            if is_late(tick_of(receipt.accepted_at_ms), now_ms)
+        }
+        asked_for = {key: day for key, day in late.items() if key not in self._repaired}
         expires = page_expires_at_epoch(region_at(now_ms), self._retention_days)
-        put = repair_put(repair, self._new_nonce().hex(), expires)
-        try:
-            await self._repairs.run(repair, lambda: self._put(put))
-        except StoreError as error:  # the record is there, whatever the error says of the repair
-            raise OutcomeUnknownError(f"the record may be missing from totals: {error}") from error
+        for day in sorted(set(asked_for.values())):
+            repair = Repair(org_id, day)
+            put = repair_put(repair, self._new_nonce().hex(), expires)
+            try:
+                await self._repairs.run(repair, partial(self._put, put))
+            except StoreError as error:  # the record is there, whatever becomes of the repair
+                message = f"the record may be missing from totals: {error}"
+                raise OutcomeUnknownError(message) from error
+        for key in asked_for:
+            self._repaired.put(key, True)  # noqa: FBT003
 
     def _sendings(self, *, doubt: bool) -> _Sendings:
         return _Sendings(self._clock, self._random, doubt=doubt)

@@ -8,6 +8,7 @@ own, or `OTHER` for good.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -36,6 +37,8 @@ from pricekeeper.storage import Store
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 VALUES_MAX: Final = 1_000
+FACETS_A_TURN: Final = 1_000
+"""Facets that are looked at before other requests get their turn."""
 OTHER: Final = "(other)"
 """Stands for all values beyond the first `VALUES_MAX`."""
 ATTEMPTS_MAX: Final = 10
@@ -78,7 +81,9 @@ class TagValues:
         If the values of a key can't be read, its totals are left aside; all others go on.
         """
         seen: dict[TagDay, dict[str, None]] = {}
-        for facet in found:
+        for number, facet in enumerate(found):
+            if number % FACETS_A_TURN == 0:
+                await asyncio.sleep(0)  # let other requests have their turn
             if (tag := facet.tag) is not None:
                 values = seen.setdefault(TagDay(facet.org_id, tag.key, facet.day), {})
                 if tag.value not in _ALWAYS:
@@ -90,7 +95,9 @@ class TagValues:
             except UnreadableItemError as error:
                 tally.fail(1, error)
         limited: dict[Facet, dict[int, Counters]] = {}
-        for facet, sums in found.items():
+        for number, (facet, sums) in enumerate(found.items()):
+            if number % FACETS_A_TURN == 0:
+                await asyncio.sleep(0)
             under = self._heading(facet, apart)
             if under is not None:
                 _add(limited.setdefault(under, {}), sums)

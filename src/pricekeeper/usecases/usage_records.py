@@ -77,6 +77,8 @@ async def list_usage(services: Services, policy: Policy, request: ListRequest) -
         first_ms = _start_ms(request.first, policy.timezone)
     if request.last is not None:
         is_date = isinstance(request.last, date)
+        if isinstance(request.last, date) and request.last >= date.max - _ONE_DAY:
+            raise InvalidValueError("to", "is too far ahead")
         end = request.last + _ONE_DAY if isinstance(request.last, date) else request.last
         last_ms = _start_ms(end, policy.timezone) - 1
         if first_ms > last_ms:
