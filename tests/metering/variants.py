@@ -299,7 +299,7 @@ def shards_forgotten(patch: pytest.MonkeyPatch) -> Variant:
     async def none(*_: Any) -> Counters:
         return NOTHING
 
-    patch.setattr(folding.Folder, "_shards_of", none)
+    patch.setattr(folding.Folder, "_read_shards", none)
     patch.setattr(fold.Fold, "with_shards", lambda *_: None)
     return SOUND
 

@@ -122,13 +122,13 @@ class Exporter:
         """Find what there is to export of a day."""
         is_final = await self.is_final(day)
         regions: dict[str, array[int]] = defaultdict(lambda: array("Q"))
-        ticks = await self._journal.ticks(*ticks_of_day(day))
+        ticks = await self._journal.read_ticks(*ticks_of_day(day))
         for start in range(0, len(ticks), TICKS_AT_ONCE):
             some = ticks[start : start + TICKS_AT_ONCE]
-            for posting in await self._journal.postings(some, org_id or ""):
+            for posting in await self._journal.read_postings(some, org_id or ""):
                 regions[posting.org_id].append(_packed(posting))
         accounts: dict[str, list[Account]] = defaultdict(list)
-        for account in await self._totals.accounts(day, f"ORG#{org_id}" if org_id else ""):
+        for account in await self._totals.read_accounts(day, f"ORG#{org_id}" if org_id else ""):
             owner = owner_of(account.scope_key)[0]
             if org_id is None or owner == org_id:
                 accounts[owner].append(account)
@@ -196,7 +196,7 @@ class Exporter:
     ) -> None:
         """Read the organisation's records of that day, and add them up by account."""
         postings = _postings(org_id, plan.regions.get(org_id, array("Q")))
-        async for record in self._journal.records(postings):
+        async for record in self._journal.read_records(postings):
             terms = record.terms
             if terms.day != plan.day:
                 continue
@@ -212,7 +212,7 @@ class Exporter:
         accounts = plan.accounts.get(org_id, [])
         if not accounts:
             return {}
-        found = (await self._totals.aggregated(accounts)).require_all()
+        found = (await self._totals.read_aggregated(accounts)).require_all()
         return {
             account: total.counters for account, total in found.items() if total.counters != NOTHING
         }

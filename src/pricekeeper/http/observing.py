@@ -91,7 +91,7 @@ class Observer:
             return
         self._caught_up_at_ms = self._services.clock.now_ms()
         try:
-            self._caught_up_at_ms = await self._services.aggregator.caught_up_at_ms()
+            self._caught_up_at_ms = await self._services.aggregator.read_caught_up_at_ms()
         except StoreError as error:
             _log.warning("aggregator_lag_unknown", error=error.code)
 

@@ -88,9 +88,9 @@ class Folder:
         self.meter = FoldMeter()
         self._tag_values = TagValues(store, retention_days, self.meter)
 
-    async def ticks(self, first: int, last: int) -> list[int]:
+    async def read_ticks(self, first: int, last: int) -> list[int]:
         """The ticks in which something was posted."""
-        return await self._reader.ticks(first, last)
+        return await self._reader.read_ticks(first, last)
 
     async def fold(
         self, ticks: Sequence[int], closable: int, tally: Tally, without: Collection[str] = ()
@@ -102,7 +102,7 @@ class Folder:
         until it has not: a total that has moved past a tick does not come back to it.
         """
         postings: dict[str, list[Posting]] = defaultdict(list)
-        for posting in await self._reader.postings(ticks):
+        for posting in await self._reader.read_postings(ticks):
             if posting.org_id not in without:
                 postings[posting.org_id].append(posting)
         orgs = list(postings.items())
@@ -135,7 +135,7 @@ class Folder:
 
         Returns how many organisations posted something while records of that day could be.
         """
-        orgs = sorted({posting.org_id for posting in await self._postings_of(day, org_id)})
+        orgs = sorted({posting.org_id for posting in await self._read_postings(day, org_id)})
         for org in orgs:
             try:
                 await self.rebuild(Repair(org, day), closable, tally)
@@ -147,7 +147,7 @@ class Folder:
         self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
     ) -> None:
         """Make the totals of these days anew, of everybody who posted in these ticks."""
-        orgs = sorted({posting.org_id for posting in await self._reader.postings(ticks)})
+        orgs = sorted({posting.org_id for posting in await self._reader.read_postings(ticks)})
         for repair in [Repair(org_id, day) for org_id in orgs for day in days]:
             try:
                 await self.rebuild(repair, closable, tally)
@@ -246,24 +246,26 @@ class Folder:
     ) -> Found:
         """What was posted in these ticks, by total and tick."""
         facets, found = Facets(org_id), Found()
-        async for record in self._reader.records(postings, skipped):
+        async for record in self._reader.read_records(postings, skipped):
             tick = record.entry.tick
             if tick in ticks:
                 _count(found, facets.of(record), tick, record.entry.counters)
-        return await self._tag_values.limit(found, tally)
+        return await self._tag_values.limit_values(found, tally)
 
-    async def _postings_of(self, day: str, org_id: str) -> list[Posting]:
+    async def _read_postings(self, day: str, org_id: str) -> list[Posting]:
         """Where records of that day can be, of one organisation or of everybody."""
-        return await self._reader.postings(await self._reader.ticks(*ticks_of_day(day)), org_id)
+        return await self._reader.read_postings(
+            await self._reader.read_ticks(*ticks_of_day(day)), org_id
+        )
 
     async def _read_day(self, repair: Repair, tally: Tally) -> Found:
         """Everything that was ever posted for that day, by total and tick."""
         facets, found = Facets(repair.org_id), Found()
-        postings = await self._postings_of(repair.day, repair.org_id)
-        async for record in self._reader.records(postings):
+        postings = await self._read_postings(repair.day, repair.org_id)
+        async for record in self._reader.read_records(postings):
             if record.terms.day == repair.day:
                 _count(found, facets.of(record), record.entry.tick, record.entry.counters)
-        return await self._tag_values.limit(found, tally)
+        return await self._tag_values.limit_values(found, tally)
 
     async def _bring_forward(
         self, found: Found, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
@@ -320,7 +322,7 @@ class Folder:
         """Put a total that was made anew; whether nobody else was faster."""
         if not has_fold(stored):
             await self._list(facet)
-        shards = await self._shards_of(facet, stored)
+        shards = await self._read_shards(facet, stored)
         before = fold_from(stored)
         fold = before.rebuilt(sums, shards, closable)
         if fold is None and lacks_shards(stored):  # now it has everything, and is to say so
@@ -336,7 +338,7 @@ class Folder:
             tally.changes.append(change)
         return True
 
-    async def _shards_of(self, facet: Facet, stored: Item | None) -> Counters:
+    async def _read_shards(self, facet: Facet, stored: Item | None) -> Counters:
         """What an earlier version or another program has counted there."""
         account = facet.account
         if account is None:

@@ -224,7 +224,7 @@ def tag_values_from(item: Mapping[str, Any] | None) -> list[bytes]:
         return []
     hashes = item.get(_TAG_HASHES)
     if type(hashes) is not bytes or len(hashes) % TAG_HASH_BYTES:
-        raise TypedItem(USAGE_AGG_SHARDED, item).unreadable(f"{_TAG_HASHES} must be hashes")
+        raise TypedItem(USAGE_AGG_SHARDED, item).report_unreadable(f"{_TAG_HASHES} must be hashes")
     return [
         hashes[start : start + TAG_HASH_BYTES] for start in range(0, len(hashes), TAG_HASH_BYTES)
     ]
@@ -333,7 +333,7 @@ def fold_from(item: Mapping[str, Any] | None) -> Fold:
         parts = _decode_parts(item.get(_PARTS, _NO_PARTS))
         shards = _decode_shards(item[_SHARDS_PART]) if _SHARDS_PART in item else ()
     except (msgspec.MsgspecError, TypeError) as error:
-        raise typed.unreadable(f"what it is made of can't be read: {error}") from error
+        raise typed.report_unreadable(f"what it is made of can't be read: {error}") from error
     return Fold(
         total,
         Counters(*shards),
@@ -351,7 +351,7 @@ def total_from(item: Mapping[str, Any] | None) -> Total:
     if item is None:
         return Total()
     if lacks_shards(item):
-        raise TypedItem(DAILY_TOTAL, item).unreadable("a shard of it can't be read")
+        raise TypedItem(DAILY_TOTAL, item).report_unreadable("a shard of it can't be read")
     return _total(item)
 
 
@@ -405,7 +405,7 @@ def report_excess(item: Mapping[str, Any]) -> None:
 
 
 def _report(table: Table, item: Mapping[str, Any], reason: str) -> None:
-    TypedItem(table, item).unreadable(reason)
+    TypedItem(table, item).report_unreadable(reason)
 
 
 def _at_most(name: str, most: int) -> Condition:

@@ -173,7 +173,7 @@ def ticks_from(items: Iterable[Item]) -> Iterator[int]:
     """The ticks that are named; what names none is reported and left out."""
     for item in items:
         if _TICK.fullmatch(str(item["SK"])) is None:
-            TypedItem(USAGE_AGG_SHARDED, item).unreadable("its sort key names no tick")
+            TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no tick")
             continue
         yield int(item["SK"], 16)
 
@@ -189,7 +189,7 @@ def postings_from(markers: Iterable[Item]) -> Iterator[Posting]:
     for marker in markers:
         named = _MARKER.fullmatch(str(marker["SK"]))
         if named is None:
-            TypedItem(USAGE_AGG_SHARDED, marker).unreadable("its sort key names no region")
+            TypedItem(USAGE_AGG_SHARDED, marker).report_unreadable("its sort key names no region")
             continue
         yield Posting(named[1], named[2], int(named[3]))
 
@@ -216,7 +216,7 @@ def repair_from(item: Item) -> Repair | None:
     """What the item asks for; ``None`` if that can't be made out, which is reported."""
     named = _REPAIR.fullmatch(str(item["SK"]))
     if named is None:
-        TypedItem(USAGE_AGG_SHARDED, item).unreadable("its sort key names no day")
+        TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no day")
         return None
     return Repair(named[1], named[2])
 

@@ -87,20 +87,20 @@ class JournalListing:
     def __init__(self, store: Store) -> None:
         self._reader = JournalReader(store)
 
-    async def page(
+    async def read_page(
         self, org_id: str, ticks: tuple[int, int], wanted: Wanted, after: Cursor | None
     ) -> RecordPage:
         """The next records that were posted in these ticks, both ends included."""
         first, last = ticks
         if after is not None:
             last = min(last, after.tick if after.request_id else after.tick - 1)
-        looked_at = await self._reader.newest_ticks(first, last, TICKS_MAX)
+        looked_at = await self._reader.read_newest_ticks(first, last, TICKS_MAX)
         found: list[Record] = []
         records_read = 0
         for start in range(0, len(looked_at), CONCURRENCY):
             some = looked_at[start : start + CONCURRENCY]
             for tick, postings in zip(
-                some, await self._reader.postings_by_tick(some, org_id), strict=True
+                some, await self._reader.read_postings_by_tick(some, org_id), strict=True
             ):
                 read, fitting = await self._read_tick(tick, postings, wanted, after)
                 found += fitting
@@ -117,7 +117,7 @@ class JournalListing:
     ) -> tuple[int, list[Record]]:
         """How many records were looked at, and those that are wanted, the newest first."""
         read, found = 0, list[Record]()
-        async for record in self._reader.records(postings):
+        async for record in self._reader.read_records(postings):
             read += 1
             if record.entry.tick == tick and wanted.has(record) and _is_behind(record, after):
                 found.append(record)

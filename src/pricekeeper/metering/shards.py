@@ -100,7 +100,12 @@ class ShardSums:
         """
         for _ in range(ATTEMPTS_MAX):
             stored, *shards = items
-            put = self._put_of(account, stored, await self._sum(account, stored, shards), as_of_ms)
+            put = self._put_of(
+                account,
+                stored,
+                await self._sum_or_mark_unreadable(account, stored, shards),
+                as_of_ms,
+            )
             if put is None:
                 return False
             try:
@@ -133,7 +138,7 @@ class ShardSums:
             return None
         return total_put(account, Total.of(current.joined(summed), as_of_ms), expires)
 
-    async def _sum(
+    async def _sum_or_mark_unreadable(
         self, account: Account, stored: Item | None, shards: list[Item | None]
     ) -> Counters:
         """What the shards hold; if one can't be read, its total says so before that is raised."""
