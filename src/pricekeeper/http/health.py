@@ -43,7 +43,7 @@ async def readyz(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     """What Prometheus scrapes, with the metrics token."""
-    return Answer(200, call.metrics.exposition(), _NO_STORE, CONTENT_TYPE)
+    return Answer(200, call.metrics.render_exposition(), _NO_STORE, CONTENT_TYPE)
 
 
 async def openapi_document(call: Call) -> Answer:

@@ -192,7 +192,7 @@ class ApiLimits:
     def refusal_headers(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """The headers that say how a limit stands, for a caller that was just refused."""
         if kind is not None and kind in self._memory:
-            return _headers(self._memory.status(kind, caller, now_ms), now_ms)
+            return _headers(self._memory.refill_and_get_status(kind, caller, now_ms), now_ms)
         known = self._callers.get((kind or "", caller))
         return () if known is None else _headers(known.request.limits()[LIMIT], now_ms)
 
