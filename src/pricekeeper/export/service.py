@@ -47,7 +47,7 @@ from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.folding import ticks_of_day
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
 from pricekeeper.metering.journal import tick_of
-from pricekeeper.metering.journal_items import Posting
+from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.totals import TotalsReader
 from pricekeeper.storage import Store
@@ -244,14 +244,14 @@ class Exporter:
         return FileEntry(path, written.rows, written.bytes, written.sha256)
 
 
-def _packed(posting: Posting) -> int:
+def _packed(posting: PostedRegion) -> int:
     return int(posting.region, 16) << _LANE_BITS | posting.lanes
 
 
-def _postings(org_id: str, packed: array[int]) -> list[Posting]:
+def _postings(org_id: str, packed: array[int]) -> list[PostedRegion]:
     """Where the organisation has posted, once each, at the widest."""
     lanes: dict[int, int] = {}
     for one in packed:
         region = one >> _LANE_BITS
         lanes[region] = max(lanes.get(region, 0), one & (1 << _LANE_BITS) - 1)
-    return [Posting(org_id, f"{region:08x}", wide) for region, wide in sorted(lanes.items())]
+    return [PostedRegion(org_id, f"{region:08x}", wide) for region, wide in sorted(lanes.items())]

@@ -45,7 +45,7 @@ from pricekeeper.metering.items import (
     has_fold,
     is_own_total,
     lacks_shards,
-    markers_query,
+    shard_markers_query,
     shards_marker_put,
     shards_unreadable_update,
     spent_put,
@@ -53,7 +53,7 @@ from pricekeeper.metering.items import (
 )
 from pricekeeper.metering.journal import TICK_MS, shards_at_most, tick_of
 from pricekeeper.metering.journal_items import (
-    Posting,
+    PostedRegion,
     Repair,
     repair_delete,
     repair_from,
@@ -72,7 +72,7 @@ TOTALS_AT_ONCE: Final = 100
 ACCOUNTS_MAX: Final = 50_000
 """Accounts whose shards this process has looked for; a forgotten one is looked at again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
-Found: TypeAlias = dict[Facet, dict[int, Counters]]
+SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
 
 
 class Folder:
@@ -101,7 +101,7 @@ class Folder:
         organisations for which that failed. They have to be left out (``without``) of later ticks
         until it has not: a total that has moved past a tick does not come back to it.
         """
-        postings: dict[str, list[Posting]] = defaultdict(list)
+        postings: dict[str, list[PostedRegion]] = defaultdict(list)
         for posting in await self._reader.read_postings(ticks):
             if posting.org_id not in without:
                 postings[posting.org_id].append(posting)
@@ -179,7 +179,7 @@ class Folder:
         return dict(zip(facets, stored, strict=True))
 
     async def _fold_org(
-        self, postings: Sequence[Posting], ticks: Sequence[int], closable: int, tally: Tally
+        self, postings: Sequence[PostedRegion], ticks: Sequence[int], closable: int, tally: Tally
     ) -> bool:
         """Bring the totals of one organisation up to date; whether another run need not."""
         org_id = postings[0].org_id
@@ -204,7 +204,7 @@ class Folder:
             tally.fail(1, error)
             return isinstance(error, UnreadableItemError)
 
-    async def _mark_shards(self, found: Found, lanes: int) -> None:
+    async def _mark_shards(self, found: SumsByFacet, lanes: int) -> None:
         """Mark the shards that another program has written by the schema document alone.
 
         That is looked for when an account is first met by this process; its next total has them.
@@ -219,7 +219,7 @@ class Folder:
                 await self._store.put(shards_marker_put(account, count, expires))
             self._met.put(account, True)  # noqa: FBT003
 
-    async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: Found) -> None:
+    async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: SumsByFacet) -> None:
         """Say on an organisation's totals that they lack a page, and try every run to mend that.
 
         The page may be of any day that its ticks can be of, and of any account.
@@ -239,28 +239,28 @@ class Folder:
     async def _read(
         self,
         org_id: str,
-        postings: Iterable[Posting],
+        postings: Iterable[PostedRegion],
         ticks: Collection[int],
         skipped: list[UnreadableItemError],
         tally: Tally,
-    ) -> Found:
+    ) -> SumsByFacet:
         """What was posted in these ticks, by total and tick."""
-        facets, found = Facets(org_id), Found()
+        facets, found = Facets(org_id), SumsByFacet()
         async for record in self._reader.read_records(postings, skipped):
             tick = record.entry.tick
             if tick in ticks:
                 _count(found, facets.of(record), tick, record.entry.counters)
         return await self._tag_values.limit_values(found, tally)
 
-    async def _read_postings(self, day: str, org_id: str) -> list[Posting]:
+    async def _read_postings(self, day: str, org_id: str) -> list[PostedRegion]:
         """Where records of that day can be, of one organisation or of everybody."""
         return await self._reader.read_postings(
             await self._reader.read_ticks(*ticks_of_day(day)), org_id
         )
 
-    async def _read_day(self, repair: Repair, tally: Tally) -> Found:
+    async def _read_day(self, repair: Repair, tally: Tally) -> SumsByFacet:
         """Everything that was ever posted for that day, by total and tick."""
-        facets, found = Facets(repair.org_id), Found()
+        facets, found = Facets(repair.org_id), SumsByFacet()
         postings = await self._read_postings(repair.day, repair.org_id)
         async for record in self._reader.read_records(postings):
             if record.terms.day == repair.day:
@@ -268,7 +268,7 @@ class Folder:
         return await self._tag_values.limit_values(found, tally)
 
     async def _bring_forward(
-        self, found: Found, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
+        self, found: SumsByFacet, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
     ) -> list[Facet]:
         """Move these totals forward; returns those for which more has to be read."""
         facets, left = list(found), list[Facet]()
@@ -381,21 +381,21 @@ class Folder:
 async def sum_shards(store: Store, account: Account) -> Counters | None:
     """What the shards of an account hold; ``None`` if it has none."""
     prefix = f"{account.scope_key}#LABEL#{account.label}#SH#"
-    page = await store.query(markers_query(account.day, prefix))
+    page = await store.query(shard_markers_query(account.day, prefix))
     count = max(accounts_from(account.day, page.items).values(), default=0)
     if not count:
         return None
     return counters_from(await store.batch_get(counter_keys(account, count)))
 
 
-def _count(found: Found, facets: Iterable[Facet], tick: int, counters: Counters) -> None:
+def _count(found: SumsByFacet, facets: Iterable[Facet], tick: int, counters: Counters) -> None:
     for facet in facets:
         sums = found.setdefault(facet, {})
         have = sums.get(tick)
         sums[tick] = counters if have is None else have + counters
 
 
-def _accounts(found: Found) -> int:
+def _accounts(found: SumsByFacet) -> int:
     return sum(facet.account is not None for facet in found)
 
 

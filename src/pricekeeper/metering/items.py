@@ -118,7 +118,7 @@ def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
     return counts
 
 
-def markers_query(day: str, prefix: str = "") -> Query:
+def shard_markers_query(day: str, prefix: str = "") -> Query:
     """The accounts of a day, or those whose marker's sort key starts with the prefix."""
     return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix)
 

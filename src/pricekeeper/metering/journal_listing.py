@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record
-from pricekeeper.metering.journal_items import Posting
+from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import CONCURRENCY, JournalReader
 from pricekeeper.storage import Store
 
@@ -113,7 +113,7 @@ class JournalListing:
         return RecordPage(found, None if is_end else Cursor(looked_at[-1]))
 
     async def _read_tick(
-        self, tick: int, postings: list[Posting], wanted: Wanted, after: Cursor | None
+        self, tick: int, postings: list[PostedRegion], wanted: Wanted, after: Cursor | None
     ) -> tuple[int, list[Record]]:
         """How many records were looked at, and those that are wanted, the newest first."""
         read, found = 0, list[Record]()

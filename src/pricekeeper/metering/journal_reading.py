@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.journal import Record, records_on
 from pricekeeper.metering.journal_items import (
-    Posting,
-    markers_query,
+    PostedRegion,
     newest_ticks_query,
     pages_query,
     postings_from,
+    tick_markers_query,
     ticks_from,
     ticks_query,
 )
@@ -55,21 +55,21 @@ class JournalReader:
 
     async def read_postings_by_tick(
         self, ticks: Collection[int], org_id: str
-    ) -> list[list[Posting]]:
+    ) -> list[list[PostedRegion]]:
         """Where the organisation posted something in each of these few ticks."""
         markers = await asyncio.gather(*(self._read_markers(tick, org_id) for tick in ticks))
         return [sorted(postings_from(items)) for items in markers]
 
-    async def read_postings(self, ticks: Collection[int], org_id: str = "") -> list[Posting]:
+    async def read_postings(self, ticks: Collection[int], org_id: str = "") -> list[PostedRegion]:
         """Where something was posted in these ticks, by everybody or by one organisation."""
-        found: set[Posting] = set()
+        found: set[PostedRegion] = set()
         for some in _chunks(sorted(ticks)):
             for items in await asyncio.gather(*(self._read_markers(tick, org_id) for tick in some)):
                 found.update(postings_from(items))
         return sorted(found)
 
     async def read_records(
-        self, postings: Iterable[Posting], skipped: list[UnreadableItemError] | None = None
+        self, postings: Iterable[PostedRegion], skipped: list[UnreadableItemError] | None = None
     ) -> AsyncIterator[Record]:
         """The records of these regions, whenever they were posted.
 
@@ -99,7 +99,9 @@ class JournalReader:
                         yield record
                     await asyncio.sleep(0)  # a page takes a fraction of a millisecond
 
-    async def _read_pages(self, posting: Posting, lane: int, page: Page) -> AsyncIterator[Item]:
+    async def _read_pages(
+        self, posting: PostedRegion, lane: int, page: Page
+    ) -> AsyncIterator[Item]:
         for item in page.items:
             yield item
         if page.after:
@@ -107,7 +109,7 @@ class JournalReader:
                 yield item
 
     async def _read_markers(self, tick: int, org_id: str) -> list[Item]:
-        return [item async for item in query_items(self._store, markers_query(tick, org_id))]
+        return [item async for item in query_items(self._store, tick_markers_query(tick, org_id))]
 
 
 def _chunks(entries: list[_T]) -> Iterator[list[_T]]:

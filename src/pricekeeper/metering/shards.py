@@ -38,8 +38,8 @@ from pricekeeper.metering.items import (
     has_fold,
     is_own_total,
     lacks_shards,
-    markers_query,
     report_excess,
+    shard_markers_query,
     shards_unreadable_update,
     total_key,
     total_put,
@@ -63,7 +63,7 @@ class ShardSums:
 
     async def visit_day(self, day: str, tally: Tally) -> None:
         """Bring the totals of that day up to date."""
-        async for page in query_pages(self._store, markers_query(day)):
+        async for page in query_pages(self._store, shard_markers_query(day)):
             accounts = accounts_from(day, page.items)
             tally.accounts += len(accounts)
             chunks = list(_chunks(accounts))

@@ -31,7 +31,7 @@ from pricekeeper.metering.items import (
     counter_keys,
     counters_from,
     fold_from,
-    markers_query,
+    shard_markers_query,
     spent_query,
     total_from,
     total_key,
@@ -42,7 +42,7 @@ from pricekeeper.storage import Item, Key, Store, Table, query_items, query_page
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 _APP = "#APP#"
-Found = dict[Account, dict[int, Counters]]
+SumsByAccount = dict[Account, dict[int, Counters]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,9 @@ class TotalsReader:
             totals = (await self.read_aggregated(list(dict.fromkeys(wanted)))).require_all()
         return org_totals_of(org_scope, totals)
 
-    async def _read_open(self, scope_prefix: str, day: str, now_ms: int) -> tuple[Found, int]:
+    async def _read_open(
+        self, scope_prefix: str, day: str, now_ms: int
+    ) -> tuple[SumsByAccount, int]:
         """What was posted for that day in ticks that are not closed, by account and tick.
 
         And over how many lanes at most.
@@ -240,8 +242,10 @@ class TotalsReader:
         first = ticks_of_day(day)[0] if closed is None else closed + 1
         return await self._read(scope_prefix, day, first, tick_of(now_ms) + 1)
 
-    async def _read(self, scope_prefix: str, day: str, first: int, last: int) -> tuple[Found, int]:
-        found: Found = {}
+    async def _read(
+        self, scope_prefix: str, day: str, first: int, last: int
+    ) -> tuple[SumsByAccount, int]:
+        found: SumsByAccount = {}
         ticks = set(await self._journal.read_ticks(first, last))
         postings = await self._journal.read_postings(ticks, scope_prefix.split("#")[1])
         async for record in self._journal.read_records(postings):
@@ -267,7 +271,7 @@ class TotalsReader:
     async def _read_sharded(self, day: str, prefix: str) -> dict[Account, int]:
         """The accounts with shards whose scope starts so, and how many they have."""
         counts: dict[Account, int] = {}
-        async for page in query_pages(self._store, markers_query(day, prefix)):
+        async for page in query_pages(self._store, shard_markers_query(day, prefix)):
             for account, count in accounts_from(day, page.items).items():
                 counts[account] = max(counts.get(account, 0), count)
         return counts
