@@ -7,8 +7,9 @@ through here: whatever they want from the store will say so itself. What apps se
 
 A client's bucket is charged with requests that have proved to be the client's, so nobody uses up
 what is another's. What proved wrong is charged to the address that it came from, as a failure. An
-address without failures left is barred for a while. Being barred never keeps a right secret,
-token or claim out; it decides what a wrong one is told, and at what rate weak ones are compared.
+address without failures left is barred for a while. An address that failed too often can still use
+a right secret, token or claim. The bar decides only which error wrong credentials get, and how
+often weak secrets are compared.
 Wrong provisioning keys have a count of their own, and while an address is barred for these, no
 key from there is compared at all.
 """

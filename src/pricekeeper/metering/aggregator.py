@@ -174,8 +174,8 @@ class Aggregator:
     async def read_caught_up_at_ms(self) -> int:
         """The moment up to which everything that was counted is in the totals: at most two calls.
 
-        If no run has ever been complete, it is the moment at which that was first asked on this
-        store: nobody was told of a total before.
+        If no run was ever complete, returns the time of the first call of this method on this
+        store. The first call stores that time.
         """
         last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
         if last_ms is not None:

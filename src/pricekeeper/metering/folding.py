@@ -98,8 +98,8 @@ class Folder:
         """Bring the totals of everybody who posted in these ticks up to date.
 
         ``closable`` is the last tick that could be closed before this began. Returns the
-        organisations for which that failed. They have to be left out (``without``) of later ticks
-        until it has not: a total that has moved past a tick does not come back to it.
+        organisations whose fold failed. The caller must exclude them (``without``) from later ticks
+        until their fold succeeds, because a total can't go back to an earlier tick.
         """
         postings: dict[str, list[PostedRegion]] = defaultdict(list)
         for posting in await self._reader.read_postings(ticks):
@@ -181,7 +181,10 @@ class Folder:
     async def _fold_org(
         self, postings: Sequence[PostedRegion], ticks: Sequence[int], closable: int, tally: Tally
     ) -> bool:
-        """Bring the totals of one organisation up to date; whether another run need not."""
+        """Bring the totals of one organisation up to date.
+
+        Returns ``True`` if no later run has to repeat these ticks.
+        """
         org_id = postings[0].org_id
         left: Collection[Facet] | None = None
         try:

@@ -20,7 +20,8 @@ Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended e
 
 Counters and totals that another program wrote by the schema document alone have their cost in
 ``cost_usd_micros``. In a shard that is a counter like any other, and counts beside our own
-``cost_usd_picos``. In a total it is what ours only show, so it counts where the picos are absent.
+``cost_usd_picos``. In a total that we wrote, ``cost_usd_micros`` is only a rounded copy of
+``cost_usd_picos``. Readers use it only if ``cost_usd_picos`` is absent.
 
 What can't be read is never nothing: it raises `UnreadableItemError`. If that is a shard, the
 aggregator says so on the account's total (``shards_unreadable_since_ms``), so that nobody takes the

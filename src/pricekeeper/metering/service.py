@@ -345,7 +345,10 @@ class Metering:
     def _submit(
         self, submission: Submission, places: BatchPlaces | None = None
     ) -> asyncio.Future[Posted]:
-        """What will become of the record, which has one of these places or one of its own."""
+        """Submits the record and returns the future of its result.
+
+        The record uses one of ``places``, or the place that its caller took for it.
+        """
         try:
             future = self._committer.submit(submission)
         except StoreError as error:
