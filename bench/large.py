@@ -53,7 +53,7 @@ from pricekeeper.metering.journal import (
     tick_of,
 )
 from pricekeeper.metering.journal_items import (
-    Posting,
+    PostedRegion,
     Written,
     marker_put,
     page_expires_at_epoch,
@@ -101,7 +101,7 @@ def a_page(policy: Policy, at_ms: int, random: Random) -> list[Put | Update]:
             random.randbytes(16), random.randbytes(6), at_ms, 0, terms.ref, 0, 10**9, 9, 9
         )
         records.append(Written(address.name, encode_entry(entry), terms, 1))
-    posting = Posting(policy.org_id, first.region, lanes_of(policy.agg_shard_count))
+    posting = PostedRegion(policy.org_id, first.region, lanes_of(policy.agg_shard_count))
     expires, account = (
         page_expires_at_epoch(first.region, 90),
         Account(policy.scope_key, label, day),

@@ -68,7 +68,7 @@ async def test_closing_commits_what_was_accepted_and_gives_back_what_was_fetched
         stands = await services.limiter.peek("org-1", "premium", limits=LIMITS)
         assert stands["requests"].remaining == 98
         day = (await accepted).receipt.org_day
-        totals = await services.metering.totals(policy.scope_key, ["premium"], day, live=True)
+        totals = await services.metering.read_totals(policy.scope_key, ["premium"], day, live=True)
         assert [total.requests for total in totals.values()] == [1]
 
 

@@ -309,7 +309,7 @@ def test_while_all_are_at_work_nobody_else_comes_in() -> None:
     assert found.enter(first)
     assert found.enter(second)
     assert not found.enter(third)
-    found.wait(second)
+    found.note_waiting(second)
     assert found.enter(third)
     assert (first.gone, second.gone, third.gone) == (False, True, False)
     assert len(found) == 2

@@ -48,8 +48,8 @@ def test_what_is_left_is_told(limits: MemoryLimits) -> None:
     status = limits.take("usage", "a", NOW_MS)
     assert isinstance(status, LimitStatus)
     assert (status.remaining, status.full_at_ms) == (59, NOW_MS + 1_000)
-    assert limits.status("usage", "a", NOW_MS + 500).remaining == 59
-    assert limits.status("usage", "a", NOW_MS + 1_000).remaining == 60
+    assert limits.refill_and_get_status("usage", "a", NOW_MS + 500).remaining == 59
+    assert limits.refill_and_get_status("usage", "a", NOW_MS + 1_000).remaining == 60
     assert "usage" in limits
     assert "token" not in limits
 

@@ -265,10 +265,10 @@ class Beating:
     def __init__(self, *beats_ms: int | None) -> None:
         self.beats_ms: Sequence[int | None] = beats_ms
 
-    def heartbeats_ms(self) -> Sequence[int | None]:
+    def read_heartbeats_ms(self) -> Sequence[int | None]:
         return self.beats_ms
 
-    async def exposition(self) -> bytes | None:
+    async def read_exposition(self) -> bytes | None:
         return None
 
 
@@ -302,11 +302,11 @@ async def test_a_worker_leaves_its_sign_as_often_as_it_says(tmp_path: Path) -> N
     clock = ManualClock()
     beating = asyncio.create_task(beat_forever(HeartbeatInFile(tmp_path), clock))
     workers = SeveralWorkers(tmp_path, lambda: [os.getpid(), 1])
-    assert workers.heartbeats_ms() == [None, None]
+    assert workers.read_heartbeats_ms() == [None, None]
     for beat in range(3):
         for _ in range(3):  # until it sleeps again
             await asyncio.sleep(0)
-        assert workers.heartbeats_ms() == [beat * BEAT_MS, None]
+        assert workers.read_heartbeats_ms() == [beat * BEAT_MS, None]
         clock.advance_ms(BEAT_MS)
     beating.cancel()
     (tmp_path / f"heartbeat-{os.getpid()}").write_bytes(b"1")

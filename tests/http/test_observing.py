@@ -41,7 +41,7 @@ class Instance:
     observer: Observer
 
     def scrape(self) -> Samples:
-        return read_samples(self.observer.metrics.exposition().decode())
+        return read_samples(self.observer.metrics.render_exposition().decode())
 
     async def org(self) -> Policy:
         org_id = parse_org_id(str(uuid.uuid4()))
@@ -90,10 +90,12 @@ async def test_the_lag_grows_until_a_run_is_complete(at: Instance) -> None:
     assert at.scrape()[LAG] == 0
     at.clock.advance_ms(60_000)
     assert at.scrape()[LAG] == 60
-    at.observer.aggregated(AggregationReport(at.clock.now_ms()))
+    at.observer.note_aggregation(AggregationReport(at.clock.now_ms()))
     assert at.scrape()[LAG] == 0
     at.clock.advance_ms(30_000)
-    at.observer.aggregated(AggregationReport(at.clock.now_ms(), since_last_ms=10_000, skipped=True))
+    at.observer.note_aggregation(
+        AggregationReport(at.clock.now_ms(), since_last_ms=10_000, skipped=True)
+    )
     assert at.scrape()[LAG] == 10
 
 
@@ -104,7 +106,7 @@ async def test_a_run_that_fails_does_not_end_the_lag(
     """An aggregator that fails every minute is late, and the alarm has to hear of it."""
     for _ in range(10):
         at.clock.advance_ms(60_000)
-        at.observer.aggregated(
+        at.observer.note_aggregation(
             AggregationReport(at.clock.now_ms(), failed=1, since_last_ms=since_last_ms)
         )
     assert at.scrape()[LAG] == 600
@@ -130,7 +132,7 @@ async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path:
     async with open_services(settings, clock=ManualClock()) as services:
         supervisor, limits = Supervisor(services.clock), ApiLimits(services.limiter, {})
         observer = Observer(services, Metrics(services.meter), supervisor, limits)
-        assert isnan(read_samples(observer.metrics.exposition().decode())[LAG])
+        assert isnan(read_samples(observer.metrics.render_exposition().decode())[LAG])
 
 
 async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> None:
@@ -200,8 +202,8 @@ def test_only_so_many_limit_names_are_shown(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(metrics_module, "_LIMIT_NAMES_MAX", 2)
     metrics = Metrics(StoreMeter())
     for name in ("rpm", "tpm", "a", "b", "rpm"):
-        metrics.limit_decision(name, "granted")
-    samples = read_samples(metrics.exposition().decode())
+        metrics.note_limit_decision(name, "granted")
+    samples = read_samples(metrics.render_exposition().decode())
     total = 'pricekeeper_limit_decisions_total{limit="%s",outcome="granted"}'
     assert {name: samples.get(total % name) for name in ("rpm", "tpm", "other", "a")} == {
         "rpm": 2,
@@ -260,7 +262,7 @@ def test_counts_are_carried_over_once() -> None:
     for more in (3, 0, 2):
         meter.calls["get"] += more
         metrics.carry_meters()
-    assert read_samples(metrics.exposition().decode())[name] == 5
+    assert read_samples(metrics.render_exposition().decode())[name] == 5
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_sizes_are_a_histogram(size: int, bound: str) -> None:
     for _ in range(2):
         meter.committed(size)
         metrics.carry_meters()
-    samples = read_samples(metrics.exposition().decode())
+    samples = read_samples(metrics.render_exposition().decode())
     name = "pricekeeper_store_commit_operations"
     buckets = {key: count for key, count in samples.items() if key.startswith(f"{name}_bucket")}
     assert samples[f"{name}_count"] == 2

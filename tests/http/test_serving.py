@@ -92,7 +92,7 @@ class Served:
 
     def counted(self, name: str) -> float:
         metrics: Metrics = self._state["metrics"]
-        return read_samples(metrics.exposition().decode()).get(name, 0)
+        return read_samples(metrics.render_exposition().decode()).get(name, 0)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pricekeeper.metering.items import (
     account_from,
     accounts_from,
     fold_from,
-    markers_query,
+    shard_markers_query,
     spent_query,
     total_from,
     total_key,
@@ -121,7 +121,7 @@ async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Count
     found: dict[Account, Counters] = {}
     for day in days:
         spent = await store.query(spent_query(day))
-        sharded = await store.query(markers_query(day))
+        sharded = await store.query(shard_markers_query(day))
         assert not spent.after
         assert not sharded.after
         accounts = {

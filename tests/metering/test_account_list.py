@@ -31,10 +31,10 @@ async def test_a_partition_says_what_it_holds(store: Store) -> None:
     org, reader = a_policy().org_id, RangeReader(store, ShiftedClock())
     accounts = AccountList(store, RETENTION_DAYS)
     await accounts.add(org, f"ORG#{org}#APP#a#LABEL#premium", "20990110", "has_hours")
-    (found,) = await reader.partitions(org)
+    (found,) = await reader.read_partitions(org)
     assert (found.has_days, found.has_hours) == (False, True)
     await accounts.add(org, f"ORG#{org}#APP#a#LABEL#premium", "20990110", "has_days")
-    (found,) = await reader.partitions(org)
+    (found,) = await reader.read_partitions(org)
     assert (found.has_days, found.has_hours) == (True, True)
 
 
@@ -56,6 +56,6 @@ async def test_the_first_run_lists_what_the_version_before_counted(
     await store.put(Put(table, checkpoint))
     await Aggregator(store, clock).run_once()
     reader = RangeReader(store, clock)
-    partitions = await reader.partitions(policy.org_id)
-    totals = await reader.days(partitions, day, day, 0)
+    partitions = await reader.read_partitions(policy.org_id)
+    totals = await reader.read_days(partitions, day, day, 0)
     assert {one: total.requests for one, total in totals.items()} == {account: 3}

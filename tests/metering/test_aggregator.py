@@ -326,11 +326,11 @@ async def test_totals_and_records_are_kept_for_the_retention(
     day = recorded.receipt.org_day
     clock.shift_ms += 90 * DAY_MS
     for live in (True, False):
-        totals = await metering.totals(scope_key(policy), [PREMIUM], day, live=live)
+        totals = await metering.read_totals(scope_key(policy), [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 1
     clock.shift_ms += 3 * DAY_MS
     for live in (True, False):
-        totals = await metering.totals(scope_key(policy), [PREMIUM], day, live=live)
+        totals = await metering.read_totals(scope_key(policy), [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 0
 
 
@@ -412,4 +412,4 @@ async def test_accounts_are_found_page_by_page(
     await store.update(counter_update(last, 7, Counters(requests=1), clock.now_epoch(), expires))
     report = await Aggregator(store, clock).run_once()
     assert (report.accounts, report.written) == (1100, 1)
-    assert len(await new_metering(store, clock).labels_used("ORG#many", day)) == 1100
+    assert len(await new_metering(store, clock).read_labels_used("ORG#many", day)) == 1100

@@ -104,7 +104,7 @@ def metering(new_metering: MeteringMaker, wire: ScriptedStore, clock: QuickClock
 async def requests(metering: Metering, policy: Policy, clock: QuickClock) -> dict[str, int]:
     """How many requests the shards hold, by label."""
     day = org_day(policy.timezone, clock.now_ms())
-    totals = await metering.totals(scope_key(policy), LABELS, day, live=True)
+    totals = await metering.read_totals(scope_key(policy), LABELS, day, live=True)
     return {label: total.requests for label, total in totals.items() if total.requests}
 
 

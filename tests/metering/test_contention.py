@@ -95,7 +95,7 @@ async def test_instances_do_not_conflict_each_other_to_death(
     records = INSTANCES * TASKS * RECORDS
     counted = 0
     for day in days:
-        totals = await instances[0].totals(scope_key(policy), [PREMIUM], day, live=True)
+        totals = await instances[0].read_totals(scope_key(policy), [PREMIUM], day, live=True)
         counted += totals[PREMIUM].requests
     assert counted == records
     assert org_day("UTC", clock.now_ms()) in days

@@ -201,11 +201,11 @@ async def test_totals_are_half_a_unit_or_one_each(
     await Aggregator(store, clock).run_once()
     meter.clear()
     day = org_day("UTC", clock.now_ms())
-    await metering.totals(scope_key(known), LABELS, day)
+    await metering.read_totals(scope_key(known), LABELS, day)
     assert meter.calls == {"batch_get": 1}
     assert read_units(meter) <= len(LABELS) + 1
     meter.clear()
-    await metering.totals(scope_key(known), [PREMIUM], day, live=True)
+    await metering.read_totals(scope_key(known), [PREMIUM], day, live=True)
     assert meter.calls == {"get": 1, "query": 5, "batch_get": 1}
     assert read_units(meter) <= 12
 

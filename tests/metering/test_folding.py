@@ -221,7 +221,7 @@ async def test_a_run_by_a_clock_that_is_ahead_hides_nothing_for_good(
         clock.advance_ms(60_000)
     await Aggregator(store, clock).run_once()
     day = org_day("UTC", clock.now_ms())
-    totals = await metering.totals(policy.scope_key, [PREMIUM], day)
+    totals = await metering.read_totals(policy.scope_key, [PREMIUM], day)
     assert totals[PREMIUM].requests == 12
     await metering.close()
 
@@ -237,7 +237,7 @@ async def test_one_lost_race_does_not_keep_a_day_from_being_made_anew(clock: Man
     day = org_day("UTC", clock.now_ms())
     report = await Aggregator(lost, clock).rebuild_day(day)
     assert (report.failed, lost.left) == (0, 0)
-    totals = await metering.totals(policy.scope_key, [PREMIUM, STANDARD], day)
+    totals = await metering.read_totals(policy.scope_key, [PREMIUM, STANDARD], day)
     assert [total.requests for total in totals.values()] == [1, 1]
     await metering.close()
 

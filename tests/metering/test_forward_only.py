@@ -222,7 +222,7 @@ async def test_an_organisations_total_is_as_old_as_the_oldest_part_of_it(
         await store.put(marker_put(account, 8, expires))
         await store.put(total_put(account, Total.of(alike(1), now_ms - age_ms), expires))
     # Of the organisation's own there is nothing, as of never: nobody has aggregated yet.
-    found = await metering.org_totals(org_id, [], day)
+    found = await metering.read_org_totals(org_id, [], day)
     assert found.total == {PREMIUM: Total.of(alike(3), now_ms - 9_000)}
 
 
@@ -268,7 +268,7 @@ async def test_two_shard_counts_of_an_account_may_be_on_different_pages(
     pages = SinglePages(store)
     await Aggregator(pages, clock).run_once()
     for live in (True, False):
-        totals = await new_metering(pages, clock).totals(
+        totals = await new_metering(pages, clock).read_totals(
             account.scope_key, [PREMIUM], account.day, live=live
         )
         assert totals[PREMIUM].requests == 2

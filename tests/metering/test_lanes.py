@@ -22,5 +22,5 @@ async def test_a_region_of_two_widths_is_read_once(
             await metering.record(policy, a_usage(minted(at_ms)))
     await Aggregator(store, clock).run_once()
     day = org_day("UTC", at_ms)
-    totals = await metering.totals(before.scope_key, [PREMIUM], day)
+    totals = await metering.read_totals(before.scope_key, [PREMIUM], day)
     assert totals[PREMIUM].requests == 8

@@ -130,7 +130,7 @@ async def test_a_full_page_never_changes_again_and_its_children_take_the_rest(
             outcomes = {one.outcome for one in again if isinstance(one, Recorded)}
             assert outcomes == {Outcome.DUPLICATE}
     day = org_day("UTC", clock.now_ms())
-    totals = await metering.totals(scope_key(policy), [PREMIUM], day, live=True)
+    totals = await metering.read_totals(scope_key(policy), [PREMIUM], day, live=True)
     assert totals[PREMIUM].requests == len(usages)
 
 

@@ -74,7 +74,7 @@ async def test_a_rebuild_of_an_open_day_counts_nothing_twice(
         await aggregator.rebuild_day(day)
         await metering.record(policy, a_usage(minted(clock.now_ms())))
         await aggregator.run_once()
-        total = (await metering.totals(policy.scope_key, [PREMIUM], day))[PREMIUM]
+        total = (await metering.read_totals(policy.scope_key, [PREMIUM], day))[PREMIUM]
         assert total.requests == 2 * number
         clock.shift_ms += TICK_MS
         # What was open is closed by now: that is written, and is no change.

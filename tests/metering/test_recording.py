@@ -63,7 +63,7 @@ def today(clock: ShiftedClock, zone: str = "UTC") -> str:
 
 async def live(metering: Metering, policy: Policy, day: str) -> dict[str, Counters]:
     """What was counted until now, of those labels that have anything."""
-    totals = await metering.totals(scope_key(policy), LABELS, day, live=True)
+    totals = await metering.read_totals(scope_key(policy), LABELS, day, live=True)
     return {label: total.counters for label, total in totals.items() if total.requests}
 
 
@@ -232,7 +232,7 @@ async def test_a_label_outside_of_the_ordering_is_counted_all_the_same(
     await metering.record(policy, a_usage())
     assert list(await live(metering, policy, today(clock))) == [PREMIUM]
     await Aggregator(store, clock).run_once()
-    assert await metering.labels_used(scope_key(policy), today(clock)) == {PREMIUM}
+    assert await metering.read_labels_used(scope_key(policy), today(clock)) == {PREMIUM}
 
 
 @pytest.mark.parametrize("scope", QuotaScope)

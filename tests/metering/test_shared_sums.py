@@ -65,7 +65,7 @@ def metering(new_metering: MeteringMaker, reads: HeldReads, clock: SteppedClock)
 
 async def requests(metering: Metering, policy: Policy, clock: SteppedClock) -> int:
     day = org_day(policy.timezone, clock.now_ms())
-    totals = await metering.shared_totals(scope_key(policy), LABELS, day)
+    totals = await metering.read_shared_totals(scope_key(policy), LABELS, day)
     return sum(total.requests for total in totals.values())
 
 

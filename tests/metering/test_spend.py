@@ -9,7 +9,7 @@ from metering.older_version import marker_put
 from pricekeeper.clock import ManualClock
 from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.items import day_expires_at_epoch, total_key, total_put
-from pricekeeper.metering.spend import REST, MonthSpend, Spender
+from pricekeeper.metering.spend import OTHERS, MonthSpend, Spender
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.telemetry import StoreMeter
@@ -125,4 +125,4 @@ async def test_what_is_kept_has_a_bound(store: Store, time: ManualClock) -> None
 
     assert sum(months["209911"].values()) == 120
     assert len(months["209911"]) == 5
-    assert months["209911"][REST] == 40
+    assert months["209911"][OTHERS] == 40

@@ -97,14 +97,14 @@ async def test_the_neighbour_is_aggregated_and_read(
     assert report.unreadable >= 1
     assert STRANGE_ITEMS.counts[place[0].name] > before
     for policy in others:
-        totals = await metering.totals(scope_key(policy), LABELS, day)
+        totals = await metering.read_totals(scope_key(policy), LABELS, day)
         assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
     if kind == "total":
-        totals = await metering.totals(scope_key(broken), LABELS, day)
+        totals = await metering.read_totals(scope_key(broken), LABELS, day)
         assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
     else:
         with pytest.raises(UnreadableItemError):
-            await metering.totals(scope_key(broken), LABELS, day)
+            await metering.read_totals(scope_key(broken), LABELS, day)
     again = await Aggregator(store, clock).run_once()
     assert again.since_last_ms is not None, "the run is complete without the strange account"
 
@@ -113,7 +113,7 @@ async def test_the_neighbour_is_aggregated_and_read(
     clock.shift_ms += 10 * 60_000
     mended = await Aggregator(store, clock).run_once()
     assert (mended.failed, mended.unreadable) == (0, 0)
-    totals = await metering.totals(scope_key(broken), LABELS, day)
+    totals = await metering.read_totals(scope_key(broken), LABELS, day)
     assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
 
 
@@ -132,8 +132,8 @@ async def test_a_record_is_counted_beside_a_counter_that_is_none(
 
     assert [one.outcome for one in both] == [Outcome.ACCEPTED, Outcome.ACCEPTED]
     with pytest.raises(UnreadableItemError):
-        await metering.totals(scope_key(policy), LABELS, account.day, live=True)
+        await metering.read_totals(scope_key(policy), LABELS, account.day, live=True)
     await store.delete(Delete(USAGE_AGG_SHARDED, key))
     for one in (policy, other):
-        totals = await metering.totals(scope_key(one), LABELS, account.day, live=True)
+        totals = await metering.read_totals(scope_key(one), LABELS, account.day, live=True)
         assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS

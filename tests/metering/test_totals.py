@@ -25,7 +25,7 @@ async def test_totals_are_one_read_and_as_old_as_they_say(
     await Aggregator(store, clock).run_once()
     await metering.record(policy, a_usage())
     meter.clear()
-    totals = await metering.totals(scope_key(policy), LABELS, today(clock))
+    totals = await metering.read_totals(scope_key(policy), LABELS, today(clock))
 
     assert meter.calls == {"batch_get": 1}
     assert list(totals) == list(LABELS)
@@ -40,7 +40,7 @@ async def test_live_totals_are_what_the_shards_hold_now(
     for _ in range(5):
         await metering.record(policy, a_usage())
     asked_ms = clock.now_ms()
-    totals = await metering.totals(scope_key(policy), LABELS, today(clock), live=True)
+    totals = await metering.read_totals(scope_key(policy), LABELS, today(clock), live=True)
     assert [total.requests for total in totals.values()] == [5, 0, 0]
     assert all(total.as_of_ms >= asked_ms for total in totals.values())
 
@@ -54,7 +54,7 @@ async def test_a_quiet_scope_is_as_fresh_as_the_last_aggregation(
     clock.shift_ms += 600_000
     later_ms = clock.now_ms()
     await Aggregator(store, clock).run_once()
-    (total,) = (await metering.totals(scope_key(policy), [PREMIUM], today(clock))).values()
+    (total,) = (await metering.read_totals(scope_key(policy), [PREMIUM], today(clock))).values()
     assert total.requests == 1
     assert total.as_of_ms >= later_ms
 
@@ -62,7 +62,7 @@ async def test_a_quiet_scope_is_as_fresh_as_the_last_aggregation(
 async def test_a_day_without_usage_is_nothing(metering: Metering, policy: Policy) -> None:
     """Not an error."""
     for live in (False, True):
-        totals = await metering.totals(scope_key(policy), LABELS, "20200101", live=live)
+        totals = await metering.read_totals(scope_key(policy), LABELS, "20200101", live=live)
         assert [total.requests for total in totals.values()] == [0, 0, 0]
 
 
@@ -78,7 +78,7 @@ async def test_an_organisation_is_the_sum_of_its_apps_and_lists_them(
     for live in (True, False):
         if not live:
             await Aggregator(store, clock).run_once()
-        found = await metering.org_totals(one.org_id, [PREMIUM], today(clock), live=live)
+        found = await metering.read_org_totals(one.org_id, [PREMIUM], today(clock), live=live)
         assert {label: total.requests for label, total in found.total.items()} == {
             PREMIUM: 3,
             STANDARD: 1,
@@ -97,7 +97,7 @@ async def test_a_change_of_the_quota_scope_during_the_day_loses_nothing(
     after = a_policy(quota_scope=QuotaScope.APP, org_id=before.org_id)
     for policy in (before, before, after):
         await metering.record(policy, a_usage())
-    found = await metering.org_totals(before.org_id, LABELS, today(clock), live=True)
+    found = await metering.read_org_totals(before.org_id, LABELS, today(clock), live=True)
     assert found.total[PREMIUM].requests == 3
     assert found.total[STANDARD].requests == 0
     assert [totals[PREMIUM].requests for totals in found.apps.values()] == [1]
@@ -115,7 +115,7 @@ async def test_an_organisation_made_anew_with_more_shards_keeps_what_it_had(
         await metering.record(many, a_usage())
     await Aggregator(store, clock).run_once()
     for live in (True, False):
-        totals = await metering.totals(scope_key(few), [PREMIUM], today(clock), live=live)
+        totals = await metering.read_totals(scope_key(few), [PREMIUM], today(clock), live=live)
         assert totals[PREMIUM].requests == 60
 
 

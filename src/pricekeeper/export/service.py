@@ -47,7 +47,7 @@ from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.folding import ticks_of_day
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
 from pricekeeper.metering.journal import tick_of
-from pricekeeper.metering.journal_items import Posting
+from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.totals import TotalsReader
 from pricekeeper.storage import Store
@@ -122,13 +122,13 @@ class Exporter:
         """Find what there is to export of a day."""
         is_final = await self.is_final(day)
         regions: dict[str, array[int]] = defaultdict(lambda: array("Q"))
-        ticks = await self._journal.ticks(*ticks_of_day(day))
+        ticks = await self._journal.read_ticks(*ticks_of_day(day))
         for start in range(0, len(ticks), TICKS_AT_ONCE):
             some = ticks[start : start + TICKS_AT_ONCE]
-            for posting in await self._journal.postings(some, org_id or ""):
+            for posting in await self._journal.read_postings(some, org_id or ""):
                 regions[posting.org_id].append(_packed(posting))
         accounts: dict[str, list[Account]] = defaultdict(list)
-        for account in await self._totals.accounts(day, f"ORG#{org_id}" if org_id else ""):
+        for account in await self._totals.read_accounts(day, f"ORG#{org_id}" if org_id else ""):
             owner = owner_of(account.scope_key)[0]
             if org_id is None or owner == org_id:
                 accounts[owner].append(account)
@@ -196,7 +196,7 @@ class Exporter:
     ) -> None:
         """Read the organisation's records of that day, and add them up by account."""
         postings = _postings(org_id, plan.regions.get(org_id, array("Q")))
-        async for record in self._journal.records(postings):
+        async for record in self._journal.read_records(postings):
             terms = record.terms
             if terms.day != plan.day:
                 continue
@@ -212,7 +212,7 @@ class Exporter:
         accounts = plan.accounts.get(org_id, [])
         if not accounts:
             return {}
-        found = (await self._totals.aggregated(accounts)).require_all()
+        found = (await self._totals.read_aggregated(accounts)).require_all()
         return {
             account: total.counters for account, total in found.items() if total.counters != NOTHING
         }
@@ -244,14 +244,14 @@ class Exporter:
         return FileEntry(path, written.rows, written.bytes, written.sha256)
 
 
-def _packed(posting: Posting) -> int:
+def _packed(posting: PostedRegion) -> int:
     return int(posting.region, 16) << _LANE_BITS | posting.lanes
 
 
-def _postings(org_id: str, packed: array[int]) -> list[Posting]:
+def _postings(org_id: str, packed: array[int]) -> list[PostedRegion]:
     """Where the organisation has posted, once each, at the widest."""
     lanes: dict[int, int] = {}
     for one in packed:
         region = one >> _LANE_BITS
         lanes[region] = max(lanes.get(region, 0), one & (1 << _LANE_BITS) - 1)
-    return [Posting(org_id, f"{region:08x}", wide) for region, wide in sorted(lanes.items())]
+    return [PostedRegion(org_id, f"{region:08x}", wide) for region, wide in sorted(lanes.items())]

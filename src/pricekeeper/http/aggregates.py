@@ -28,17 +28,17 @@ _RANGE: Final = (
 )
 
 
-async def today(call: Call) -> Answer:
+async def read_today(call: Call) -> Answer:
     """What the organisation's present day has come to so far."""
     return await _answer_day(call, cases.today(call.services, call.policy))
 
 
-async def on_day(call: Call) -> Answer:
+async def read_day(call: Call) -> Answer:
     """What a day came to; a past day without data has zeros."""
     return await _answer_day(call, _date("date", call.path["date"]))
 
 
-async def in_range(call: Call) -> Answer:
+async def read_range(call: Call) -> Answer:
     """What each day of a range came to, the earliest first."""
     first, last = _ends(call.request.query)
     answer, as_of_ms = await cases.read_range(call.services, call.policy, first, last)
@@ -98,9 +98,9 @@ _DAYS: Final = {200: wire.AggregateRange, 304: None}
 def _operations(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
     path, name = f"{base}/aggregates", f"{kind}Aggregates"
     return (
-        _row("GET", f"{path}/today", f"{name}Today", today, _DAY, access),
-        _row("GET", f"{path}/{{date}}", f"{name}OnDay", on_day, _DAY, access),
-        _row("GET", path, f"{name}InRange", in_range, _DAYS, access, query=_RANGE),
+        _row("GET", f"{path}/today", f"{name}Today", read_today, _DAY, access),
+        _row("GET", f"{path}/{{date}}", f"{name}OnDay", read_day, _DAY, access),
+        _row("GET", path, f"{name}InRange", read_range, _DAYS, access, query=_RANGE),
     )
 
 

@@ -28,7 +28,7 @@ from pricekeeper.http import (
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.collecting import calm_collector
 from pricekeeper.http.deadline import DEADLINES, Deadlines
-from pricekeeper.http.draining import readiness_ends_first
+from pricekeeper.http.draining import install_drain_handlers
 from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import MULTIPROCESS, Metrics
@@ -77,7 +77,7 @@ def make_app(
             _show_worker(worker, observer.metrics),
         ):
             with (
-                readiness_ends_first(draining, settings.drain_secs),
+                install_drain_handlers(draining, settings.drain_secs),
                 closing(Deadlines(settings.request_deadline_ms)) as deadlines,
             ):
                 yield {
@@ -164,7 +164,9 @@ async def _run_background(
     if interval_secs:
         supervisor.start(
             "aggregator",
-            lambda: services.aggregator.run_forever(interval_secs * 1000, observer.aggregated),
+            lambda: services.aggregator.run_forever(
+                interval_secs * 1000, observer.note_aggregation
+            ),
         )
     if services.settings.export_to is not None:
         supervisor.start("export", services.exports.run_forever)

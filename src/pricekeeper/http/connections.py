@@ -64,7 +64,7 @@ class Connections:
         self._waiting.pop(connection, None)
         self._arriving.pop(connection, None)
 
-    def wait(self, connection: Connection) -> None:
+    def note_waiting(self, connection: Connection) -> None:
         """Note that the connection waits for its peer from now on."""
         if connection in self._open:
             self._waiting[connection] = None

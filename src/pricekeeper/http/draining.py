@@ -18,7 +18,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def readiness_ends_first(draining: asyncio.Event, pause_secs: int) -> Iterator[None]:
+def install_drain_handlers(draining: asyncio.Event, pause_secs: int) -> Iterator[None]:
     """Put ourselves in front of the server's own signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield  # embedded somewhere: whoever runs the loop stops it

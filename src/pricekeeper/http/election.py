@@ -20,7 +20,7 @@ class Election:
         self._path = None if folder is None else folder / f"{name}.lock"
         self._descriptor: int | None = None
 
-    def is_elected(self) -> bool:
+    def try_to_take_lock(self) -> bool:
         """Try to take the lock, or say that it is held already."""
         if self._path is None or self._descriptor is not None:
             return True

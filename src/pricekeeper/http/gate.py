@@ -1,9 +1,9 @@
 """The gate in front of every operation: who is it, does the path fit, how often.
 
-The order matters. Credentials come first, so that nothing is told to who has none, and nothing is
-charged to who has not proved to be the one who is charged. Then the path must name the caller
-itself: another tenant's resource and an absent one are both simply not there, and the store is
-not even asked. Then the caller's rate limit. Where the body brings the credentials, the handler
+The order matters. The gate checks credentials first. So a caller without credentials learns
+nothing, and no client is charged for a request that it did not send. Then the path must name the
+caller itself: another tenant's resource and an absent one are both simply not there, and the store
+is not even asked. Then the caller's rate limit. Where the body brings the credentials, the handler
 does the same in the same order: `limit_client` after it has authenticated the client,
 `count_failure` if that failed.
 """
@@ -86,7 +86,8 @@ async def count_failure(call: Call, *, of_keys: bool = False) -> None:
 def is_guess(error: PriceKeeperError) -> bool:
     """Whether credentials were refused that their caller may have made up.
 
-    A token that we made and that merely counts no more is none, and neither is nothing.
+    A genuine token that is no longer valid is not a guess. A request without credentials is not a
+    guess either.
     """
     if isinstance(error, InvalidTokenError):
         return not error.genuine

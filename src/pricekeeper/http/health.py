@@ -27,8 +27,8 @@ async def healthz(call: Call) -> Answer:
 async def readyz(call: Call) -> Answer:
     """Whether requests can be served: the store takes writes, and we are not shutting down.
 
-    A clock in doubt is said. It makes an instance unready only if the store's own clock says
-    otherwise. If nothing does but the monotonic clock, nobody else is better off.
+    If the clock is in doubt, the answer says so. The instance is unready only if the store's clock
+    contradicts its clock. Otherwise no other instance would be a better choice.
     """
     if call.request.state["draining"].is_set():
         return Answer(503, Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
@@ -43,7 +43,7 @@ async def readyz(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     """What Prometheus scrapes, with the metrics token."""
-    return Answer(200, call.metrics.exposition(), _NO_STORE, CONTENT_TYPE)
+    return Answer(200, call.metrics.render_exposition(), _NO_STORE, CONTENT_TYPE)
 
 
 async def openapi_document(call: Call) -> Answer:

@@ -23,7 +23,7 @@ _BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]
 _HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?", re.ASCII)
 
 
-async def token(call: Call) -> Answer:
+async def issue_token(call: Call) -> Answer:
     """Exchange a client's secret for tokens, or its refresh token for new ones (RFC 6749)."""
     given: wire.TokenBody = call.body
     if given.grant_type not in ("client_credentials", "refresh_token"):
@@ -216,7 +216,7 @@ _own: Final = partial(_row, access=Access.ANY_CLIENT)
 _oauth: Final = partial(_public, takes_form=True, limits_itself=True, oauth=True)
 _REFUSALS: Final = {400: wire.OAuthError, 401: wire.OAuthError}
 OPERATIONS: Final = (
-    _oauth("POST", "/auth/token", "issueToken", token, {200: wire.TokenAnswer, **_REFUSALS},
+    _oauth("POST", "/auth/token", "issueToken", issue_token, {200: wire.TokenAnswer, **_REFUSALS},
            body=wire.TokenBody, limit="token", variant_limit="refresh"),
     _oauth("POST", "/auth/refresh", "refreshToken", refresh, {200: wire.TokenAnswer, **_REFUSALS},
            body=wire.RefreshBody, limit="refresh"),

@@ -7,8 +7,9 @@ through here: whatever they want from the store will say so itself. What apps se
 
 A client's bucket is charged with requests that have proved to be the client's, so nobody uses up
 what is another's. What proved wrong is charged to the address that it came from, as a failure. An
-address without failures left is barred for a while. Being barred never keeps a right secret,
-token or claim out; it decides what a wrong one is told, and at what rate weak ones are compared.
+address without failures left is barred for a while. An address that failed too often can still use
+a right secret, token or claim. The bar decides only which error wrong credentials get, and how
+often weak secrets are compared.
 Wrong provisioning keys have a count of their own, and while an address is barred for these, no
 key from there is compared at all.
 """
@@ -192,7 +193,7 @@ class ApiLimits:
     def refusal_headers(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """The headers that say how a limit stands, for a caller that was just refused."""
         if kind is not None and kind in self._memory:
-            return _headers(self._memory.status(kind, caller, now_ms), now_ms)
+            return _headers(self._memory.refill_and_get_status(kind, caller, now_ms), now_ms)
         known = self._callers.get((kind or "", caller))
         return () if known is None else _headers(known.request.limits()[LIMIT], now_ms)
 

@@ -52,7 +52,7 @@ class MemoryLimits:
         balance.units -= limit.units_per_token
         return _status(limit, balance, now_ms)
 
-    def status(self, kind: str, caller: str, now_ms: int) -> LimitStatus:
+    def refill_and_get_status(self, kind: str, caller: str, now_ms: int) -> LimitStatus:
         """How the limit stands, without taking anything."""
         limit = self._limits[kind]
         return _status(limit, self._refill(kind, caller, limit, now_ms), now_ms)

@@ -149,7 +149,7 @@ class Metrics:
         self.refresh: Callable[[], None] = self.carry_meters
         """Brings the counts up to date before a scrape."""
 
-    def request(self, method: str, route: str, status: int, elapsed_us: int) -> None:
+    def note_request(self, method: str, route: str, status: int, elapsed_us: int) -> None:
         """Note one request that was answered."""
         requests = self._meter.requests
         durations = requests.get((method, route, status))
@@ -159,11 +159,11 @@ class Metrics:
             durations = requests.setdefault((known, route, status), Durations())
         durations.note(elapsed_us)
 
-    def problem(self, code: str) -> None:
+    def note_problem(self, code: str) -> None:
         """Note a request that was refused or failed; the codes are those of our own errors."""
         self._meter.problems[code] += 1
 
-    def limit_decision(self, limit: str, outcome: str) -> None:
+    def note_limit_decision(self, limit: str, outcome: str) -> None:
         """Note what one limit of a tenant's decided."""
         names = self._meter.limit_names
         if limit not in names:
@@ -202,7 +202,7 @@ class Metrics:
         for key, count in counts.items():
             labels = key if isinstance(key, tuple) else (key,)
             place = total.labels(*labels) if labels else total  # there from now on, be it at 0
-            place.inc(self._more((family.name, *labels), count))
+            place.inc(self._take_growth((family.name, *labels), count))
 
     def show(self, family: Family, value: float, *labels: str) -> None:
         """Set a gauge, whatever another worker has said of it."""
@@ -215,7 +215,7 @@ class Metrics:
             self._shown[family.name, *labels] = value
             self.show(family, value, *labels)
 
-    def exposition(self) -> bytes:
+    def render_exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
         self.refresh()
         if MULTIPROCESS in os.environ:
@@ -230,12 +230,12 @@ class Metrics:
         place = (family.name, *labels)
         total = noted.total / _US if family.kind is Kind.DURATIONS else noted.total
         more = [
-            int(self._more((*place, str(bucket)), count))
+            int(self._take_growth((*place, str(bucket)), count))
             for bucket, count in enumerate(noted.counts)
         ]
-        self._instrument(family).add(labels, more, self._more(place, total))
+        self._instrument(family).add(labels, more, self._take_growth(place, total))
 
-    def _more(self, place: tuple[str, ...], count: float) -> float:
+    def _take_growth(self, place: tuple[str, ...], count: float) -> float:
         """How much a count has grown since it was carried over last."""
         before = self._carried.get(place, 0)
         self._carried[place] = count

@@ -44,11 +44,11 @@ _ASK: Final = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n
 class Watched(Protocol):
     """What is watched: one worker in this process, or several in their own."""
 
-    def heartbeats_ms(self) -> Sequence[int | None]:
+    def read_heartbeats_ms(self) -> Sequence[int | None]:
         """When the loop of each worker turned last; ``None`` for one that is only starting."""
         ...
 
-    async def exposition(self) -> bytes | None:
+    async def read_exposition(self) -> bytes | None:
         """The metrics of all workers, as Prometheus reads them; ``None`` if none runs yet."""
         ...
 
@@ -65,10 +65,10 @@ class OneWorker:
         """Let the worker's loop and metrics be seen, or not any more."""
         self._loop, self._metrics = loop, metrics
 
-    def heartbeats_ms(self) -> Sequence[int | None]:
+    def read_heartbeats_ms(self) -> Sequence[int | None]:
         return (self.heartbeat.last_ms,)
 
-    async def exposition(self) -> bytes | None:
+    async def read_exposition(self) -> bytes | None:
         """The counts as the worker brings them up to date; if it is too busy, as they were."""
         loop, metrics = self._loop, self._metrics
         if loop is None or metrics is None:
@@ -95,10 +95,10 @@ class SeveralWorkers:
         self._folder = folder
         self._pids = pids
 
-    def heartbeats_ms(self) -> Sequence[int | None]:
+    def read_heartbeats_ms(self) -> Sequence[int | None]:
         return [read_heartbeat(self._folder, pid) for pid in self._pids()]
 
-    async def exposition(self) -> bytes:
+    async def read_exposition(self) -> bytes:
         """The sum of what each worker has written down within the last seconds."""
         return await asyncio.to_thread(self._collected)
 
@@ -151,37 +151,37 @@ class MetricsListener:
         if path == "/healthz":
             return _health_answer(*self._health())
         if path == "/readyz":
-            status, health = await self._readiness()
+            status, health = await self._read_readiness()
             return status, JSON.encode(), msgspec.json.encode(health)
         authorization = dict(scope["headers"]).get(b"authorization")
         given = None if authorization is None else authorization.decode("latin-1")
         if self._token is not None:
             require_metrics_token(given, self._token)
         async with self._scraping:  # one at a time: each of them takes some work
-            text = await self._watched.exposition()
+            text = await self._watched.read_exposition()
         return _health_answer(503, "starting") if text is None else (200, CONTENT_TYPE, text)
 
     def _health(self) -> tuple[int, str]:
         """Alive, unless a loop that has turned before does not turn any more."""
         now_ms = self._clock.monotonic_ms()
-        begun = [beat for beat in self._watched.heartbeats_ms() if beat is not None]
+        begun = [beat for beat in self._watched.read_heartbeats_ms() if beat is not None]
         if not begun:
             return 503, "starting"
         stuck = now_ms - min(begun) > ALIVE_MS_MAX
         return (503, "stuck") if stuck else (200, "alive")
 
-    async def _readiness(self) -> tuple[int, Health]:
+    async def _read_readiness(self) -> tuple[int, Health]:
         """As the service itself says, which remembers it for a second."""
         try:
             async with asyncio.timeout(PATIENCE_SECS):
-                head, _, body = (await _exchange(*self._service)).partition(b"\r\n\r\n")
+                head, _, body = (await _ask_service(*self._service)).partition(b"\r\n\r\n")
                 health = msgspec.json.decode(body, type=Health)
         except (OSError, TimeoutError, msgspec.DecodeError):
             return 503, Health("unavailable", NO_ANSWER)
         return (200 if head.startswith(b"HTTP/1.1 200 ") else 503), health
 
 
-async def _exchange(host: str, port: int) -> bytes:
+async def _ask_service(host: str, port: int) -> bytes:
     """Ask the service on its own port, as a load balancer would; everything that it answers."""
     reader, writer = await asyncio.open_connection(host, port)
     try:

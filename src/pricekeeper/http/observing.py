@@ -67,7 +67,7 @@ class Observer:
         metrics.watch(api_limits.limiter.meter, "api")
         metrics.watch(services.limiter.meter, "tenants")
 
-    def aggregated(self, report: AggregationReport) -> None:
+    def note_aggregation(self, report: AggregationReport) -> None:
         """Note an aggregator run: what it has caught up with, or knows that another one has."""
         if report.failed or report.unreadable:
             _log.warning(
@@ -91,7 +91,7 @@ class Observer:
             return
         self._caught_up_at_ms = self._services.clock.now_ms()
         try:
-            self._caught_up_at_ms = await self._services.aggregator.caught_up_at_ms()
+            self._caught_up_at_ms = await self._services.aggregator.read_caught_up_at_ms()
         except StoreError as error:
             _log.warning("aggregator_lag_unknown", error=error.code)
 
@@ -135,7 +135,7 @@ class Observer:
         spend = SpendMetric(self._services, self.metrics.spend)
         with Election(None if folder is None else Path(folder), "spend") as election:
             while True:
-                if election.is_elected():
+                if election.try_to_take_lock():
                     await spend.refresh()
                 await self._services.clock.sleep_ms(interval_secs * 1000)
 

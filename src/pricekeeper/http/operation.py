@@ -158,7 +158,10 @@ class Operation:
     limits_itself: bool = False
     """Whether the handler applies it, because the body brings the credentials."""
     variant_limit: str | None = None
-    """Which one the handler applies if the request asks for the other thing that it may."""
+    """The rate limit that the handler charges for the operation's second mode.
+
+    That is ``force_check``, or grant type ``refresh_token``.
+    """
     key_may_read: bool = False
     """Whether a provisioning key opens it too, for an administrator who looks at a client."""
     has_csv: bool = False

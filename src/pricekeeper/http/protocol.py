@@ -103,7 +103,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._arriving_since = self.loop.time()
         self._watch = self.loop.call_later(_LOOK_EVERY_SECS, self._look)
         if self._all.enter(self):
-            self._wait()
+            self._note_waiting()
         else:
             self._refuse_for_room()
 
@@ -233,7 +233,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._all.held_bytes -= self._accepted.popleft().held_bytes
         super().on_response_complete()
         if not self._accepted:
-            self._wait()
+            self._note_waiting()
 
     def resume_writing(self) -> None:
         """The peer reads."""
@@ -254,7 +254,7 @@ class ProblemProtocol(HttpToolsProtocol):
     def make_room(self) -> None:
         """Close: the place is needed, or what is held."""
         if self.transport.get_write_buffer_size():
-            self._unread()
+            self._abort_unread()
         elif self._accepted or self._gathered_bytes:
             if self._arriving_since is None:  # whole, but its handler has not seen that yet
                 self._drop_last()
@@ -282,7 +282,7 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._gathered_bytes > HEAD_BYTES_MAX or self._gathered_pieces > HEAD_PIECES_MAX:
             self._refuse_head()
             return False
-        self._wait()
+        self._note_waiting()
         if self._arriving_since is not None:
             self._all.note_part(self)
         elif not self._deaf:
@@ -292,11 +292,11 @@ class ProblemProtocol(HttpToolsProtocol):
             )
         return True
 
-    def _wait(self) -> None:
+    def _note_waiting(self) -> None:
         """It is the peer's turn."""
         if not self._waits:
             self._waits = True
-            self._all.wait(self)
+            self._all.note_waiting(self)
 
     def _stop_waiting(self) -> None:
         """It is our turn, or the peer has begun anew."""
@@ -313,13 +313,13 @@ class ProblemProtocol(HttpToolsProtocol):
         elif self._unread_since is None:
             self._unread_since = now
         elif now - self._unread_since >= UNREAD_SECS_MAX:
-            self._unread()
+            self._abort_unread()
             return
         since = self._arriving_since
         if since is not None and now - since >= ARRIVAL_SECS_MAX:
             self._refuse(408, "REQUEST_TIMEOUT", "the request took too long to arrive")
 
-    def _unread(self) -> None:
+    def _abort_unread(self) -> None:
         """End at once: closing in order would wait for the reader."""
         self._deaf = True
         self._count("ANSWER_NOT_READ")
@@ -380,7 +380,7 @@ class ProblemProtocol(HttpToolsProtocol):
     def _count(self, code: str) -> None:
         metrics = self.app_state.get("metrics")
         if metrics is not None:
-            metrics.problem(code)
+            metrics.note_problem(code)
 
 
 def _answer(status: int, code: str, detail: str) -> bytes:

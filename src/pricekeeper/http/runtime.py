@@ -21,7 +21,7 @@ _FORCE: Final = Parameter(
 )
 
 
-async def model_selection(call: Call) -> Answer:
+async def select_model(call: Call) -> Answer:
     """The model to call now, and why."""
     forced = _is_forced(call)
     if forced and call.principal is not None:
@@ -48,10 +48,10 @@ async def acquire(call: Call) -> Answer:
         acquired = await cases.acquire(call.services, call.policy, call.body)
     except RateLimitExceededError as denied:
         for name in {violation.limit for violation in denied.violations}:
-            call.metrics.limit_decision(name, "denied")
+            call.metrics.note_limit_decision(name, "denied")
         raise
     for name in call.body.consume:
-        call.metrics.limit_decision(name, "granted")
+        call.metrics.note_limit_decision(name, "granted")
     return Answer(200, acquired)
 
 
@@ -67,7 +67,7 @@ async def release(call: Call) -> Answer:
     return Answer(204)
 
 
-async def limits(call: Call) -> Answer:
+async def list_limits(call: Call) -> Answer:
     """How the buckets of this app stand, without taking anything."""
     return Answer(200, await cases.list_limits(call.services, call.policy))
 
@@ -83,7 +83,7 @@ _row: Final = partial(Operation, access=Access.APP)
 OPERATIONS: Final = (
     _row("POST", f"{_APP}/usage", "recordUsage", record_usage, {202: wire.UsageAnswer},
          body=wire.UsageBody, limit="usage", problems=(409,)),
-    _row("GET", f"{_APP}/model-selection", "selectModel", model_selection,
+    _row("GET", f"{_APP}/model-selection", "selectModel", select_model,
          {200: wire.SelectionAnswer, 304: None},
          query=(_FORCE,), limit="selection", variant_limit="force_check"),
     _row("POST", f"{_APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
@@ -94,6 +94,6 @@ OPERATIONS: Final = (
          body=wire.AdjustBody, limit="limits", problems=(409,)),
     _row("POST", f"{_APP}/leases/{{lease_id}}/release", "releaseLease", release, {204: None},
          limit="limits", problems=(409,)),
-    _row("GET", f"{_APP}/limits", "listLimits", limits, {200: wire.LimitList},
+    _row("GET", f"{_APP}/limits", "listLimits", list_limits, {200: wire.LimitList},
          limit="limits", key_may_read=True),
 )  # fmt: skip

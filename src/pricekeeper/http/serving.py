@@ -164,7 +164,7 @@ class Shell:
         finally:
             elapsed_us = (perf_counter_ns() - started_ns) // 1000
             route = "none" if path is None else path.route
-            call.metrics.request(scope["method"], route, status, elapsed_us)
+            call.metrics.note_request(scope["method"], route, status, elapsed_us)
             self._access_log.note(scope["method"], route, status, elapsed_us, request_id)
 
     def _find(self, scope: Scope) -> tuple[Path | None, Mapping[str, str]]:
@@ -193,7 +193,7 @@ async def _answer(call: Call, path: Path | None, method: str) -> Answer:
         _note(error, problem.status, call.metrics, call.request_id)
     except Exception:
         log.exception("unhandled", request_id=call.request_id)
-        call.metrics.problem(PriceKeeperError.code)
+        call.metrics.note_problem(PriceKeeperError.code)
         problem = problem_of(PriceKeeperError(), 0)
     bound = call.principal is not None or call.key_org_id is not None
     if problem.status == 404 and bound:  # noqa: PLR2004
@@ -226,7 +226,7 @@ def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: st
     cost more than the request that it refuses. A file that
     is unusable was logged when it was found.
     """
-    metrics.problem(error.code)
+    metrics.note_problem(error.code)
     if status >= 500 and not isinstance(error, _LOGGED_OTHERWISE):  # noqa: PLR2004
         trace = None if isinstance(error, DeadlineExceededError) else error  # it is always the same
         log.warning("problem", request_id=request_id, code=error.code, exc_info=trace)

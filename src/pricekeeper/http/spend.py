@@ -28,7 +28,7 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.metering import org_day
-from pricekeeper.metering.spend import REST, MonthSpend, Spender, Sums, month_of
+from pricekeeper.metering.spend import OTHERS, MonthSpend, PicosBySpender, Spender, month_of
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
@@ -84,7 +84,7 @@ class SpendMetric:
             return
         self._show(sum_by_series(months, owners, chosen, self._services.clock.now_ms()))
 
-    def _choose(self, months: Mapping[str, Sums]) -> dict[Spender, None]:
+    def _choose(self, months: Mapping[str, PicosBySpender]) -> dict[Spender, None]:
         """Who has a line: who had one, and of the others those who spent the most.
 
         Nobody who has one loses it to a newcomer: lines would jump.
@@ -93,7 +93,7 @@ class SpendMetric:
         for sums in months.values():
             for spender, picos in sums.items():
                 spent[spender] += picos
-        spent.pop(REST, None)
+        spent.pop(OTHERS, None)
         chosen = {spender: None for spender in self._chosen if spender in spent}
         for spender in sorted(spent, key=lambda one: (-spent[one], one)):
             if len(chosen) >= self._series_max:
@@ -132,7 +132,7 @@ def ids_of(scope_key: str) -> tuple[OrgId, AppId | None]:
 
 
 def sum_by_series(
-    months: Mapping[str, Sums],
+    months: Mapping[str, PicosBySpender],
     owners: Mapping[str, Owner],
     chosen: Iterable[Spender],
     now_ms: int,

@@ -93,9 +93,9 @@ def _limit(typed: TypedItem, name: str, terms: str) -> Limit:
     try:
         return limit_of(name, terms)
     except ValueError as error:
-        raise typed.unreadable(f"{TERMS}{name} are no terms of a limit") from error
+        raise typed.report_unreadable(f"{TERMS}{name} are no terms of a limit") from error
     except InvalidValueError as error:
-        raise typed.unreadable(f"{TERMS}{name}: {error}") from error
+        raise typed.report_unreadable(f"{TERMS}{name}: {error}") from error
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
@@ -156,10 +156,10 @@ def lease_of(entity: str, lease_id: str, item: Mapping[str, Any] | None) -> Leas
     typed = TypedItem(RATE_BUCKETS, item)
     consume, terms = typed.mapping("consume"), typed.mapping("terms")
     if not all(type(tokens) is int for tokens in consume.values()):
-        raise typed.unreadable("consume must be integers by limit")
+        raise typed.report_unreadable("consume must be integers by limit")
     for named in terms.values():
         if type(named) is not dict or not all(type(text) is str for text in named.values()):
-            raise typed.unreadable("terms must be texts by entity and limit")
+            raise typed.report_unreadable("terms must be texts by entity and limit")
         for name, text in named.items():
             _limit(typed, name, text)
     return LeaseRecord(

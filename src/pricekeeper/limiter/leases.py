@@ -109,13 +109,13 @@ class Acquisition:
     def __init__(
         self,
         *,
-        from_memory: Callable[[], Lease | None],
+        take_from_memory: Callable[[], Lease | None],
         attempt: Callable[[], Coroutine[Any, Any, Lease | Denial]],
         completion: Completion,
         meter: LimiterMeter,
         named: bool,
     ) -> None:
-        self._from_memory = from_memory
+        self._take_from_memory = take_from_memory
         self._attempt = attempt
         self._completion = completion
         self._meter = meter
@@ -157,7 +157,7 @@ class Acquisition:
         return outcome
 
     async def _decide_in_task(self, *, undo: bool) -> Lease | Denial:
-        if lease := self._from_memory():
+        if lease := self._take_from_memory():
             return lease
         return await self._completion.complete(self._attempt(), self._undo if undo else None)
 

@@ -71,7 +71,7 @@ class Block:
             left[name] = left.get(name, 0) - count
         return True
 
-    def runs_low(self) -> bool:
+    def check_low_once(self) -> bool:
         """Whether it is time to fetch the next block; true only once."""
         for name, count in self.low.items():
             if self.left[name] < count:
@@ -124,7 +124,7 @@ class Pool:
         if queue is None:
             return None
         block = self._spend(queue, tokens)
-        if block is not None and block is queue.blocks[-1] and block.runs_low():
+        if block is not None and block is queue.blocks[-1] and block.check_low_once():
             self._completion.start(self._fetch_ahead(queue, block.request))
         return block
 

@@ -259,7 +259,7 @@ class Limiter:
 
     def _acquisition(self, request: CheckedRequest) -> Acquisition:
         return Acquisition(
-            from_memory=lambda: self._take_from_memory(request),
+            take_from_memory=lambda: self._take_from_memory(request),
             attempt=lambda: self._attempt(request),
             completion=self._completion,
             meter=self.meter,

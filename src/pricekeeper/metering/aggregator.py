@@ -172,11 +172,11 @@ class Aggregator:
             tuple(tally.errors),
         )
 
-    async def caught_up_at_ms(self) -> int:
+    async def read_caught_up_at_ms(self) -> int:
         """The moment up to which everything that was counted is in the totals: at most two calls.
 
-        If no run has ever been complete, it is the moment at which that was first asked on this
-        store: nobody was told of a total before.
+        If no run was ever complete, returns the time of the first call of this method on this
+        store. The first call stores that time.
         """
         last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
         if last_ms is not None:
@@ -190,7 +190,7 @@ class Aggregator:
     async def _fold(self, began_ms: int, closed: int, tally: Tally) -> int:
         """Fold every tick above the one that is closed; returns the last that is closed then."""
         closable = max(closed, closable_tick(began_ms))
-        ticks = await self._folder.ticks(closed + 1, tick_of(began_ms) + 1)
+        ticks = await self._folder.read_ticks(closed + 1, tick_of(began_ms) + 1)
         failed: set[str] = set()
         for some in _chunks(ticks):
             failed |= await self._folder.fold(some, closable, tally, failed)
@@ -205,7 +205,7 @@ class Aggregator:
         """
         closable = closable_tick(began_ms)
         first = tick_of(began_ms - LATE_MS_MAX - _MARGIN_MS)
-        ticks = await self._folder.ticks(first, tick_of(began_ms) + 1)
+        ticks = await self._folder.read_ticks(first, tick_of(began_ms) + 1)
         await self._folder.rebuild_all(ticks, days, closable, tally)
         return closable
 

@@ -1,9 +1,9 @@
 """Shares and turns: one organisation's flood fills its own part of a queue and delays itself.
 
-**Shares** bound what waits. An organisation may hold as many places as are free: it gets more
-only while it holds fewer than are left over. So one organisation alone gets half of the places,
-two that flood get a third each, and n get ``1 / (n + 1)`` each, and the last such part stays free
-for whoever comes next. The share shrinks by itself as more organisations become active, and an
+**Shares** bound what waits. An organisation may take places only if those it holds plus those it
+wants do not exceed the free places. So one organisation alone gets half of the places, two that
+flood get a third each, and n get ``1 / (n + 1)`` each, and the last such part stays free for
+whoever comes next. The share shrinks by itself as more organisations become active, and an
 organisation that holds nothing is refused only when no place at all is left.
 
 **Turns** order what waits. Each organisation has a queue of its own. They are served in rotation,

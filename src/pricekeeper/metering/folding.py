@@ -45,7 +45,7 @@ from pricekeeper.metering.items import (
     has_fold,
     is_own_total,
     lacks_shards,
-    markers_query,
+    shard_markers_query,
     shards_marker_put,
     shards_unreadable_update,
     spent_put,
@@ -53,7 +53,7 @@ from pricekeeper.metering.items import (
 )
 from pricekeeper.metering.journal import TICK_MS, shards_at_most, tick_of
 from pricekeeper.metering.journal_items import (
-    Posting,
+    PostedRegion,
     Repair,
     repair_delete,
     repair_from,
@@ -76,7 +76,7 @@ repeats old records asks for it again and again."""
 ACCOUNTS_MAX: Final = 50_000
 """Accounts whose shards this process has looked for; a forgotten one is looked at again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
-Found: TypeAlias = dict[Facet, dict[int, Counters]]
+SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
 
 
 class Folder:
@@ -94,9 +94,9 @@ class Folder:
         self.meter = FoldMeter()
         self._tag_values = TagValues(store, retention_days, self.meter)
 
-    async def ticks(self, first: int, last: int) -> list[int]:
+    async def read_ticks(self, first: int, last: int) -> list[int]:
         """The ticks in which something was posted."""
-        return await self._reader.ticks(first, last)
+        return await self._reader.read_ticks(first, last)
 
     async def fold(
         self, ticks: Sequence[int], closable: int, tally: Tally, without: Collection[str] = ()
@@ -104,11 +104,11 @@ class Folder:
         """Bring the totals of everybody who posted in these ticks up to date.
 
         ``closable`` is the last tick that could be closed before this began. Returns the
-        organisations for which that failed. They have to be left out (``without``) of later ticks
-        until it has not: a total that has moved past a tick does not come back to it.
+        organisations whose fold failed. The caller must exclude them (``without``) from later ticks
+        until their fold succeeds, because a total can't go back to an earlier tick.
         """
-        postings: dict[str, list[Posting]] = defaultdict(list)
-        for posting in await self._reader.postings(ticks):
+        postings: dict[str, list[PostedRegion]] = defaultdict(list)
+        for posting in await self._reader.read_postings(ticks):
             if posting.org_id not in without:
                 postings[posting.org_id].append(posting)
         orgs = list(postings.items())
@@ -145,7 +145,7 @@ class Folder:
 
         Returns how many organisations posted something while records of that day could be.
         """
-        orgs = sorted({posting.org_id for posting in await self._postings_of(day, org_id)})
+        orgs = sorted({posting.org_id for posting in await self._read_postings(day, org_id)})
         for org in orgs:
             try:
                 await self.rebuild(Repair(org, day), closable, tally)
@@ -157,7 +157,7 @@ class Folder:
         self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
     ) -> None:
         """Make the totals of these days anew, of everybody who posted in these ticks."""
-        orgs = sorted({posting.org_id for posting in await self._reader.postings(ticks)})
+        orgs = sorted({posting.org_id for posting in await self._reader.read_postings(ticks)})
         for repair in [Repair(org_id, day) for org_id in orgs for day in days]:
             try:
                 await self.rebuild(repair, closable, tally)
@@ -189,9 +189,12 @@ class Folder:
         return dict(zip(facets, stored, strict=True))
 
     async def _fold_org(
-        self, postings: Sequence[Posting], ticks: Sequence[int], closable: int, tally: Tally
+        self, postings: Sequence[PostedRegion], ticks: Sequence[int], closable: int, tally: Tally
     ) -> bool:
-        """Bring the totals of one organisation up to date; whether another run need not."""
+        """Bring the totals of one organisation up to date.
+
+        Returns ``True`` if no later run has to repeat these ticks.
+        """
         org_id = postings[0].org_id
         left: Collection[Facet] | None = None
         try:
@@ -214,7 +217,7 @@ class Folder:
             tally.fail(1, error)
             return isinstance(error, UnreadableItemError)
 
-    async def _mark_shards(self, found: Found, lanes: int) -> None:
+    async def _mark_shards(self, found: SumsByFacet, lanes: int) -> None:
         """Mark the shards that another program has written by the schema document alone.
 
         That is looked for when an account is first met by this process; its next total has them.
@@ -234,7 +237,7 @@ class Folder:
         expires = day_expires_at_epoch(repair.day, self._retention_days)
         await self._store.put(repair_put(repair, secrets.token_hex(8), expires))
 
-    async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: Found) -> None:
+    async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: SumsByFacet) -> None:
         """Say on an organisation's totals that they lack a page, and try every run to mend that.
 
         The page may be of any day that its ticks can be of, and of any account.
@@ -252,34 +255,36 @@ class Folder:
     async def _read(
         self,
         org_id: str,
-        postings: Iterable[Posting],
+        postings: Iterable[PostedRegion],
         ticks: Collection[int],
         skipped: list[UnreadableItemError],
         tally: Tally,
-    ) -> Found:
+    ) -> SumsByFacet:
         """What was posted in these ticks, by total and tick."""
-        facets, found = Facets(org_id), Found()
-        async for record in self._reader.records(postings, skipped):
+        facets, found = Facets(org_id), SumsByFacet()
+        async for record in self._reader.read_records(postings, skipped):
             tick = record.entry.tick
             if tick in ticks:
                 _count(found, facets.of(record), tick, record.entry.counters)
-        return await self._tag_values.limit(found, tally)
+        return await self._tag_values.limit_values(found, tally)
 
-    async def _postings_of(self, day: str, org_id: str) -> list[Posting]:
+    async def _read_postings(self, day: str, org_id: str) -> list[PostedRegion]:
         """Where records of that day can be, of one organisation or of everybody."""
-        return await self._reader.postings(await self._reader.ticks(*ticks_of_day(day)), org_id)
+        return await self._reader.read_postings(
+            await self._reader.read_ticks(*ticks_of_day(day)), org_id
+        )
 
-    async def _read_day(self, repair: Repair, tally: Tally) -> Found:
+    async def _read_day(self, repair: Repair, tally: Tally) -> SumsByFacet:
         """Everything that was ever posted for that day, by total and tick."""
-        facets, found = Facets(repair.org_id), Found()
-        postings = await self._postings_of(repair.day, repair.org_id)
-        async for record in self._reader.records(postings):
+        facets, found = Facets(repair.org_id), SumsByFacet()
+        postings = await self._read_postings(repair.day, repair.org_id)
+        async for record in self._reader.read_records(postings):
             if record.terms.day == repair.day:
                 _count(found, facets.of(record), record.entry.tick, record.entry.counters)
-        return await self._tag_values.limit(found, tally)
+        return await self._tag_values.limit_values(found, tally)
 
     async def _bring_forward(
-        self, found: Found, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
+        self, found: SumsByFacet, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
     ) -> list[Facet]:
         """Move these totals forward; returns those for which more has to be read."""
         facets, left = list(found), list[Facet]()
@@ -338,7 +343,7 @@ class Folder:
         """Put a total that was made anew; whether nobody else was faster."""
         if not has_fold(stored):
             await self._list(facet)
-        shards = await self._shards_of(facet, stored)
+        shards = await self._read_shards(facet, stored)
         before = fold_from(stored)
         fold = before.rebuilt(sums, shards, closable)
         if fold is None and lacks_shards(stored):  # now it has everything, and is to say so
@@ -354,7 +359,7 @@ class Folder:
             tally.changes.append(change)
         return True
 
-    async def _shards_of(self, facet: Facet, stored: Item | None) -> Counters:
+    async def _read_shards(self, facet: Facet, stored: Item | None) -> Counters:
         """What an earlier version or another program has counted there."""
         account = facet.account
         if account is None:
@@ -397,21 +402,21 @@ class Folder:
 async def sum_shards(store: Store, account: Account) -> Counters | None:
     """What the shards of an account hold; ``None`` if it has none."""
     prefix = f"{account.scope_key}#LABEL#{account.label}#SH#"
-    page = await store.query(markers_query(account.day, prefix))
+    page = await store.query(shard_markers_query(account.day, prefix))
     count = max(accounts_from(account.day, page.items).values(), default=0)
     if not count:
         return None
     return counters_from(await store.batch_get(counter_keys(account, count)))
 
 
-def _count(found: Found, facets: Iterable[Facet], tick: int, counters: Counters) -> None:
+def _count(found: SumsByFacet, facets: Iterable[Facet], tick: int, counters: Counters) -> None:
     for facet in facets:
         sums = found.setdefault(facet, {})
         have = sums.get(tick)
         sums[tick] = counters if have is None else have + counters
 
 
-def _accounts(found: Found) -> int:
+def _accounts(found: SumsByFacet) -> int:
     return sum(facet.account is not None for facet in found)
 
 

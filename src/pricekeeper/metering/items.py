@@ -20,7 +20,8 @@ Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended e
 
 Counters and totals that another program wrote by the schema document alone have their cost in
 ``cost_usd_micros``. In a shard that is a counter like any other, and counts beside our own
-``cost_usd_picos``. In a total it is what ours only show, so it counts where the picos are absent.
+``cost_usd_picos``. In a total that we wrote, ``cost_usd_micros`` is only a rounded copy of
+``cost_usd_picos``. Readers use it only if ``cost_usd_picos`` is absent.
 
 What can't be read is never nothing: it raises `UnreadableItemError`. If that is a shard, the
 aggregator says so on the account's total (``shards_unreadable_since_ms``), so that nobody takes the
@@ -118,7 +119,7 @@ def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
     return counts
 
 
-def markers_query(day: str, prefix: str = "") -> Query:
+def shard_markers_query(day: str, prefix: str = "") -> Query:
     """The accounts of a day, or those whose marker's sort key starts with the prefix."""
     return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix)
 
@@ -224,7 +225,7 @@ def tag_values_from(item: Mapping[str, Any] | None) -> list[bytes]:
         return []
     hashes = item.get(_TAG_HASHES)
     if type(hashes) is not bytes or len(hashes) % TAG_HASH_BYTES:
-        raise TypedItem(USAGE_AGG_SHARDED, item).unreadable(f"{_TAG_HASHES} must be hashes")
+        raise TypedItem(USAGE_AGG_SHARDED, item).report_unreadable(f"{_TAG_HASHES} must be hashes")
     return [
         hashes[start : start + TAG_HASH_BYTES] for start in range(0, len(hashes), TAG_HASH_BYTES)
     ]
@@ -333,7 +334,7 @@ def fold_from(item: Mapping[str, Any] | None) -> Fold:
         parts = _decode_parts(item.get(_PARTS, _NO_PARTS))
         shards = _decode_shards(item[_SHARDS_PART]) if _SHARDS_PART in item else ()
     except (msgspec.MsgspecError, TypeError) as error:
-        raise typed.unreadable(f"what it is made of can't be read: {error}") from error
+        raise typed.report_unreadable(f"what it is made of can't be read: {error}") from error
     return Fold(
         total,
         Counters(*shards),
@@ -351,7 +352,7 @@ def total_from(item: Mapping[str, Any] | None) -> Total:
     if item is None:
         return Total()
     if lacks_shards(item):
-        raise TypedItem(DAILY_TOTAL, item).unreadable("a shard of it can't be read")
+        raise TypedItem(DAILY_TOTAL, item).report_unreadable("a shard of it can't be read")
     return _total(item)
 
 
@@ -405,7 +406,7 @@ def report_excess(item: Mapping[str, Any]) -> None:
 
 
 def _report(table: Table, item: Mapping[str, Any], reason: str) -> None:
-    TypedItem(table, item).unreadable(reason)
+    TypedItem(table, item).report_unreadable(reason)
 
 
 def _at_most(name: str, most: int) -> Condition:

@@ -281,7 +281,7 @@ def _record(page: Mapping[str, Any], name: str, data: Any, known: dict[bytes, Te
 
 
 def _unreadable(page: Mapping[str, Any], reason: str) -> UnreadableItemError:
-    return TypedItem(USAGE_AGG_SHARDED, page).unreadable(reason)
+    return TypedItem(USAGE_AGG_SHARDED, page).report_unreadable(reason)
 
 
 def private_name(number: int) -> str:

@@ -65,7 +65,7 @@ class Written(NamedTuple):
     weight: int
 
 
-class Posting(NamedTuple):
+class PostedRegion(NamedTuple):
     """Into which region of which organisation something was posted, and how wide that is."""
 
     org_id: str
@@ -129,13 +129,13 @@ def private_page_put(
     return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
 
 
-def pages_query(posting: Posting, lane: int, after: str = "") -> Query:
+def pages_query(posting: PostedRegion, lane: int, after: str = "") -> Query:
     """The pages of one lane of a region."""
     pk = partition_of(posting.org_id, posting.region, lane)
     return Query(USAGE_AGG_SHARDED, pk, after=after)
 
 
-def marker_put(tick: int, posting: Posting, expires_at_epoch: int) -> Put:
+def marker_put(tick: int, posting: PostedRegion, expires_at_epoch: int) -> Put:
     """Say that something is posted into that region in this tick, any number of times."""
     return Put(
         USAGE_AGG_SHARDED,
@@ -174,25 +174,25 @@ def ticks_from(items: Iterable[Item]) -> Iterator[int]:
     """The ticks that are named; what names none is reported and left out."""
     for item in items:
         if _TICK.fullmatch(str(item["SK"])) is None:
-            TypedItem(USAGE_AGG_SHARDED, item).unreadable("its sort key names no tick")
+            TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no tick")
             continue
         yield int(item["SK"], 16)
 
 
-def markers_query(tick: int, org_id: str = "") -> Query:
+def tick_markers_query(tick: int, org_id: str = "") -> Query:
     """What was posted in a tick, by everybody or by one organisation."""
     prefix = f"{org_id}#" if org_id else ""
     return Query(USAGE_AGG_SHARDED, _tick_partition(tick), prefix=prefix)
 
 
-def postings_from(markers: Iterable[Item]) -> Iterator[Posting]:
+def postings_from(markers: Iterable[Item]) -> Iterator[PostedRegion]:
     """What the markers say; one that says something else is reported and left out."""
     for marker in markers:
         named = _MARKER.fullmatch(str(marker["SK"]))
         if named is None:
-            TypedItem(USAGE_AGG_SHARDED, marker).unreadable("its sort key names no region")
+            TypedItem(USAGE_AGG_SHARDED, marker).report_unreadable("its sort key names no region")
             continue
-        yield Posting(named[1], named[2], int(named[3]))
+        yield PostedRegion(named[1], named[2], int(named[3]))
 
 
 def repair_put(repair: Repair, nonce: str, expires_at_epoch: int) -> Put:
@@ -217,7 +217,7 @@ def repair_from(item: Item) -> Repair | None:
     """What the item asks for; ``None`` if that can't be made out, which is reported."""
     named = _REPAIR.fullmatch(str(item["SK"]))
     if named is None or not is_day(named[2]):
-        TypedItem(USAGE_AGG_SHARDED, item).unreadable("its sort key names no day")
+        TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no day")
         return None
     return Repair(named[1], named[2])
 

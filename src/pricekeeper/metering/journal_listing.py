@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record
-from pricekeeper.metering.journal_items import Posting
+from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import CONCURRENCY, JournalReader
 from pricekeeper.storage import Store
 
@@ -88,20 +88,20 @@ class JournalListing:
     def __init__(self, store: Store) -> None:
         self._reader = JournalReader(store)
 
-    async def page(
+    async def read_page(
         self, org_id: str, ticks: tuple[int, int], wanted: Wanted, after: Cursor | None
     ) -> RecordPage:
         """The next records that were posted in these ticks, both ends included."""
         first, last = ticks
         if after is not None:
             last = min(last, after.tick if after.request_id else after.tick - 1)
-        looked_at = await self._reader.newest_ticks(first, last, TICKS_MAX)
+        looked_at = await self._reader.read_newest_ticks(first, last, TICKS_MAX)
         found: list[Record] = []
         records_read = 0
         for start in range(0, len(looked_at), CONCURRENCY):
             some = looked_at[start : start + CONCURRENCY]
             for tick, postings in zip(
-                some, await self._reader.postings_by_tick(some, org_id), strict=True
+                some, await self._reader.read_postings_by_tick(some, org_id), strict=True
             ):
                 read, fitting = await self._read_tick(tick, postings, wanted, after)
                 found += fitting
@@ -114,11 +114,11 @@ class JournalListing:
         return RecordPage(found, None if is_end else Cursor(looked_at[-1]))
 
     async def _read_tick(
-        self, tick: int, postings: list[Posting], wanted: Wanted, after: Cursor | None
+        self, tick: int, postings: list[PostedRegion], wanted: Wanted, after: Cursor | None
     ) -> tuple[int, list[Record]]:
         """How many records were looked at, and those that are wanted, the newest first."""
         read, found = 0, list[Record]()
-        async for record in self._reader.records(postings):
+        async for record in self._reader.read_records(postings):
             read += 1
             if record.entry.tick == tick and wanted.has(record) and _is_behind(record, after):
                 found.append(record)

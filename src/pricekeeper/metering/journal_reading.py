@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.journal import Record, records_on
 from pricekeeper.metering.journal_items import (
-    Posting,
-    markers_query,
+    PostedRegion,
     newest_ticks_query,
     pages_query,
     postings_from,
+    tick_markers_query,
     ticks_from,
     ticks_query,
 )
@@ -35,12 +35,12 @@ class JournalReader:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def ticks(self, first: int, last: int) -> list[int]:
+    async def read_ticks(self, first: int, last: int) -> list[int]:
         """The ticks, from the first to the last, in which anybody posted something."""
         items = query_items(self._store, ticks_query(first, last))
         return list(ticks_from([item async for item in items]))
 
-    async def newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
+    async def read_newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
         """The last of these ticks in which anybody posted something, so many, the newest first."""
         found: list[int] = []
         after = ""
@@ -53,21 +53,23 @@ class JournalReader:
                 break
         return found
 
-    async def postings_by_tick(self, ticks: Collection[int], org_id: str) -> list[list[Posting]]:
+    async def read_postings_by_tick(
+        self, ticks: Collection[int], org_id: str
+    ) -> list[list[PostedRegion]]:
         """Where the organisation posted something in each of these few ticks."""
-        markers = await asyncio.gather(*(self._markers(tick, org_id) for tick in ticks))
+        markers = await asyncio.gather(*(self._read_markers(tick, org_id) for tick in ticks))
         return [sorted(postings_from(items)) for items in markers]
 
-    async def postings(self, ticks: Collection[int], org_id: str = "") -> list[Posting]:
+    async def read_postings(self, ticks: Collection[int], org_id: str = "") -> list[PostedRegion]:
         """Where something was posted in these ticks, by everybody or by one organisation."""
-        found: set[Posting] = set()
+        found: set[PostedRegion] = set()
         for some in _chunks(sorted(ticks)):
-            for items in await asyncio.gather(*(self._markers(tick, org_id) for tick in some)):
+            for items in await asyncio.gather(*(self._read_markers(tick, org_id) for tick in some)):
                 found.update(postings_from(items))
         return sorted(found)
 
-    async def records(
-        self, postings: Iterable[Posting], skipped: list[UnreadableItemError] | None = None
+    async def read_records(
+        self, postings: Iterable[PostedRegion], skipped: list[UnreadableItemError] | None = None
     ) -> AsyncIterator[Record]:
         """The records of these regions, whenever they were posted.
 
@@ -85,7 +87,7 @@ class JournalReader:
                 *(self._store.query(pages_query(posting, lane)) for posting, lane in some)
             )
             for (posting, lane), page in zip(some, first, strict=True):
-                async for item in self._pages(posting, lane, page):
+                async for item in self._read_pages(posting, lane, page):
                     try:
                         records = list(records_on(item))
                     except UnreadableItemError as error:
@@ -97,15 +99,17 @@ class JournalReader:
                         yield record
                     await asyncio.sleep(0)  # a page takes a fraction of a millisecond
 
-    async def _pages(self, posting: Posting, lane: int, page: Page) -> AsyncIterator[Item]:
+    async def _read_pages(
+        self, posting: PostedRegion, lane: int, page: Page
+    ) -> AsyncIterator[Item]:
         for item in page.items:
             yield item
         if page.after:
             async for item in query_items(self._store, pages_query(posting, lane, page.after)):
                 yield item
 
-    async def _markers(self, tick: int, org_id: str) -> list[Item]:
-        return [item async for item in query_items(self._store, markers_query(tick, org_id))]
+    async def _read_markers(self, tick: int, org_id: str) -> list[Item]:
+        return [item async for item in query_items(self._store, tick_markers_query(tick, org_id))]
 
 
 def _chunks(entries: list[_T]) -> Iterator[list[_T]]:

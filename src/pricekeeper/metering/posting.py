@@ -55,7 +55,7 @@ from pricekeeper.metering.journal import (
     tick_of,
 )
 from pricekeeper.metering.journal_items import (
-    Posting,
+    PostedRegion,
     Repair,
     marker_put,
     page_expires_at_epoch,
@@ -139,7 +139,7 @@ class Poster:
         self._random = randomness
         self._retention_days = retention_days
         self._ticks: BoundedCache[int, bool] = BoundedCache(TICKS_MAX)
-        self._marked: BoundedCache[tuple[int, Posting], bool] = BoundedCache(MARKED_MAX)
+        self._marked: BoundedCache[tuple[int, PostedRegion], bool] = BoundedCache(MARKED_MAX)
         self._full: BoundedCache[Key, Item] = BoundedCache(FULL_MAX)
         self._repaired: BoundedCache[tuple[str, bytes, int], bool] = BoundedCache(REPAIRED_MAX)
         self._repairs: NextFlight[Repair, None] = NextFlight("pricekeeper-repair")
@@ -234,7 +234,7 @@ class Poster:
     ) -> Item | None:
         """Write the records and answer them; if the page refuses them, return the page."""
         first = left[0]
-        posting = Posting(first.org_id, _address(first).region, first.lanes)
+        posting = PostedRegion(first.org_id, _address(first).region, first.lanes)
         sent_at_ms = self._clock.now_ms()
         await self._mark(posting, sent_at_ms)
         expires = page_expires_at_epoch(posting.region, self._retention_days)
@@ -330,7 +330,7 @@ class Poster:
         left, sendings = list(submissions), self._sendings(doubt=doubt)
         while left:
             sent_at_ms = self._clock.now_ms()
-            posting = Posting(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
+            posting = PostedRegion(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
             try:
                 await self._mark(posting, sent_at_ms)
                 await self._store.transact(self._transaction(left, posting, nonce, sent_at_ms))
@@ -353,7 +353,7 @@ class Poster:
                 return
 
     def _transaction(
-        self, left: Sequence[Submission], posting: Posting, nonce: bytes, sent_at_ms: int
+        self, left: Sequence[Submission], posting: PostedRegion, nonce: bytes, sent_at_ms: int
     ) -> list[Write]:
         """A receipt for each record, and the page with all of them."""
         expires = page_expires_at_epoch(posting.region, self._retention_days)
@@ -388,7 +388,7 @@ class Poster:
         await self._settle_all(found, settle)
         return missing
 
-    async def _mark(self, posting: Posting, sent_at_ms: int) -> None:
+    async def _mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
         """Mark the tick in which a write is sent, and its region in it, unless this process has."""
         tick = tick_of(sent_at_ms)
         expires = page_expires_at_epoch(region_at(sent_at_ms), self._retention_days)

@@ -1,9 +1,8 @@
 """How much of each quota is used, as this process knows it: for the metrics.
 
-Two sources tell of it. A decision reads sums, which never say more than was spent; of those the
-largest of the day counts, because a total that is a minute old is smaller than the sum of the
-shards that was read before it. A record that is counted gives an estimate, which may be too high
-for a moment; the latest counts, where it is larger.
+There are two sources. A decision reads a sum. A sum is never too high, so we keep the day's
+largest. A counted record gives an estimate. It can be too high for a moment, so we keep only the
+latest. The metric shows the larger of the two.
 
 Bound: the first `SCOPES_MAX` scopes. A metric with a line for each of a million helps nobody.
 """

@@ -62,16 +62,16 @@ class RangeReader:
         self._clock = clock
         self._totals = TotalsReader(store, clock)
 
-    async def partitions(self, org_id: str, prefix: str = "") -> list[Partition]:
+    async def read_partitions(self, org_id: str, prefix: str = "") -> list[Partition]:
         """Where the organisation has totals, or those whose key starts so."""
         items = query_items(self._store, partitions_query(org_id, prefix))
         return [one async for item in items if (one := partition_from(item)) is not None]
 
-    async def complete_ms(self) -> int:
+    async def read_complete_ms(self) -> int:
         """The moment up to which everything is in the totals; 0 if nothing was aggregated yet."""
         return checkpoint_from(await self._store.get(*CHECKPOINT)) or 0
 
-    async def days(
+    async def read_days(
         self, partitions: Iterable[Partition], first_day: str, last_day: str, complete_ms: int
     ) -> dict[Account, Total]:
         """The totals of accounts on those days of the range that have one.
@@ -95,12 +95,12 @@ class RangeReader:
                 as_of_ms = min(now_ms, max(total.as_of_ms, complete_ms))
                 totals[account] = Total.of(total, as_of_ms)
 
-        await _at_once(read, [one for one in partitions if one.has_days])
+        await _run_for_each(read, [one for one in partitions if one.has_days])
         if unreadable:
-            totals |= (await self._totals.sums_instead(unreadable)).require_all()
+            totals |= (await self._totals.sum_unreadable(unreadable)).require_all()
         return totals
 
-    async def totals_by_day(
+    async def read_totals_by_day(
         self, org_id: str, prefix: str, scope_key: str, labels: Iterable[str], days: Sequence[str]
     ) -> dict[str, dict[Account, Total]]:
         """What accounts whose partition starts so have spent on each of these successive days.
@@ -108,11 +108,11 @@ class RangeReader:
         The labels of the scope have a total on every day, which may be nothing.
         """
         own = [Partition(scope_key, label) for label in labels]
-        others = {one.pk: one for one in await self.partitions(org_id, prefix)}
+        others = {one.pk: one for one in await self.read_partitions(org_id, prefix)}
         partitions = {**others, **{one.pk: one for one in own}}
-        complete_ms = await self.complete_ms()
+        complete_ms = await self.read_complete_ms()
         nothing = Total(as_of_ms=min(self._clock.now_ms(), complete_ms))
-        found = await self.days(partitions.values(), days[0], days[-1], complete_ms)
+        found = await self.read_days(partitions.values(), days[0], days[-1], complete_ms)
         by_day: dict[str, dict[Account, Total]] = {
             day: {Account(scope_key, one.label, day): nothing for one in own} for day in days
         }
@@ -120,22 +120,22 @@ class RangeReader:
             by_day.setdefault(account.day, {})[account] = total
         return by_day
 
-    async def spend(
+    async def read_spend(
         self, org_ids: Iterable[str], app_id: str | None, span: Span, grouping: Grouping
     ) -> Spend:
         """What these organisations have spent, or one app of the only one."""
-        as_of_ms = await self.complete_ms()
+        as_of_ms = await self.read_complete_ms()
         breakdown = Breakdown(grouping)
 
         async def read_org(org_id: str) -> None:
             prefix = "" if app_id is None else f"ORG#{org_id}{_APP}{app_id}#LABEL#"
-            partitions = await self.partitions(org_id, prefix)
+            partitions = await self.read_partitions(org_id, prefix)
             if app_id is None and span.hours is None and grouping.fits_days:
                 await self._add_days(org_id, partitions, span, breakdown)
             else:
                 await self._add_hours(org_id, partitions, span, breakdown)
 
-        await _at_once(read_org, list(org_ids))
+        await _run_for_each(read_org, list(org_ids))
         rows = breakdown.rows()
         total = add_up(row.counters for row in rows)
         return Spend(rows, total, min(as_of_ms, self._clock.now_ms()))
@@ -143,7 +143,7 @@ class RangeReader:
     async def _add_days(
         self, org_id: str, partitions: Iterable[Partition], span: Span, breakdown: Breakdown
     ) -> None:
-        found = await self.days(partitions, span.first_day, span.last_day, 0)
+        found = await self.read_days(partitions, span.first_day, span.last_day, 0)
         for account, total in found.items():
             breakdown.add(Cell(org_id, "", account.label, account.day), total.counters)
 
@@ -175,7 +175,7 @@ class RangeReader:
                         cell = Cell(org_id, _app_of(partition), partition.label, day)
                         breakdown.add(cell, shards)
 
-        await _at_once(read, partitions)
+        await _run_for_each(read, partitions)
 
     async def _add_tags(
         self, org_id: str, partition: Partition, span: Span, breakdown: Breakdown
@@ -204,7 +204,7 @@ def _app_of(partition: Partition) -> str:
     return "" if app_id == NO_APP else app_id
 
 
-async def _at_once(work: Callable[[_T], Awaitable[None]], entries: Iterable[_T]) -> None:
+async def _run_for_each(work: Callable[[_T], Awaitable[None]], entries: Iterable[_T]) -> None:
     """Do the work for each of them, some at a time. The first error ends it."""
     some: list[_T] = []
     for entry in entries:

@@ -71,4 +71,4 @@ def receipt_from(item: Mapping[str, Any]) -> Receipt:
         return msgspec.convert(item, Receipt)
     except msgspec.ValidationError as error:
         typed = TypedItem(REQUEST_DEDUP, item)
-        raise typed.unreadable(f"it is no receipt: {error}") from error
+        raise typed.report_unreadable(f"it is no receipt: {error}") from error

@@ -175,7 +175,7 @@ class Metering:
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
             await self._admission.take(policy.org_id)
-            recorded = await self._recorded(prepared, await self._submit(prepared))
+            recorded = await self._make_answer(prepared, await self._submit(prepared))
             self._note_quota_use(policy, recorded)
             return recorded
         (answer,) = await self._look_up(policy, [(usage, prepared)])
@@ -227,44 +227,44 @@ class Metering:
             self._note_quota_use(policy, answer)
         return answers
 
-    async def totals(
+    async def read_totals(
         self, scope_key: str, labels: Iterable[str], day: str, *, live: bool = False
     ) -> dict[ModelLabel, Total]:
         """What a scope has spent on each label: one read, of the totals as last aggregated.
 
         ``live`` adds what was posted since.
         """
-        return await self._reader.scope(scope_key, labels, day, live=live)
+        return await self._reader.read_scope(scope_key, labels, day, live=live)
 
-    async def shared_totals(
+    async def read_shared_totals(
         self, scope_key: str, labels: Iterable[str], day: str
     ) -> dict[ModelLabel, Total]:
-        """As `totals` with ``live``, from a sum that callers share, at most a second old.
+        """As `read_totals` with ``live``, from a sum that callers share, at most a second old.
 
         What this process has counted is in it, see `pricekeeper.metering.shared_sums`.
         """
         nothing = Total(as_of_ms=self._clock.now_ms())
-        sums = await self._shared_sums.totals(scope_key, day)
+        sums = await self._shared_sums.read_totals(scope_key, day)
         return {label: sums.get(label, nothing) for label in map(ModelLabel, labels)}
 
-    async def sums_instead(
+    async def sum_unreadable(
         self, unreadable: Mapping[Account, UnreadableItemError]
     ) -> Mapping[Account, Total]:
         """What accounts whose totals can't be read are made of, now.
 
         Raises `UnreadableItemError` if one of them can't be made anew either.
         """
-        return (await self._reader.sums_instead(unreadable)).require_all()
+        return (await self._reader.sum_unreadable(unreadable)).require_all()
 
-    async def org_totals(
+    async def read_org_totals(
         self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool = False
     ) -> OrgTotals:
         """What an organisation and its apps have spent, also on labels that were not asked for."""
-        return await self._reader.org(org_id, labels, day, live=live)
+        return await self._reader.read_org(org_id, labels, day, live=live)
 
-    async def labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
+    async def read_labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
         """The labels that a scope has usage on, whether they are in anybody's ordering or not."""
-        accounts = await self._reader.accounts(day, f"{scope_key}#LABEL#")
+        accounts = await self._reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
     async def close(self) -> None:
@@ -345,7 +345,10 @@ class Metering:
     def _submit(
         self, submission: Submission, places: BatchPlaces | None = None
     ) -> asyncio.Future[Posted]:
-        """What will become of the record, which has one of these places or one of its own."""
+        """Submits the record and returns the future of its result.
+
+        The record uses one of ``places``, or the place that its caller took for it.
+        """
         try:
             future = self._committer.submit(submission)
         except StoreError as error:
@@ -363,22 +366,24 @@ class Metering:
         self, submission: Submission, done: asyncio.Future[Posted]
     ) -> Recorded | Refused:
         try:
-            return await self._recorded(submission, done.result())
+            return await self._make_answer(submission, done.result())
         except PriceKeeperError as error:
             return Refused(submission.request_id, error)
 
-    async def _recorded(self, submission: Submission, posted: Posted) -> Recorded:
+    async def _make_answer(self, submission: Submission, posted: Posted) -> Recorded:
         receipt = posted.receipt
         if receipt.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(submission.request_id)
         outcome = Outcome.ACCEPTED if posted.accepted else Outcome.DUPLICATE
         if posted.accepted and receipt.price_estimated:
             self.meter.estimated[receipt.model_label] += 1
-        return await self._answered_from(receipt, submission.request_id, outcome)
+        return await self._answer_from_receipt(receipt, submission.request_id, outcome)
 
-    async def _answered_from(self, receipt: Receipt, request_id: str, outcome: Outcome) -> Recorded:
+    async def _answer_from_receipt(
+        self, receipt: Receipt, request_id: str, outcome: Outcome
+    ) -> Recorded:
         account = Account(receipt.scope_key, receipt.model_label, receipt.org_day)
-        return Recorded(request_id, outcome, receipt, await self._total(account))
+        return Recorded(request_id, outcome, receipt, await self._wait_for_total(account))
 
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
@@ -414,7 +419,7 @@ class Metering:
             return Refused(body.request_id, error_copy(found))
         self.meter.duplicates += 1
         if found.fingerprint == body.fingerprint:
-            return await self._answered_from(found, body.request_id, Outcome.DUPLICATE)
+            return await self._answer_from_receipt(found, body.request_id, Outcome.DUPLICATE)
         return Refused(body.request_id, RequestIdReusedError(body.request_id))
 
     def _note_quota_use(self, policy: Policy, answer: Recorded | Refused) -> None:
@@ -435,7 +440,7 @@ class Metering:
         self._shared_sums.note_counted(account.scope_key)
         self._running.count(account, submission.counters, self._clock.now_ms())
 
-    async def _total(self, account: Account) -> Total | None:
+    async def _wait_for_total(self, account: Account) -> Total | None:
         """What is known of the account; waits for a read only if that is nothing."""
         for _ in range(2):  # a read that is under way may have been begun without it
             total = self._running.total(account)
@@ -458,9 +463,9 @@ class Metering:
     def _refresh_soon(self) -> None:
         if self._stale and self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh(), name="pricekeeper-totals")
-            self._refreshing.add_done_callback(self._refreshed)
+            self._refreshing.add_done_callback(self._end_refresh)
 
-    def _refreshed(self, _: asyncio.Task[None]) -> None:
+    def _end_refresh(self, _: asyncio.Task[None]) -> None:
         self._refreshing = None
         self._being_read = set()
         self._refresh_soon()
@@ -470,7 +475,7 @@ class Metering:
         self._stale = set()
         asked_at_ms = self._clock.monotonic_ms()
         try:
-            readings = await self._reader.aggregated(accounts, consistent=False)
+            readings = await self._reader.read_aggregated(accounts, consistent=False)
         except StoreError:
             return  # answers go without, or with an older one; the next record asks again
         for account, total in readings.totals.items():

@@ -38,8 +38,8 @@ from pricekeeper.metering.items import (
     has_fold,
     is_own_total,
     lacks_shards,
-    markers_query,
     report_excess,
+    shard_markers_query,
     shards_unreadable_update,
     total_key,
     total_put,
@@ -63,7 +63,7 @@ class ShardSums:
 
     async def visit_day(self, day: str, tally: Tally) -> None:
         """Bring the totals of that day up to date."""
-        async for page in query_pages(self._store, markers_query(day)):
+        async for page in query_pages(self._store, shard_markers_query(day)):
             accounts = accounts_from(day, page.items)
             tally.accounts += len(accounts)
             chunks = list(_chunks(accounts))
@@ -100,7 +100,12 @@ class ShardSums:
         """
         for _ in range(ATTEMPTS_MAX):
             stored, *shards = items
-            put = self._put_of(account, stored, await self._sum(account, stored, shards), as_of_ms)
+            put = self._put_of(
+                account,
+                stored,
+                await self._sum_or_mark_unreadable(account, stored, shards),
+                as_of_ms,
+            )
             if put is None:
                 return False
             try:
@@ -133,7 +138,7 @@ class ShardSums:
             return None
         return total_put(account, Total.of(current.joined(summed), as_of_ms), expires)
 
-    async def _sum(
+    async def _sum_or_mark_unreadable(
         self, account: Account, stored: Item | None, shards: list[Item | None]
     ) -> Counters:
         """What the shards hold; if one can't be read, its total says so before that is raised."""

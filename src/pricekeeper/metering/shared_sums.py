@@ -58,7 +58,7 @@ class SharedSums:
         self._sums: BoundedCache[str, _Sum] = BoundedCache(SCOPES_MAX)
         self._begun = 0
 
-    async def totals(self, scope_key: str, day: str) -> Mapping[ModelLabel, Total]:
+    async def read_totals(self, scope_key: str, day: str) -> Mapping[ModelLabel, Total]:
         """What a scope has spent on every label that it has used that day."""
         begun_before = self._begun
         while True:  # ends: a sum that begins after we came serves us
@@ -87,14 +87,14 @@ class SharedSums:
         # A task of its own, so that the caller who happened to be first can be cancelled
         # without taking the others along.
         self._begun += 1
-        task = asyncio.create_task(self._reader.active(scope_key, day), name="pricekeeper-sum")
+        task = asyncio.create_task(self._reader.read_active(scope_key, day), name="pricekeeper-sum")
         made = _Sum(self._begun, day, self._clock.monotonic_ms(), task)
         made.records = -self._reader.records_read
         self._sums.put(scope_key, made)
-        task.add_done_callback(lambda done: self._ended(scope_key, made, done))
+        task.add_done_callback(lambda done: self._note_end(scope_key, made, done))
         return made
 
-    def _ended(
+    def _note_end(
         self, scope_key: str, made: _Sum, task: asyncio.Task[dict[ModelLabel, Total]]
     ) -> None:
         """Forget a sum that failed. Everybody who waited may be gone: asyncio wants it seen."""

@@ -5,7 +5,7 @@ process. A total only ever grows, and only on the days that may still be counted
 days of the month are read once and kept as one sum.
 
 Bounds: the sums of `SPENDERS_MAX` scopes and labels for each of two months. What further ones have
-spent is kept as one sum, under `REST`.
+spent is kept as one sum, under `OTHERS`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pricekeeper.metering.days import date_of, day_of, org_day
 from pricekeeper.metering.items import (
     account_from,
     accounts_from,
-    markers_query,
+    shard_markers_query,
     spent_query,
     total_key,
 )
@@ -48,10 +48,10 @@ class Spender(NamedTuple):
     label: str
 
 
-REST: Final = Spender("", "")
+OTHERS: Final = Spender("", "")
 """Stands for everybody beyond `SPENDERS_MAX`."""
 
-Sums = dict[Spender, int]
+PicosBySpender = dict[Spender, int]
 
 
 def month_of(day: str) -> str:
@@ -66,10 +66,10 @@ class MonthSpend:
         self._store = store
         self._clock = clock
         self._spenders_max = spenders_max
-        self._closed: dict[str, Sums] = {}
+        self._closed: dict[str, PicosBySpender] = {}
         self._closed_days: set[str] = set()
 
-    async def read(self) -> Mapping[str, Sums]:
+    async def read(self) -> Mapping[str, PicosBySpender]:
         """The sums by month: of the months that are the present one somewhere.
 
         Reads the days that may have changed, and at first all days of these months.
@@ -78,7 +78,9 @@ class MonthSpend:
         open_days = set(days_open(now_ms, now_ms))
         first_month = month_of(org_day(_ZONE_WESTERNMOST, now_ms))
         self._forget_before(first_month)
-        found: dict[str, Sums] = {month: dict(sums) for month, sums in self._closed.items()}
+        found: dict[str, PicosBySpender] = {
+            month: dict(sums) for month, sums in self._closed.items()
+        }
         for day in _days_between(f"{first_month}01", max(open_days)):
             if day in self._closed_days:
                 continue
@@ -95,22 +97,24 @@ class MonthSpend:
         self._closed = {one: sums for one, sums in self._closed.items() if one >= month}
         self._closed_days = {day for day in self._closed_days if month_of(day) >= month}
 
-    async def _read_day(self, day: str) -> Sums:
-        sums: Sums = {}
+    async def _read_day(self, day: str) -> PicosBySpender:
+        sums: PicosBySpender = {}
         async for page in query_pages(self._store, spent_query(day)):
             accounts = (account_from(day, item) for item in page.items)
             await self._add_totals(day, filter(None, accounts), sums)
-        async for page in query_pages(self._store, markers_query(day)):
+        async for page in query_pages(self._store, shard_markers_query(day)):
             await self._add_totals(day, accounts_from(day, page.items), sums)
         return sums
 
-    async def _add_totals(self, day: str, accounts: Iterable[Account], sums: Sums) -> None:
+    async def _add_totals(
+        self, day: str, accounts: Iterable[Account], sums: PicosBySpender
+    ) -> None:
         spenders = [Spender(account.scope_key, account.label) for account in accounts]
         for start in range(0, len(spenders), READ_KEYS_MAX):
             await self._read_totals(day, spenders[start : start + READ_KEYS_MAX], sums)
             await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
 
-    async def _read_totals(self, day: str, spenders: list[Spender], sums: Sums) -> None:
+    async def _read_totals(self, day: str, spenders: list[Spender], sums: PicosBySpender) -> None:
         keys = [total_key(Account(*spender, day)) for spender in spenders]
         for spender, item in zip(spenders, await self._store.batch_get(keys), strict=True):
             picos = _cost_picos(item)
@@ -120,12 +124,12 @@ class MonthSpend:
             if spender in sums or len(sums) < self._spenders_max:
                 sums[spender] = picos  # a later page may name it again, with the same total
             else:
-                sums[REST] = sums.get(REST, 0) + picos
+                sums[OTHERS] = sums.get(OTHERS, 0) + picos
 
-    def _add(self, sums: Sums, more: Sums) -> None:
+    def _add(self, sums: PicosBySpender, more: PicosBySpender) -> None:
         for spender, picos in more.items():
             known = spender in sums or len(sums) < self._spenders_max
-            under = spender if known else REST
+            under = spender if known else OTHERS
             sums[under] = sums.get(under, 0) + picos
 
 

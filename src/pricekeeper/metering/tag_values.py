@@ -73,7 +73,7 @@ class TagValues:
         self._known: BoundedCache[TagDay, frozenset[bytes]] = BoundedCache(REMEMBERED_MAX)
         self._over: BoundedCache[TagDay, bool] = BoundedCache(OVER_MAX)
 
-    async def limit(
+    async def limit_values(
         self, found: Mapping[Facet, dict[int, Counters]], tally: Tally
     ) -> dict[Facet, dict[int, Counters]]:
         """The same sums, with values that are over under `OTHER`.
@@ -98,12 +98,12 @@ class TagValues:
         for number, (facet, sums) in enumerate(found.items()):
             if number % FACETS_A_TURN == 0:
                 await asyncio.sleep(0)
-            under = self._heading(facet, apart)
+            under = self._choose_facet(facet, apart)
             if under is not None:
                 _add(limited.setdefault(under, {}), sums)
         return limited
 
-    def _heading(self, facet: Facet, apart: Mapping[TagDay, frozenset[bytes]]) -> Facet | None:
+    def _choose_facet(self, facet: Facet, apart: Mapping[TagDay, frozenset[bytes]]) -> Facet | None:
         """Under which total the sums of a facet count; ``None`` if nobody knows."""
         tag = facet.tag
         if tag is None or tag.value in _ALWAYS:

@@ -31,7 +31,7 @@ from pricekeeper.metering.items import (
     counter_keys,
     counters_from,
     fold_from,
-    markers_query,
+    shard_markers_query,
     spent_query,
     total_from,
     total_key,
@@ -42,7 +42,7 @@ from pricekeeper.storage import Item, Key, Store, Table, query_items, query_page
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 _APP = "#APP#"
-Found = dict[Account, dict[int, Counters]]
+SumsByAccount = dict[Account, dict[int, Counters]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class TotalsReader:
         self.records_read = 0
         """How many records live sums have read, for who decides how often to make one."""
 
-    async def aggregated(
+    async def read_aggregated(
         self, accounts: Collection[Account], *, consistent: bool = True
     ) -> Readings:
         """The totals as they were aggregated last: one read.
@@ -130,10 +130,10 @@ class TotalsReader:
         }
         if not readings.unreadable:
             return Readings(totals, {})
-        instead = await self.sums_instead(readings.unreadable)
+        instead = await self.sum_unreadable(readings.unreadable)
         return Readings({**totals, **instead.totals}, instead.unreadable)
 
-    async def sums_instead(self, unreadable: Mapping[Account, UnreadableItemError]) -> Readings:
+    async def sum_unreadable(self, unreadable: Mapping[Account, UnreadableItemError]) -> Readings:
         """What accounts whose totals can't be read are made of, each for itself."""
         totals: dict[Account, Total] = {}
         errors: dict[Account, UnreadableItemError] = {}
@@ -150,15 +150,15 @@ class TotalsReader:
                 totals[account] = Total.of(anew, as_of_ms)
         return Readings(totals, errors)
 
-    async def live(self, scope_prefix: str, day: str) -> dict[Account, Total]:
+    async def read_live(self, scope_prefix: str, day: str) -> dict[Account, Total]:
         """The totals of accounts whose scope starts so, with what was posted until now.
 
         ``scope_prefix`` is a scope and ``#LABEL#``, or an organisation and ``#`` for all of it.
         """
         as_of_ms = self._clock.now_ms()
         found, lanes = await self._read_open(scope_prefix, day, as_of_ms)
-        shard_counts = await self._sharded(day, scope_prefix)
-        known = {**shard_counts, **dict.fromkeys(await self._spent(day, scope_prefix), 0)}
+        shard_counts = await self._read_sharded(day, scope_prefix)
+        known = {**shard_counts, **dict.fromkeys(await self._read_spent(day, scope_prefix), 0)}
         for account in found.keys() - known.keys():  # nobody has looked for its shards yet
             shard_counts[account] = shards_at_most(lanes)
         accounts = list({**known, **found})
@@ -176,37 +176,42 @@ class TotalsReader:
             try:
                 fold = fold_from(stored)
             except UnreadableItemError as error:
-                anew = (await self.sums_instead({account: error})).require_all()
+                anew = (await self.sum_unreadable({account: error})).require_all()
                 totals[account] = anew[account]
                 continue
             fold = fold.with_shards(summed) or fold
             totals[account] = Total.of(fold.with_found(found.get(account, {})), as_of_ms)
         return totals
 
-    async def accounts(self, day: str, prefix: str) -> list[Account]:
+    async def read_accounts(self, day: str, prefix: str) -> list[Account]:
         """The accounts with totals, or with shards, whose scope starts so."""
         return [
-            *{**await self._sharded(day, prefix), **dict.fromkeys(await self._spent(day, prefix))}
+            *{
+                **await self._read_sharded(day, prefix),
+                **dict.fromkeys(await self._read_spent(day, prefix)),
+            }
         ]
 
-    async def scope(
+    async def read_scope(
         self, scope_key: str, labels: Iterable[str], day: str, *, live: bool
     ) -> dict[ModelLabel, Total]:
         """The totals of one scope by label."""
         wanted = {ModelLabel(label): Account(scope_key, label, day) for label in labels}
         if not live:
-            totals = (await self.aggregated(wanted.values())).require_all()
+            totals = (await self.read_aggregated(wanted.values())).require_all()
             return {label: totals[account] for label, account in wanted.items()}
         nothing = Total(as_of_ms=self._clock.now_ms())
-        sums = await self.live(f"{scope_key}#LABEL#", day)
+        sums = await self.read_live(f"{scope_key}#LABEL#", day)
         return {label: sums.get(account, nothing) for label, account in wanted.items()}
 
-    async def active(self, scope_key: str, day: str) -> dict[ModelLabel, Total]:
+    async def read_active(self, scope_key: str, day: str) -> dict[ModelLabel, Total]:
         """The sums of one scope, now, for every label that it has used."""
-        totals = await self.live(f"{scope_key}#LABEL#", day)
+        totals = await self.read_live(f"{scope_key}#LABEL#", day)
         return {ModelLabel(account.label): total for account, total in totals.items()}
 
-    async def org(self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool) -> OrgTotals:
+    async def read_org(
+        self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool
+    ) -> OrgTotals:
         """Everything the organisation spent on that day, in whatever scope it was counted.
 
         A record is counted in one scope, so the sum over all of them is right also for a day on
@@ -217,13 +222,18 @@ class TotalsReader:
         totals: Mapping[Account, Total]
         if live:
             nothing = Total(as_of_ms=self._clock.now_ms())
-            totals = {**dict.fromkeys(wanted, nothing), **await self.live(f"{org_scope}#", day)}
+            totals = {
+                **dict.fromkeys(wanted, nothing),
+                **await self.read_live(f"{org_scope}#", day),
+            }
         else:
-            wanted += await self.accounts(day, f"{org_scope}#")
-            totals = (await self.aggregated(list(dict.fromkeys(wanted)))).require_all()
+            wanted += await self.read_accounts(day, f"{org_scope}#")
+            totals = (await self.read_aggregated(list(dict.fromkeys(wanted)))).require_all()
         return org_totals_of(org_scope, totals)
 
-    async def _read_open(self, scope_prefix: str, day: str, now_ms: int) -> tuple[Found, int]:
+    async def _read_open(
+        self, scope_prefix: str, day: str, now_ms: int
+    ) -> tuple[SumsByAccount, int]:
         """What was posted for that day in ticks that are not closed, by account and tick.
 
         And over how many lanes at most.
@@ -232,11 +242,13 @@ class TotalsReader:
         first = ticks_of_day(day)[0] if closed is None else closed + 1
         return await self._read(scope_prefix, day, first, tick_of(now_ms) + 1)
 
-    async def _read(self, scope_prefix: str, day: str, first: int, last: int) -> tuple[Found, int]:
-        found: Found = {}
-        ticks = set(await self._journal.ticks(first, last))
-        postings = await self._journal.postings(ticks, scope_prefix.split("#")[1])
-        async for record in self._journal.records(postings):
+    async def _read(
+        self, scope_prefix: str, day: str, first: int, last: int
+    ) -> tuple[SumsByAccount, int]:
+        found: SumsByAccount = {}
+        ticks = set(await self._journal.read_ticks(first, last))
+        postings = await self._journal.read_postings(ticks, scope_prefix.split("#")[1])
+        async for record in self._journal.read_records(postings):
             self.records_read += 1
             terms, tick = record.terms, record.entry.tick
             if terms.day != day or tick not in ticks:
@@ -256,15 +268,15 @@ class TotalsReader:
             return None
         return add_up(found.get(account, {}).values()) + (shards or NOTHING)
 
-    async def _sharded(self, day: str, prefix: str) -> dict[Account, int]:
+    async def _read_sharded(self, day: str, prefix: str) -> dict[Account, int]:
         """The accounts with shards whose scope starts so, and how many they have."""
         counts: dict[Account, int] = {}
-        async for page in query_pages(self._store, markers_query(day, prefix)):
+        async for page in query_pages(self._store, shard_markers_query(day, prefix)):
             for account, count in accounts_from(day, page.items).items():
                 counts[account] = max(counts.get(account, 0), count)
         return counts
 
-    async def _spent(self, day: str, prefix: str) -> list[Account]:
+    async def _read_spent(self, day: str, prefix: str) -> list[Account]:
         """The accounts with totals whose scope starts so."""
         items = query_items(self._store, spent_query(day, prefix))
         return [account async for item in items if (account := account_from(day, item)) is not None]

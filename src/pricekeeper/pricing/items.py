@@ -115,7 +115,7 @@ def stated_prices(model: Model, item: Item) -> StatedPrices:
 
 
 def _unreadable(model: Model, item: Item, reason: str) -> UnpricedUsageError:
-    TypedItem(PRICING_CACHE, item).unreadable(reason)
+    TypedItem(PRICING_CACHE, item).report_unreadable(reason)
     return UnpricedUsageError(
         model.label,
         "model_label",

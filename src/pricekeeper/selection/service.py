@@ -228,7 +228,7 @@ class Selector:
         states, readings = await self._read_items(policy, moment)
         totals = dict(readings.totals)
         if readings.unreadable:
-            totals |= await self._metering.sums_instead(readings.unreadable)
+            totals |= await self._metering.sum_unreadable(readings.unreadable)
         spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
         return _findings(policy, moment.day, states, spends)
 
@@ -238,7 +238,7 @@ class Selector:
         An account may have only a total, written by another program, so a spend is never less
         than the total. If a total can't be read, there must be a sum.
         """
-        sums = await self._metering.shared_totals(
+        sums = await self._metering.read_shared_totals(
             policy.scope_key, policy.model_ordering, moment.day
         )
         states, readings = await self._read_items(policy, moment)

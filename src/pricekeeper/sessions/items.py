@@ -108,7 +108,7 @@ def session_from(item: Mapping[str, Any]) -> Session:
     typed = TypedItem(SESSIONS, item)
     slot = str(item["SK"]).removeprefix(SLOT_PREFIX)
     if not slot.isdecimal():
-        raise typed.unreadable("its sort key names no slot")
+        raise typed.report_unreadable("its sort key names no slot")
     return Session(
         subject=str(item["PK"]).removeprefix(partition("")),
         id=SessionId(int(slot), typed.text("nonce")),

@@ -28,7 +28,7 @@ class TypedItem:
         self.table = table
         self.item = item
         if DAMAGED in item:
-            raise self.unreadable("its bytes can't be decoded")
+            raise self.report_unreadable("its bytes can't be decoded")
 
     def whole(self, name: str, default: Any = REQUIRED, *, least: int | None = None) -> Any:
         """An integer, no less than the least."""
@@ -36,9 +36,9 @@ class TypedItem:
         if value is default:
             return default
         if type(value) is not int:
-            raise self.unreadable(f"{name} must be an integer, not {_kind(value)}")
+            raise self.report_unreadable(f"{name} must be an integer, not {_kind(value)}")
         if least is not None and value < least:
-            raise self.unreadable(f"{name} must be at least {least}")
+            raise self.report_unreadable(f"{name} must be at least {least}")
         return value
 
     def text(self, name: str, default: Any = REQUIRED) -> Any:
@@ -60,10 +60,10 @@ class TypedItem:
             return default
         is_collection = isinstance(value, (list, tuple, set, frozenset))
         if not is_collection or not all(type(member) is str for member in value):
-            raise self.unreadable(f"{name} must be a list of strings, not {_kind(value)}")
+            raise self.report_unreadable(f"{name} must be a list of strings, not {_kind(value)}")
         return value
 
-    def unreadable(self, reason: str) -> UnreadableItemError:
+    def report_unreadable(self, reason: str) -> UnreadableItemError:
         """Report that the item can't be read, and return the error to raise."""
         key = str(self.item.get(PARTITION_KEY, "?"))
         if SORT_KEY in self.item:
@@ -75,13 +75,13 @@ class TypedItem:
         value = self._attribute(name, default)
         if value is default or type(value) is kind:
             return value
-        raise self.unreadable(f"{name} must be {called}, not {_kind(value)}")
+        raise self.report_unreadable(f"{name} must be {called}, not {_kind(value)}")
 
     def _attribute(self, name: str, default: Any) -> Any:
         if name in self.item:
             return self.item[name]
         if default is REQUIRED:
-            raise self.unreadable(f"{name} is missing")
+            raise self.report_unreadable(f"{name} is missing")
         return default
 
 

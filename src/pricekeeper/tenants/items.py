@@ -255,10 +255,10 @@ def org_settings(item: Item) -> OrgSettings:
     typed = TypedItem(CONFIG, item)
     timezone = typed.text("timezone")
     if not is_time_zone(timezone):
-        raise typed.unreadable("timezone names no time zone")
+        raise typed.report_unreadable("timezone names no time zone")
     scope = typed.text("quota_scope")
     if scope not in set(QuotaScope):
-        raise typed.unreadable("quota_scope must be ORG or APP")
+        raise typed.report_unreadable("quota_scope must be ORG or APP")
     return OrgSettings(
         org_name=typed.text("org_name"),
         timezone=timezone,
@@ -287,7 +287,7 @@ def shard_count_of(item: Item) -> int:
     typed = TypedItem(CONFIG, item)
     count: int = typed.whole("agg_shard_count", bounds.SHARD_COUNT_DEFAULT, least=1)
     if count > bounds.SHARD_COUNT_MAX:
-        raise typed.unreadable(f"agg_shard_count must be at most {bounds.SHARD_COUNT_MAX}")
+        raise typed.report_unreadable(f"agg_shard_count must be at most {bounds.SHARD_COUNT_MAX}")
     return count
 
 
@@ -328,7 +328,9 @@ def _ordering(typed: TypedItem) -> tuple[ModelLabel, ...]:
 def _tag_keys(typed: TypedItem) -> tuple[str, ...]:
     names = tuple(typed.texts("tag_keys", ()))
     if len(names) > bounds.TAG_KEYS_MAX or not all(map(is_tag_key, names)):
-        raise typed.unreadable(f"tag_keys must be at most {bounds.TAG_KEYS_MAX} names of tags")
+        raise typed.report_unreadable(
+            f"tag_keys must be at most {bounds.TAG_KEYS_MAX} names of tags"
+        )
     return names
 
 
@@ -336,14 +338,18 @@ def _quotas(typed: TypedItem) -> Quotas:
     quotas: dict[ModelLabel, int] = typed.mapping("quotas")
     for label, quota in quotas.items():
         if type(quota) is not int or quota < 0:
-            raise typed.unreadable(f"the quota of {label} must be an integer, and not below zero")
+            raise typed.report_unreadable(
+                f"the quota of {label} must be an integer, and not below zero"
+            )
     return dict(quotas)
 
 
 def _session_limit(typed: TypedItem, default: int | None) -> Any:
     limit = typed.whole("session_limit", default, least=bounds.SESSION_LIMIT_RANGE[0])
     if limit is not None and limit > bounds.SESSION_LIMIT_RANGE[1]:
-        raise typed.unreadable(f"session_limit must be at most {bounds.SESSION_LIMIT_RANGE[1]}")
+        raise typed.report_unreadable(
+            f"session_limit must be at most {bounds.SESSION_LIMIT_RANGE[1]}"
+        )
     return limit
 
 
@@ -354,7 +360,7 @@ def _rate_limits(typed: TypedItem, default: RateLimits | None) -> Any:
     try:
         return msgspec.convert(stored, dict[str, dict[str, RateLimit]])
     except msgspec.ValidationError as error:
-        raise typed.unreadable(f"rate_limits can't be read: {error}") from error
+        raise typed.report_unreadable(f"rate_limits can't be read: {error}") from error
 
 
 def _still(name: str, value: str | int) -> Condition:

@@ -44,7 +44,7 @@ async def read_range(
     quotas = await _read_quotas(services, policy)
     dates = [first + timedelta(days=n) for n in range((last - first).days + 1)]
     is_org, scope_key = policy.app_id is None, policy.scope_key
-    totals = await RangeReader(services.store, services.clock).totals_by_day(
+    totals = await RangeReader(services.store, services.clock).read_totals_by_day(
         policy.org_id,
         "" if is_org else f"{scope_key}#LABEL#",
         scope_key,
@@ -76,10 +76,10 @@ async def _read_day(
     """
     name, metering = day_of(day), services.metering
     if policy.app_id is None:
-        found = await metering.org_totals(policy.org_id, policy.model_ordering, name)
+        found = await metering.read_org_totals(policy.org_id, policy.model_ordering, name)
     else:
-        labels = {*policy.model_ordering, *await metering.labels_used(policy.scope_key, name)}
-        found = OrgTotals(await metering.totals(policy.scope_key, sorted(labels), name), {})
+        labels = {*policy.model_ordering, *await metering.read_labels_used(policy.scope_key, name)}
+        found = OrgTotals(await metering.read_totals(policy.scope_key, sorted(labels), name), {})
     return await _answer(services, policy, day, quotas, found)
 
 

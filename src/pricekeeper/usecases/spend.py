@@ -91,7 +91,7 @@ async def read_spend(
     if viewer.org_id is None:
         org_ids = await services.tenants.list_org_ids()
     reader = RangeReader(services.store, services.clock)
-    found = await reader.spend(org_ids, viewer.app_id, span, request.grouping)
+    found = await reader.read_spend(org_ids, viewer.app_id, span, request.grouping)
     answer = wire.SpendAnswer(
         [_row(request.grouping, row) for row in found.rows],
         _sum(found.total),

@@ -89,7 +89,7 @@ async def list_usage(services: Services, policy: Policy, request: ListRequest) -
         tick_of(min(now_ms, last_ms + LATE_MS_MAX) + _MARGIN_MS),
     )
     listing = JournalListing(services.store)
-    page = await listing.page(policy.org_id, ticks, wanted, request.after)
+    page = await listing.read_page(policy.org_id, ticks, wanted, request.after)
     more = {} if page.after is None else {"next": page.after.text}
     return wire.UsageList([_answer(record) for record in page.records], **more)
 
