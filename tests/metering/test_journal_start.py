@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from contract.conftest import ShiftedClock
 from metering.conftest import CATALOGUE, a_policy, a_usage
 from minting import minted
+from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Metering, Outcome, agree_on_start
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_update
 from pricekeeper.metering.journal_start import ROLLOUT_MS
@@ -49,4 +52,16 @@ async def test_ids_from_before_have_receipts_and_are_known_by_them(
         assert (first.outcome, again.outcome) == (Outcome.ACCEPTED, Outcome.DUPLICATE)
         receipt = await store.get(*receipt_key(policy.org_id, usage.request_id))
         assert (receipt is not None) is has_receipt
+    await metering.close()
+
+
+async def test_an_id_that_is_too_old_is_refused_also_from_before_the_journal(
+    store: Store, clock: ShiftedClock
+) -> None:
+    """By its own time, whichever way it would be counted: no other rule may take it for new."""
+    now_ms = clock.now_ms()
+    metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE), journal_from_ms=now_ms)
+    for made_ms in (now_ms - 25 * 3_600_000, now_ms + 6 * 60_000):
+        with pytest.raises(InvalidValueError, match="request_id"):
+            await metering.record(a_policy(), a_usage(minted(made_ms)))
     await metering.close()

@@ -283,9 +283,10 @@ class Metering:
 
     async def _price(self, policy: Policy, usage: Usage) -> Submission:
         now_ms = self._clock.now_ms()
-        address = self._address(usage.request_id)
+        address = address_of(usage.request_id)
         if address is not None:
             check_minted(address.minted_ms, now_ms)
+            address = self._in_journal(address)
         at_ms = happened_at_ms(usage, now_ms)
         day = org_day(policy.timezone, at_ms)
         tokens = usage.tokens
@@ -329,9 +330,11 @@ class Metering:
     def _address(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so."""
         address = address_of(request_id)
-        if address is None or address.minted_ms < self._journal_from_ms:
-            return None
-        return address
+        return None if address is None else self._in_journal(address)
+
+    def _in_journal(self, address: Address) -> Address | None:
+        """The address, unless it is of a time before the journal: then there is a receipt."""
+        return None if address.minted_ms < self._journal_from_ms else address
 
     def _stored_form(self, terms: Terms) -> StoredTerms:
         if terms.tags:
