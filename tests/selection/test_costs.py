@@ -1,6 +1,7 @@
 """What selection costs, counted in store calls, and how long an answer is used again."""
 
 import asyncio
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,12 @@ from pricekeeper.tenants import Client, QuotaScope
 from pricekeeper.values import AppId
 from selection.conftest import GatedStore, SettableClock, World
 from selection.policies import ECONOMY, PREMIUM, QUOTAS, STANDARD, policy
+
+
+@pytest.fixture
+def table_prefix() -> str:
+    """Tables of each test's own: what others have posted costs a query more."""
+    return f"selection-{uuid.uuid4().hex[:8]}-"
 
 
 @pytest.mark.parametrize("scope", list(QuotaScope))
