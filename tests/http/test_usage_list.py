@@ -203,6 +203,7 @@ def test_who_may_read(world: World, tenant: Tenant, bodies: list[Any]) -> None:
         (f"from={date_at(1)}&to={date_at(0)}", {"from"}),
         (f"from={moment_at(1)}&to={moment_at(1)}", {"from"}),
         ("after=00000000-1", {"after"}),
+        ("to=9999-12-31", {"to"}),
         ("label=premium&label=economy", {"label"}),
     ],
 )  # fmt: skip

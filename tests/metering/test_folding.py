@@ -9,7 +9,7 @@ import pytest
 from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.conftest import CATALOGUE, COST_USD_PICOS, PREMIUM, STANDARD, a_policy, a_usage
-from metering.older_version import OlderMetering
+from metering.older_version import OlderMetering, marker_put
 from metering.test_aggregator import ForgedStore, account_puts
 from metering.test_posting import QuickClock, clock, memory, metering, new_instance
 from minting import minted
@@ -18,7 +18,9 @@ from pricekeeper.errors import ConditionFailedError, StoreUnavailableError
 from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
 from pricekeeper.metering import aggregator as aggregator_module
 from pricekeeper.metering.counters import Account, Total
+from pricekeeper.metering.folding import REPAIR_PAUSE_MS
 from pricekeeper.metering.items import (
+    counter_key,
     counter_keys,
     counters_from,
     day_expires_at_epoch,
@@ -27,9 +29,10 @@ from pricekeeper.metering.items import (
     total_put,
 )
 from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.metering.journal_items import REPAIR, Repair, repair_put, repairs_query
 from pricekeeper.pricing import PriceBook
-from pricekeeper.storage import Put, Store
-from pricekeeper.storage.tables import DAILY_TOTAL
+from pricekeeper.storage import Key, Put, Store
+from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
 
 __all__ = ["clock", "memory", "metering"]
@@ -254,3 +257,69 @@ class LostRaces(FaultyStore):
             self.left -= 1
             raise ConditionFailedError(None)
         await super().put(operation)
+
+
+class OneLost(FaultyStore):
+    """Refuses the first put of one account's total, as if another run had been faster."""
+
+    def __init__(self, store: Store, account: Account) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self._key: Key | None = total_key(account)[1]
+
+    async def put(self, operation: Put) -> None:
+        if operation.key == self._key:
+            self._key = None
+            raise ConditionFailedError(None)
+        await super().put(operation)
+
+
+async def test_an_unreadable_account_takes_nobody_along(clock: ManualClock) -> None:
+    """Another account of its organisation lost a race in the same run; it is read again."""
+    store = MemoryStore(clock)
+    metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
+    policy, day = a_policy(), org_day("UTC", clock.now_ms())
+    bad, good = (Account(scope_key(policy), label, day) for label in (PREMIUM, STANDARD))
+    foreign = {"input_tokens": 1, "output_tokens": 1, "requests": 1, "cost_usd_micros": 1}
+    key = total_key(bad)[1]
+    await store.put(Put(DAILY_TOTAL, {"PK": key.pk, "SK": key.sk, **foreign}))
+    shard = counter_key(bad, 0)
+    junk = {"PK": shard.pk, "SK": shard.sk, "cost_usd_picos": "junk"}
+    await store.put(Put(USAGE_AGG_SHARDED, junk))
+    await store.put(marker_put(bad, 8, day_expires_at_epoch(day)))
+    for label in (PREMIUM, STANDARD):
+        await metering.record(policy, a_usage(minted(clock.now_ms()), model_label=label))
+    clock.advance_ms(4 * TICK_MS)  # the run closes what it reads: no later one would find it
+    report = await Aggregator(OneLost(store, good), clock).run_once()
+    assert report.unreadable
+    assert total_from(await store.get(*total_key(good))).requests == 1
+    await metering.close()
+
+
+async def test_a_repair_of_no_day_ends_no_run(clock: ManualClock) -> None:
+    """Somebody else wrote it: it is reported, and the others go on."""
+    store = MemoryStore(clock)
+    metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
+    policy, day = a_policy(), org_day("UTC", clock.now_ms())
+    for name in (f"{policy.org_id}#99999999", "nothing"):
+        await store.put(Put(USAGE_AGG_SHARDED, {"PK": REPAIR, "SK": name}))
+    await metering.record(policy, a_usage(minted(clock.now_ms())))
+    assert (await Aggregator(store, clock).run_once()).failed == 0
+    assert (await total_of(store, policy, day)).requests == 1
+    await metering.close()
+
+
+async def test_a_day_is_repaired_every_ten_minutes_at_most(clock: ManualClock) -> None:
+    """However often it is asked for: a repair reads all of the day again."""
+    store = MemoryStore(clock)
+    metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
+    policy, day = a_policy(), org_day("UTC", clock.now_ms())
+    await metering.record(policy, a_usage(minted(clock.now_ms())))
+    aggregator, asked = Aggregator(store, clock), Repair(policy.org_id, day)
+    is_open = [False]
+    for number, wait_ms in enumerate((0, REPAIR_PAUSE_MS - 1, 1)):
+        clock.advance_ms(wait_ms)
+        await store.put(repair_put(asked, str(number), day_expires_at_epoch(day)))
+        await aggregator.run_once()
+        is_open.append(bool((await store.query(repairs_query())).items))
+    assert is_open == [False, False, True, False]
+    await metering.close()

@@ -87,7 +87,7 @@ class Folder:
         self._clock = clock
         self._retention_days = retention_days
         self._reader = JournalReader(store)
-        self._met: BoundedCache[Account, bool] = BoundedCache(ACCOUNTS_MAX)
+        self._shards_sought: BoundedCache[Account, bool] = BoundedCache(ACCOUNTS_MAX)
         self._pauses: BoundedCache[Repair, int] = BoundedCache(ACCOUNTS_MAX)
         """Until when, on the monotonic clock, a day is not repaired again."""
         self._accounts = AccountList(store, retention_days)
@@ -223,14 +223,14 @@ class Folder:
         That is looked for when an account is first met by this process; its next total has them.
         """
         for account in filter(None, (facet.account for facet in found)):
-            if account in self._met:
+            if account in self._shards_sought:
                 continue
             count = shards_at_most(lanes)
             shards = await self._store.batch_get(counter_keys(account, count))
             if any(shard is not None for shard in shards):
                 expires = day_expires_at_epoch(account.day, self._retention_days)
                 await self._store.put(shards_marker_put(account, count, expires))
-            self._met.put(account, True)  # noqa: FBT003
+            self._shards_sought.put(account, True)  # noqa: FBT003
 
     async def _ask_for_repair(self, repair: Repair) -> None:
         """Have the day summed anew by a later run, when what is unreadable now is mended."""
