@@ -67,7 +67,7 @@ from pricekeeper.settings import SqliteLocation
 from pricekeeper.storage import Put, Store, Update, open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Policy
-from pricekeeper.values import AppId, OrgId
+from pricekeeper.values import AppId, OrgId, new_request_id
 
 RECORDS = 2_000_000
 ORGS = 5_000
@@ -80,23 +80,17 @@ MS_PER_DAY = 86_400_000
 console = Console(width=None if sys.stdout.isatty() else 120)
 
 
-def minted(epoch_ms: int, random: Random) -> str:
-    """An id of version 7 that was made at that moment."""
-    value = epoch_ms << 80 | 0x7 << 76 | random.getrandbits(12) << 64
-    return str(uuid.UUID(int=value | 0b10 << 62 | random.getrandbits(62)))
-
-
 def a_page(policy: Policy, at_ms: int, random: Random) -> list[Put | Update]:
     """A full page of records, with what marks it and what it came to."""
     label, day = policy.model_ordering[0], org_day(policy.timezone, at_ms)
     terms = store_form(
         Terms(policy.scope_key, policy.client.app_id, label, day, "default", "v1", "bench")
     )
-    first = address_of(minted(at_ms, random)) or Address("")
+    first = address_of(new_request_id(at_ms)) or Address("")
     key = page_key(policy.org_id, first.region, 0, first.digits[:11])
     records = []
     for _ in range(FULL_WEIGHT):
-        address = address_of(minted(at_ms, random)) or Address("")
+        address = address_of(new_request_id(at_ms)) or Address("")
         entry = Entry(
             random.randbytes(16), random.randbytes(6), at_ms, 0, terms.ref, 0, 10**9, 9, 9
         )
@@ -146,14 +140,14 @@ class Bench:
     def __init__(self, store: Store, meter: StoreMeter) -> None:
         self.meter, clock, catalogue = meter, SystemClock(), load_catalogue()
         prices = PriceBook(store, clock, catalogue)
-        self.clock, self.random = clock, Random()
+        self.clock = clock
         self.metering = Metering(store, clock, prices)
         self.selection = Selector(store, clock, self.metering, prices)
         self.aggregator = Aggregator(store, clock)
 
     async def record(self, policy: Policy, count: int) -> None:
         for _ in range(count):
-            made = minted(self.clock.now_ms(), self.random)
+            made = new_request_id(self.clock.now_ms())
             usage = Usage(
                 request_id=made,
                 model_label=policy.model_ordering[0],

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import shutil
 import statistics
 import sys
@@ -45,7 +44,7 @@ from pricekeeper.storage import Table as StoreTable
 from pricekeeper.storage.values import item_bytes
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Policy, QuotaScope
-from pricekeeper.values import AppId, ModelLabel, OrgId
+from pricekeeper.values import AppId, ModelLabel, OrgId, new_request_id
 
 TASKS = 64
 BATCHES = 4
@@ -129,12 +128,6 @@ def a_policy() -> Policy:
     )
 
 
-def minted() -> str:
-    """A new id of version 7."""
-    value = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | secrets.randbits(12) << 64
-    return str(uuid.UUID(int=value | 0b10 << 62 | secrets.randbits(62)))
-
-
 @cache
 def labels_used() -> tuple[ModelLabel, ...]:
     return load_catalogue().labels[:3]
@@ -144,7 +137,7 @@ def usages(count: int) -> list[Usage]:
     labels = labels_used()
     return [
         Usage(
-            request_id=minted(),
+            request_id=new_request_id(time.time_ns() // 1_000_000),
             model_label=labels[number % len(labels)],
             input_tokens=1_200,
             output_tokens=350,
