@@ -2,9 +2,9 @@
 
 from contract.conftest import ShiftedClock
 from metering.conftest import DAY_MS, a_policy
+from pricekeeper.days import org_day
 from pricekeeper.metering import Account, Aggregator
 from pricekeeper.metering.account_list import AccountList
-from pricekeeper.metering.days import org_day
 from pricekeeper.metering.items import (
     CHECKPOINT,
     RETENTION_DAYS,

@@ -10,6 +10,7 @@ from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage, new_org_id
 from metering.older_version import counter_update, marker_put
 from metering.test_aggregator import ForgedStore, Sleeper, stored
+from pricekeeper.days import date_of, day_start_ms
 from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.metering import (
     AggregationReport,
@@ -20,7 +21,6 @@ from pricekeeper.metering import (
 )
 from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
-from pricekeeper.metering.days import date_of, day_start_ms
 from pricekeeper.metering.items import (
     CHECKPOINT,
     checkpoint_from,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from contract.conftest import ShiftedClock
 from metering.conftest import PREMIUM, a_policy, a_usage
 from minting import minted
+from pricekeeper.days import org_day
 from pricekeeper.metering import Aggregator, Metering
-from pricekeeper.metering.days import org_day
 from pricekeeper.storage import Store
 
 

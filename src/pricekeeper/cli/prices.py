@@ -43,7 +43,7 @@ async def show_prices(
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
     from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
-    from pricekeeper.metering.days import date_of, org_day  # noqa: PLC0415
+    from pricekeeper.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
     answer: list[dict[str, Any]] = []

@@ -13,13 +13,13 @@ import msgspec
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.days import MS_PER_DAY
 from pricekeeper.errors import ExportError, StoreError
 from pricekeeper.export.days import day_after, days_between, last_final_day
 from pricekeeper.export.manifest import Manifest
 from pricekeeper.export.opening import open_destination
 from pricekeeper.export.service import Exporter, Progress
 from pricekeeper.export.state import ExportState
-from pricekeeper.metering.days import MS_PER_DAY
 from pricekeeper.metering.journal import TICK_MS, tick_of
 from pricekeeper.metering.journal_items import ticks_from, ticks_query
 from pricekeeper.settings import Settings

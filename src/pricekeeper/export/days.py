@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pricekeeper.metering.days import MS_PER_DAY, date_of, day_of
+from pricekeeper.days import MS_PER_DAY, date_of, day_of
 
 _FINAL_AFTER_DAYS: Final = 3
 """From its start in UTC."""

@@ -4,11 +4,11 @@
 date; `days` knows when an organisation's day begins.
 """
 
+from pricekeeper.days import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.metering.admission import GROUP_RECORDS, BatchPlaces
 from pricekeeper.metering.aggregation_report import AggregationReport
 from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
-from pricekeeper.metering.days import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key

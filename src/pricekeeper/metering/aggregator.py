@@ -25,9 +25,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pricekeeper.clock import LEAP_MS_MAX, Clock
+from pricekeeper.days import MS_PER_DAY, day_of
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
 from pricekeeper.metering.aggregation_report import AggregationReport, RebuildReport, Tally
-from pricekeeper.metering.days import MS_PER_DAY, day_of
 from pricekeeper.metering.folding import Folder
 from pricekeeper.metering.items import (
     CHECKPOINT,

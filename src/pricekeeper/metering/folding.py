@@ -21,6 +21,7 @@ import msgspec
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
+from pricekeeper.days import MS_PER_DAY, date_of, org_day
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -31,7 +32,6 @@ from pricekeeper.errors import (
 from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Change, Tally
 from pricekeeper.metering.counters import NOTHING, Account, Counters
-from pricekeeper.metering.days import MS_PER_DAY, date_of, org_day
 from pricekeeper.metering.facets import Facet, Facets
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.items import (

@@ -37,9 +37,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from pricekeeper.days import date_of
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Counters, Total
-from pricekeeper.metering.days import date_of
 from pricekeeper.metering.fold import Fold
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.settings import RETENTION_DAYS_DEFAULT

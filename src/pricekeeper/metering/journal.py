@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from pricekeeper.days import date_of
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import Counters
-from pricekeeper.metering.days import date_of
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.storage import TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from pricekeeper.metering.days import is_day
+from pricekeeper.days import is_day
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     TICK_MS,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.metering.days import day_start_ms, next_midnight_ms
+from pricekeeper.days import day_start_ms, next_midnight_ms
 from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel
 

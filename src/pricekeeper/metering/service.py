@@ -27,6 +27,7 @@ import msgspec
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, error_copy
+from pricekeeper.days import date_of, org_day
 from pricekeeper.errors import (
     InvalidValueError,
     PriceKeeperError,
@@ -37,7 +38,6 @@ from pricekeeper.errors import (
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Total
-from pricekeeper.metering.days import date_of, org_day
 from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.journal import (

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.days import date_of, day_of, org_day
 from pricekeeper.metering.aggregator import days_open
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.days import date_of, day_of, org_day
 from pricekeeper.metering.items import (
     account_from,
     accounts_from,

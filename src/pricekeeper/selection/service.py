@@ -28,6 +28,7 @@ import structlog
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import NextFlight, SingleFlight
+from pricekeeper.days import date_of
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -46,7 +47,6 @@ from pricekeeper.metering import (
     totals_from,
 )
 from pricekeeper.metering.counters import NOTHING
-from pricekeeper.metering.days import date_of
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import items
 from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache

@@ -10,9 +10,9 @@ from datetime import date, timedelta
 from typing import Any, Final
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.days import day_of
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Total, day_start_ms, org_day
-from pricekeeper.metering.days import day_of
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.metering.totals import OrgTotals, org_totals_of
 from pricekeeper.tenants import Policy, QuotaScope

@@ -8,11 +8,11 @@ from datetime import date, timedelta
 from typing import Final, NamedTuple
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.days import date_of, day_of
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, HOUR, Grouping, Row, parse_grouping
 from pricekeeper.metering.counters import Counters
-from pricekeeper.metering.days import date_of, day_of
 from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
 from pricekeeper.metering.ranges import RangeReader, Span
 from pricekeeper.usecases.wire import reports as wire

@@ -7,9 +7,9 @@ from datetime import date, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.days import MS_PER_DAY, day_of
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.metering import day_start_ms
-from pricekeeper.metering.days import MS_PER_DAY, day_of
 from pricekeeper.metering.journal import Record, tick_of
 from pricekeeper.metering.journal_listing import Cursor, JournalListing, Wanted
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX

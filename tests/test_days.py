@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.metering.days import day_of, day_start_ms, next_midnight_ms, org_day
+from pricekeeper.days import day_of, day_start_ms, next_midnight_ms, org_day
 
 HOUR_MS = 3_600_000
 ZONES = sorted(zoneinfo.available_timezones() - {"localtime"})
