@@ -1,10 +1,21 @@
 """Inheritance: what holds for an app, given its own settings and its organisation's."""
 
+from dataclasses import replace
 from typing import Any
 
-from pricekeeper.tenants import AppSettings, Client, Life, OrgSettings, Policy, RateLimit
+from pricekeeper.tenants import (
+    AppSettings,
+    Budget,
+    Client,
+    Life,
+    OrgSettings,
+    Policy,
+    QuotaEnforcement,
+    RateLimit,
+    Window,
+)
 from pricekeeper.tenants.parsing import parse_org_settings
-from pricekeeper.tenants.policy import app_policy, org_policy
+from pricekeeper.tenants.policy import app_policy, org_policy, unregistered_policy
 from pricekeeper.values import AppId, ModelLabel, OrgId
 from tenants.conftest import LABELS, org_body
 
@@ -105,6 +116,27 @@ def test_the_orgs_own_rate_limits_stay_visible() -> None:
     policy = of_app(org(rate_limits={"*": {"rpm": limit}}), rate_limits={})
     assert policy.rate_limits == {}
     assert policy.org_rate_limits == {"*": {"rpm": RateLimit(1, 1, 1)}}
+
+
+def test_the_budgets_of_an_app_and_of_its_organisation_are_two_lists() -> None:
+    """Both hold, so neither is inherited, nor in the other's place."""
+    shared, own = Budget("month", Window.MONTH, 9), Budget("day", Window.DAY, 1)
+    company = replace(org(quota_scope="ORG"), budgets=(shared,))
+    of_org, with_own = org_policy(ORG, company, ORG_LIFE), of_app(company, budgets=(own,))
+    unregistered = unregistered_policy(APP, company, ORG_LIFE)
+    assert unregistered is not None
+    assert (with_own.budgets, with_own.org_budgets) == ((own,), (shared,))
+    for policy in (of_org, of_app(company), of_app(company, budgets=()), unregistered):
+        assert (policy.budgets, policy.org_budgets) == ((), (shared,))
+    assert with_own.inherited_fields == ALL_INHERITED
+
+
+def test_how_quotas_are_enforced_is_the_organisations() -> None:
+    """For itself and for each of its apps; they advise unless it says otherwise."""
+    assert of_app(org()).quota_enforcement is QuotaEnforcement.ADVISORY
+    strict = replace(org(), quota_enforcement=QuotaEnforcement.STRICT)
+    assert of_app(strict).quota_enforcement is QuotaEnforcement.STRICT
+    assert org_policy(ORG, strict, ORG_LIFE).quota_enforcement is QuotaEnforcement.STRICT
 
 
 def test_buckets_are_named_after_the_life() -> None:

@@ -4,6 +4,7 @@ Features ask `Tenants.policy` and get one merged value. A client that does not e
 no more, is a `NotFoundError` there, which is how everybody else learns of a deletion.
 """
 
+from pricekeeper.tenants.budget import Budget, Enforcement, QuotaEnforcement, Window
 from pricekeeper.tenants.client import Client, parse_client_id
 from pricekeeper.tenants.configuration import (
     ANY_LABEL,
@@ -26,7 +27,9 @@ __all__ = [
     "REVOCATIONS",
     "AppPage",
     "AppSettings",
+    "Budget",
     "Client",
+    "Enforcement",
     "Enrolment",
     "Freeze",
     "Generation",
@@ -34,6 +37,7 @@ __all__ = [
     "OrgPage",
     "OrgSettings",
     "Policy",
+    "QuotaEnforcement",
     "QuotaScope",
     "Quotas",
     "RateLimit",
@@ -41,6 +45,7 @@ __all__ = [
     "Record",
     "Saved",
     "Tenants",
+    "Window",
     "config_key",
     "parse_client_id",
 ]

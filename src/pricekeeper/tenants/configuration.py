@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from pricekeeper.tenants.budget import Budget, QuotaEnforcement
 from pricekeeper.values import ModelLabel
 
 NAME_LENGTH_MAX: Final = 200
@@ -91,11 +92,14 @@ class OrgSettings:
     rate_limits: RateLimits
     tag_keys: tuple[str, ...] = ()
     """Spend is totalled by the values of these tags, too."""
+    budgets: tuple[Budget, ...] = ()
+    """All of its apps spend from them."""
+    quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
 
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """What an app overrides; ``None`` is inherited."""
+    """What an app overrides; ``None`` is inherited. Budgets are its own, beside the org's."""
 
     app_name: str
     model_ordering: tuple[ModelLabel, ...] | None = None
@@ -105,3 +109,4 @@ class AppSettings:
     refresh_interval_tight_secs: int | None = None
     session_limit: int | None = None
     rate_limits: RateLimits | None = None
+    budgets: tuple[Budget, ...] | None = None

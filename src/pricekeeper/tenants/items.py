@@ -35,6 +35,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import configuration as bounds
+from pricekeeper.tenants.budget import BUDGETS_MAX, Budget, QuotaEnforcement, is_budget_name
 from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import (
     AppSettings,
@@ -259,6 +260,9 @@ def org_settings(item: Item) -> OrgSettings:
     scope = typed.text("quota_scope")
     if scope not in set(QuotaScope):
         raise typed.report_unreadable("quota_scope must be ORG or APP")
+    enforcement = typed.text("quota_enforcement", QuotaEnforcement.ADVISORY)
+    if enforcement not in set(QuotaEnforcement):
+        raise typed.report_unreadable("quota_enforcement must be ADVISORY or STRICT")
     return OrgSettings(
         org_name=typed.text("org_name"),
         timezone=timezone,
@@ -279,6 +283,8 @@ def org_settings(item: Item) -> OrgSettings:
         session_limit=_session_limit(typed, bounds.SESSION_LIMIT_DEFAULT),
         rate_limits=_rate_limits(typed, {}),
         tag_keys=_tag_keys(typed),
+        budgets=_budgets(typed, ()),
+        quota_enforcement=QuotaEnforcement(enforcement),
     )
 
 
@@ -303,6 +309,7 @@ def app_settings(item: Item) -> AppSettings:
         refresh_interval_tight_secs=typed.whole("refresh_interval_tight_secs", None, least=1),
         session_limit=_session_limit(typed, None),
         rate_limits=_rate_limits(typed, None),
+        budgets=_budgets(typed, None),
     )
 
 
@@ -312,8 +319,11 @@ def _settings(settings: OrgSettings | AppSettings) -> Item:
         written["model_ordering"] = list(written["model_ordering"])
     if "tag_keys" in written:
         written["tag_keys"] = list(written["tag_keys"])
-    if "quota_scope" in written:
-        written["quota_scope"] = str(written["quota_scope"])
+    if "budgets" in written:
+        written["budgets"] = [_stored(budget) for budget in written["budgets"]]
+    for name in ("quota_scope", "quota_enforcement"):
+        if name in written:
+            written[name] = str(written[name])
     return written
 
 
@@ -361,6 +371,29 @@ def _rate_limits(typed: TypedItem, default: RateLimits | None) -> Any:
         return msgspec.convert(stored, dict[str, dict[str, RateLimit]])
     except msgspec.ValidationError as error:
         raise typed.report_unreadable(f"rate_limits can't be read: {error}") from error
+
+
+def _stored(budget: Budget) -> Item:
+    """The budget as a map, with lists as every store returns them."""
+    plain = msgspec.to_builtins(budget)
+    lists = {name: list(plain[name]) for name in ("labels", "alert_at_pct")}
+    return {name: value for name, value in {**plain, **lists}.items() if value is not None}
+
+
+def _budgets(typed: TypedItem, default: tuple[Budget, ...] | None) -> Any:
+    """The budgets; a tag that the organisation no longer declares is no reason to lose one."""
+    if "budgets" not in typed.item:
+        return default
+    try:
+        budgets = msgspec.convert(typed.item["budgets"], tuple[Budget, ...])
+    except msgspec.ValidationError as error:
+        raise typed.report_unreadable(f"budgets can't be read: {error}") from error
+    names = {budget.name for budget in budgets if is_budget_name(budget.name)}
+    if len(budgets) > BUDGETS_MAX or len(names) < len(budgets):
+        raise typed.report_unreadable(
+            f"budgets must be at most {BUDGETS_MAX}, each with a name of its own"
+        )
+    return budgets
 
 
 def _still(name: str, value: str | int) -> Condition:

@@ -6,6 +6,9 @@ own do not count. And since an organisation may change after its apps were check
 it, a label of an app's ordering that its own quotas do not name has the organisation's
 quota, and if there is none either, a quota of zero: never an unlimited one.
 
+Budgets are not inherited: an app's own and its organisation's are two lists, and both hold. An
+organisation's own client has only the organisation's, and so has an app that nobody registered.
+
 An app that nobody has registered has its organisation's settings, all of them, as long as it
 spends from the organisation's quotas. Under APP scope it would bring quotas of its own, a new set
 with each name that somebody makes up, so there it does not exist.
@@ -16,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from pricekeeper.tenants.budget import Budget, QuotaEnforcement
 from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import (
     INHERITED,
@@ -95,6 +99,11 @@ class Policy:
     """Whether it has an item of its own; an app without one has its organisation's settings."""
     tag_keys: tuple[str, ...] = ()
     """The organisation's: spend is totalled by the values of these tags, too."""
+    budgets: tuple[Budget, ...] = ()
+    """The app's own; what counts for all apps of the organisation is in ``org_budgets``."""
+    org_budgets: tuple[Budget, ...] = ()
+    quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
+    """The organisation's: whether ``quotas`` are hard budgets, too."""
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
 
@@ -172,7 +181,7 @@ def app_policy(
     effective = replace(org, **own)
     covered = {label: org.quotas.get(label, 0) for label in effective.model_ordering}
     effective = replace(effective, quotas={**covered, **effective.quotas})
-    return _policy(
+    policy = _policy(
         client,
         org,
         effective,
@@ -181,6 +190,7 @@ def app_policy(
         app_name=app.app_name,
         inherited_fields=inherited,
     )
+    return replace(policy, budgets=app.budgets or ())
 
 
 def _policy(
@@ -217,4 +227,6 @@ def _policy(
         incarnation=own_life.incarnation,
         org_incarnation=org_life.incarnation,
         tag_keys=org.tag_keys,
+        org_budgets=org.budgets,
+        quota_enforcement=org.quota_enforcement,
     )
