@@ -19,6 +19,7 @@
     ├── SessionLimitRaceError          other logins of this client kept winning
     ├── RateLimitExceededError         a bucket holds too little: when to come back, or never
     ├── QuotaExceededError             every model's quota is spent until the day ends
+    ├── AuthorizationDeniedError       budgets, quotas or limits have no room for a call
     ├── FrozenError                    an administrator has stopped this organisation or app
     ├── KeyringError                   the signing keys can't be read, written or trusted
     ├── ExportError                    an export can't be written where it shall go
@@ -279,6 +280,87 @@ class QuotaExceededError(PriceKeeperError):
         super().__init__(message)
         self.models = dict(models)
         self.resets_at_ms = resets_at_ms
+
+
+class Obstacle(StrEnum):
+    """What can be in the way of a call."""
+
+    BUDGET = "BUDGET"
+    QUOTA = "QUOTA"
+    LIMIT = "LIMIT"
+    FROZEN = "FROZEN"
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedBy:
+    """One thing that denies a call.
+
+    What is needed and what remains are pico-dollars, for a limit tokens. One of the last two says
+    when it may be otherwise: once the window ends, or after a while. Neither means never.
+    """
+
+    kind: Obstacle
+    name: str
+    scope: str
+    label: str | None
+    needed: int
+    remaining: int
+    resets_at_ms: int | None = None
+    retry_after_ms: int | None = None
+
+    @property
+    def never(self) -> bool:
+        """Whether it will never be there: more is needed than there can be."""
+        return self.resets_at_ms is None and self.retry_after_ms is None
+
+    @property
+    def text(self) -> str:
+        """The same as a sentence."""
+        whose = "the organisation" if self.scope == "ORG" else "the app"
+        if self.kind is Obstacle.FROZEN:
+            return f"{whose} is frozen"
+        if self.kind is Obstacle.LIMIT:
+            amounts = f"{self.needed} {self.name} needed, {self.remaining} left"
+            return f"{whose}'s limit for {self.label}: {amounts}"
+        needed, remaining = self.needed // 1_000_000, self.remaining // 1_000_000
+        return (
+            f"{whose}'s {self.kind.lower()} {self.name}: {needed} micro-dollars needed, "
+            f"{remaining} left"
+        )
+
+
+class AuthorizationDeniedError(PriceKeeperError):
+    """Nothing was taken: ``denied_by`` names everything that denies the call.
+
+    Raising exactly those admits it. ``considered`` are the labels that were looked at, each with
+    the reason why it was passed over.
+    """
+
+    code = "QUOTA_EXCEEDED"
+
+    def __init__(
+        self, denied_by: Sequence[DeniedBy], considered: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        super().__init__("; ".join(one.text for one in denied_by))
+        self.denied_by = tuple(denied_by)
+        self.considered = tuple(considered)
+
+    @property
+    def by_speed(self) -> bool:
+        """Whether nothing but limits is in the way."""
+        return all(one.kind is Obstacle.LIMIT for one in self.denied_by)
+
+    def retry_after_ms(self, now_ms: int) -> int | None:
+        """When all of it may be otherwise; ``None`` is never."""
+        waits = []
+        for one in self.denied_by:
+            if one.retry_after_ms is not None:
+                waits.append(one.retry_after_ms)
+            elif one.resets_at_ms is not None:
+                waits.append(max(0, one.resets_at_ms - now_ms))
+            else:
+                return None
+        return max(waits, default=0)
 
 
 class FrozenError(PriceKeeperError):

@@ -210,7 +210,7 @@ def children_unseen(patch: pytest.MonkeyPatch) -> Variant:
 
 def one_nonce_for_all(patch: pytest.MonkeyPatch) -> Variant:
     """Everybody takes a record that is there for its own."""
-    patch.setattr(Poster, "_new_nonce", lambda _: b"\1" * posting.NONCE_BYTES)
+    patch.setattr(Poster, "new_nonce", lambda _: b"\1" * posting.NONCE_BYTES)
     return SOUND
 
 

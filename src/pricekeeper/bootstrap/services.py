@@ -13,6 +13,8 @@ from typing import Final
 
 import structlog
 
+from pricekeeper.authorizations import Authorizations
+from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.containment import Containment
 from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Verifier
@@ -20,7 +22,7 @@ from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.export import DailyExports
 from pricekeeper.limiter import Limiter
-from pricekeeper.metering import Aggregator, Metering, agree_on_start
+from pricekeeper.metering import Aggregator, Metering, WindowSpend, agree_on_start
 from pricekeeper.pricing import PriceBook, load_catalogue
 from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
@@ -54,6 +56,8 @@ class Services:
     metering: Metering
     aggregator: Aggregator
     selection: Selector
+    budgets: Budgets
+    authorizations: Authorizations
     limiter: Limiter
     containment: Containment
     exports: DailyExports
@@ -92,6 +96,7 @@ async def open_services(
             audience=settings.audience,
         )
         prices = PriceBook(store, clock, catalogue)
+        budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
         metering = Metering(
             store,
             clock,
@@ -99,10 +104,21 @@ async def open_services(
             retention_days=settings.retention_days,
             linger_ms=settings.usage_linger_ms,
             journal_from_ms=await agree_on_start(store, clock),
+            budgets=budgets,
         )
         closing.push_async_callback(metering.close)
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)
+        selection = Selector(store, clock, metering, prices)
+        authorizations = Authorizations(
+            store,
+            clock,
+            metering=metering,
+            prices=prices,
+            selection=selection,
+            budgets=budgets,
+        )
+        closing.push_async_callback(authorizations.close)
         yield Services(
             settings=settings,
             clock=clock,
@@ -116,7 +132,9 @@ async def open_services(
             prices=prices,
             metering=metering,
             aggregator=Aggregator(store, clock, retention_days=settings.retention_days),
-            selection=Selector(store, clock, metering, prices),
+            selection=selection,
+            budgets=budgets,
+            authorizations=authorizations,
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),
             exports=DailyExports(store, clock, settings),

@@ -168,6 +168,7 @@ async def _run_background(
                 interval_secs * 1000, observer.note_aggregation
             ),
         )
+    supervisor.start("expiry", services.authorizations.run_forever)
     if services.settings.export_to is not None:
         supervisor.start("export", services.exports.run_forever)
     else:

@@ -12,8 +12,10 @@ from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key
+from pricekeeper.metering.submission import Submission
 from pricekeeper.metering.totals import OrgTotals, Readings, total_keys, totals_from
-from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus
+from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags, fingerprint
+from pricekeeper.metering.window_spend import WindowSpend
 
 __all__ = [
     "BATCH_MAX",
@@ -30,11 +32,15 @@ __all__ = [
     "Receipt",
     "Recorded",
     "Refused",
+    "Submission",
     "Total",
     "Usage",
     "UsageStatus",
+    "WindowSpend",
     "agree_on_start",
+    "check_tags",
     "day_start_ms",
+    "fingerprint",
     "next_midnight_ms",
     "org_day",
     "scope_key",

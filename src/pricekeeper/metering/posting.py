@@ -14,6 +14,9 @@ that counts.
 Records whose ids have no time are written in one transaction with a receipt for each of them, which
 is put only if there is none, and a page that nobody else writes.
 
+A record that is spent from budgets is written in one transaction with what it adds to their
+accounts. Its page refuses a copy of that as it refuses a copy of a plain write.
+
 Before a page is written, the tick in which that happens is marked. A tick is closed two ticks after
 its end. If a record is answered later than `ANSWER_MS_MAX` after the end of its tick, it may have
 missed its tick's last sum, so its day is put down for repair before anybody is told that it counts.
@@ -28,8 +31,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
+from pricekeeper.budgets import Budgets, debit_updates
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, NextFlight, full_jitter_ms
 from pricekeeper.errors import (
@@ -67,7 +71,7 @@ from pricekeeper.metering.journal_items import (
 )
 from pricekeeper.metering.receipt import Receipt, receipt_from, receipt_key, receipt_put
 from pricekeeper.metering.submission import Posted, Submission
-from pricekeeper.storage import Item, Key, Put, Store, Write
+from pricekeeper.storage import Item, Key, Put, Store, Update, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 ANSWER_MS_MAX: Final = 45_000
@@ -133,10 +137,12 @@ class Poster:
         randomness: Random,
         *,
         retention_days: int = RETENTION_DAYS,
+        budgets: Budgets | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._random = randomness
+        self._budgets = budgets
         self._retention_days = retention_days
         self._ticks: BoundedCache[int, bool] = BoundedCache(TICKS_MAX)
         self._marked: BoundedCache[tuple[int, PostedRegion], bool] = BoundedCache(MARKED_MAX)
@@ -146,13 +152,17 @@ class Poster:
 
     async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
         """Write them. All are of one page, or none has an address."""
-        nonce = self._new_nonce()
+        nonce = self.new_nonce()
         if submissions[0].address is None:
             await self._post_with_receipts(submissions, nonce, settle)
         else:
             await self._post_on_page(submissions, PAGE_DIGITS, nonce, settle)
 
-    def _new_nonce(self) -> bytes:
+    def expires_at_epoch(self, region: str) -> int:
+        """When the pages of a region may be forgotten."""
+        return page_expires_at_epoch(region, self._retention_days)
+
+    def new_nonce(self) -> bytes:
         """What one commit knows its own records by: no secret, but never the same twice."""
         return self._random.randbytes(NONCE_BYTES)
 
@@ -170,7 +180,7 @@ class Poster:
             keys = {
                 request_id: receipt_key(org_id, request_id)
                 if address is None
-                else (USAGE_AGG_SHARDED, _page(org_id, lanes, address, depth))
+                else (USAGE_AGG_SHARDED, page_at(org_id, lanes, address, depth))
                 for request_id, address in wanted.items()
             }
             distinct = list(dict.fromkeys(keys.values()))
@@ -185,7 +195,7 @@ class Poster:
                 try:
                     receipt = _receipt_in(item, address)
                     if receipt is not None:
-                        await self._repair_late(org_id, [receipt])
+                        await self.repair_late(org_id, [receipt])
                         found[request_id] = receipt
                     elif is_full(item):
                         deeper[request_id] = address
@@ -204,7 +214,7 @@ class Poster:
         doubt: bool = False,
     ) -> None:
         left, sendings = list(submissions), self._sendings(doubt=doubt)
-        key = _page(left[0].org_id, left[0].lanes, _address(left[0]), depth)
+        key = page_at(left[0].org_id, left[0].lanes, _address(left[0]), depth)
         while left:
             try:
                 page = self._full.get(key) or await self._write_page(key, left, nonce, settle)
@@ -236,15 +246,39 @@ class Poster:
         first = left[0]
         posting = PostedRegion(first.org_id, _address(first).region, first.lanes)
         sent_at_ms = self._clock.now_ms()
-        await self._mark(posting, sent_at_ms)
+        await self.mark(posting, sent_at_ms)
         expires = page_expires_at_epoch(posting.region, self._retention_days)
         written = [one.written(nonce, sent_at_ms) for one in left]
+        update, debits = page_update(key, written, expires), self._debits(left, sent_at_ms)
         try:
-            await self._store.update(page_update(key, written, expires))
+            if debits:
+                await self._store.transact([update, *debits])
+            else:
+                await self._store.update(update)
         except ConditionFailedError as refusal:
             return dict(refusal.item or {})
+        except TransactionCancelledError as cancelled:
+            page = cancelled.reasons[0]
+            if page.code is ReasonCode.CONDITION_FAILED:
+                return dict(page.item or {})
+            await self._open_again(left, cancelled)
         await self._settle_own(left, nonce, sent_at_ms, settle)
         return None
+
+    def _debits(self, submissions: Sequence[Submission], sent_at_ms: int) -> list[Update]:
+        """What these records add to the accounts of budgets."""
+        debits = [(one.accounts, one.cost_usd_picos) for one in submissions if one.accounts]
+        return debit_updates(debits, sent_at_ms) if debits else []
+
+    async def _open_again(
+        self, submissions: Sequence[Submission], cancelled: TransactionCancelledError
+    ) -> NoReturn:
+        """Open accounts that a write has found not to be open; raises, so that it is sent again."""
+        if self._budgets is not None:
+            accounts = [account for one in submissions for account in one.accounts]
+            self._budgets.forget(accounts)
+            await self._budgets.open_all(accounts)
+        raise ContendedError(f"an account was not open: {cancelled}") from cancelled
 
     async def _divide(
         self,
@@ -288,7 +322,7 @@ class Poster:
     ) -> None:
         """Answer those that were written, just now."""
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
-        await self._repair_late(submissions[0].org_id, receipts)
+        await self.repair_late(submissions[0].org_id, receipts)
         for one, receipt in zip(submissions, receipts, strict=True):
             settle(one, Posted(receipt, accepted=True))
 
@@ -315,7 +349,7 @@ class Poster:
         """Answer those that are counted, once nothing of them can be missing from a total."""
         if found:
             org_id = found[0][0].org_id
-            await self._repair_late(org_id, [posted.receipt for _, posted in found])
+            await self.repair_late(org_id, [posted.receipt for _, posted in found])
         for submission, posted in found:
             settle(submission, posted)
 
@@ -332,13 +366,13 @@ class Poster:
             sent_at_ms = self._clock.now_ms()
             posting = PostedRegion(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
             try:
-                await self._mark(posting, sent_at_ms)
+                await self.mark(posting, sent_at_ms)
                 await self._store.transact(self._transaction(left, posting, nonce, sent_at_ms))
             except TransactionCancelledError as cancelled:
                 before = len(left)
                 left = await self._settle_known(left, cancelled.reasons, nonce, settle)
                 if len(left) == before:
-                    await sendings.fail(ContendedError(f"no receipt was in the way: {cancelled}"))
+                    await self._send_again(left, cancelled, sendings)
             except InvalidOperationError as failure:
                 if len(left) == 1:
                     raise sendings.error_of(failure) from failure
@@ -362,7 +396,20 @@ class Poster:
         receipts = [
             receipt_put(one.org_id, one.request_id, one.receipt(nonce, sent_at_ms)) for one in left
         ]
-        return [*receipts, page]
+        return [*receipts, page, *self._debits(left, sent_at_ms)]
+
+    async def _send_again(
+        self,
+        left: Sequence[Submission],
+        cancelled: TransactionCancelledError,
+        sendings: _Sendings,
+    ) -> None:
+        """No receipt was in the way: an account may not have been open."""
+        failure = ContendedError(f"no receipt was in the way: {cancelled}")
+        try:
+            await self._open_again(left, cancelled)
+        except ContendedError:
+            await sendings.fail(failure)
 
     async def _settle_known(
         self,
@@ -388,7 +435,7 @@ class Poster:
         await self._settle_all(found, settle)
         return missing
 
-    async def _mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
+    async def mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
         """Mark the tick in which a write is sent, and its region in it, unless this process has."""
         tick = tick_of(sent_at_ms)
         expires = page_expires_at_epoch(region_at(sent_at_ms), self._retention_days)
@@ -399,7 +446,7 @@ class Poster:
             await self._store.put(marker_put(tick, posting, expires))
             self._marked.put((tick, posting), True)  # noqa: FBT003
 
-    async def _repair_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
+    async def repair_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
         """Put the days of records down for repair that may be missing from their totals.
 
         A duplicate may be a record that arrived late and that nobody was told of. This process asks
@@ -415,7 +462,7 @@ class Poster:
         expires = page_expires_at_epoch(region_at(now_ms), self._retention_days)
         for day in sorted(set(asked_for.values())):
             repair = Repair(org_id, day)
-            put = repair_put(repair, self._new_nonce().hex(), expires)
+            put = repair_put(repair, self.new_nonce().hex(), expires)
             try:
                 await self._repairs.run(repair, partial(self._put, put))
             except StoreError as error:  # the record is there, whatever becomes of the repair
@@ -453,6 +500,6 @@ def _receipt_in(item: Item, address: Address | None) -> Receipt | None:
     return None if record is None else record.receipt
 
 
-def _page(org_id: str, lanes: int, address: Address, depth: int) -> Key:
+def page_at(org_id: str, lanes: int, address: Address, depth: int) -> Key:
     """The page of that depth on which the record may be."""
     return page_key(org_id, address.region, address.lane(lanes), address.digits[:depth])

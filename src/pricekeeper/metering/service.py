@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from pricekeeper.budgets import BudgetAccount, Budgets, accounts_for
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, error_copy
 from pricekeeper.days import date_of, org_day
@@ -61,6 +62,7 @@ from pricekeeper.metering.usage import (
     Usage,
     UsageStatus,
     check_minted,
+    check_not_authorized,
     checked,
     fingerprint,
     happened_at_ms,
@@ -133,10 +135,12 @@ class Metering:
         randomness: random.Random | None = None,
         linger_ms: int = 0,
         journal_from_ms: int = 0,
+        budgets: Budgets | None = None,
     ) -> None:
         """Ids that were made before ``journal_from_ms`` need a receipt.
 
-        Instances of an earlier version may have counted them.
+        Instances of an earlier version may have counted them. Without ``budgets`` records are
+        spent from none.
         """
         self._store = store
         self._clock = clock
@@ -152,7 +156,9 @@ class Metering:
             clock,
             randomness or random.Random(),  # noqa: S311  # spreads writes, no secret
             retention_days=retention_days,
+            budgets=budgets,
         )
+        self._budgets = budgets
         self._committer = Committer(
             self._poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
         )
@@ -267,6 +273,38 @@ class Metering:
         accounts = await self._reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
+    @property
+    def poster(self) -> Poster:
+        """What writes into the journal; authorizations write their captures beside it."""
+        return self._poster
+
+    async def price_captured(
+        self, policy: Policy, usage: Usage, authorized_at_ms: int
+    ) -> Submission:
+        """The record that a capture counts as, checked and priced.
+
+        It counts when its call was authorized, whatever time it says: in the same day and windows
+        that it was held against.
+        """
+        now_ms = self._clock.now_ms()
+        happened_at_ms(usage, now_ms)  # a time that can't be true is refused all the same
+        return await self._priced(policy, checked(usage), authorized_at_ms, ())
+
+    async def answer_captured(
+        self, policy: Policy, submission: Submission, receipt: Receipt, *, accepted: bool
+    ) -> Recorded:
+        """The answer to a capture; one that counts is noted in the totals of this process."""
+        if accepted:
+            self.meter.accepted += 1
+            self._note_counted(submission)
+            self._want_total(submission.account)
+        else:
+            self.meter.duplicates += 1
+        outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
+        recorded = await self._answer_from_receipt(receipt, submission.request_id, outcome)
+        self._note_quota_use(policy, recorded)
+        return recorded
+
     async def close(self) -> None:
         """Commit what was accepted, then stop."""
         await self._committer.close()
@@ -286,8 +324,15 @@ class Metering:
         address = address_of(usage.request_id)
         if address is not None:
             check_minted(address.minted_ms, now_ms)
-            address = self._in_journal(address)
+        check_not_authorized(usage.request_id)
         at_ms = happened_at_ms(usage, now_ms)
+        accounts = await self._accounts(policy, usage, at_ms, now_ms)
+        return await self._priced(policy, usage, at_ms, accounts)
+
+    async def _priced(
+        self, policy: Policy, usage: Usage, at_ms: int, accounts: tuple[BudgetAccount, ...]
+    ) -> Submission:
+        address = self._address(usage.request_id)
         day = org_day(policy.timezone, at_ms)
         tokens = usage.tokens
         model = self._prices.catalogue.model(usage.model_label)
@@ -325,7 +370,20 @@ class Metering:
             ),
             charged.cost_usd_picos,
             tokens,
+            accounts,
         )
+
+    async def _accounts(
+        self, policy: Policy, usage: Usage, at_ms: int, now_ms: int
+    ) -> tuple[BudgetAccount, ...]:
+        """The budgets that the record is spent from; those of windows that are over rest."""
+        if self._budgets is None:
+            return ()
+        accounts = accounts_for(policy, usage.model_label, usage.tags, at_ms)
+        current = tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
+        if current:
+            await self._budgets.open_all(current)
+        return current
 
     def _address(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so."""

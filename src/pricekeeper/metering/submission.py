@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from pricekeeper.budgets import BudgetAccount
 from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.journal import (
     Address,
@@ -31,8 +32,8 @@ class Submission:
     """A record that is ready to be written, and those who wait for that."""
 
     __slots__ = (
-        "address", "cost_usd_picos", "fingerprint", "flags", "happened_at_ms", "lanes", "org_id",
-        "request_id", "stored_terms", "terms", "tokens", "waiting",
+        "accounts", "address", "cost_usd_picos", "fingerprint", "flags", "happened_at_ms", "lanes",
+        "org_id", "request_id", "stored_terms", "terms", "tokens", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +49,7 @@ class Submission:
         flags: int,
         cost_usd_picos: int,
         tokens: TokenUsage,
+        accounts: tuple[BudgetAccount, ...] = (),
     ) -> None:
         self.org_id = org_id
         self.request_id = request_id
@@ -61,6 +63,8 @@ class Submission:
         self.flags = flags
         self.cost_usd_picos = cost_usd_picos
         self.tokens = tokens
+        self.accounts = accounts
+        """The budgets that it is spent from, in the write that counts it."""
         self.waiting: list[asyncio.Future[Posted]] = []
         """The first of them submitted it; the others sent the same request id meanwhile."""
 

@@ -38,6 +38,8 @@ _REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,32}")
 _FINGERPRINT_BYTES: Final = 16
+_VERSION_AT: Final = 14
+_AUTHORIZATION_VERSION: Final = "8"
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -96,7 +98,7 @@ def checked(usage: Usage) -> Usage:
     if usage.calling_region is not None and not _REGION.fullmatch(usage.calling_region):
         raise InvalidValueError("calling_region", "must be an AWS region such as us-east-1")
     if usage.tags:
-        _check_tags(usage.tags)
+        check_tags(usage.tags)
     if request_id == usage.request_id:
         return usage
     return msgspec.structs.replace(usage, request_id=request_id)
@@ -120,6 +122,14 @@ def check_minted(minted_ms: int, now_ms: int) -> None:
     if not now_ms - LATE_MS_MAX <= minted_ms <= now_ms + AHEAD_MS_MAX:
         raise InvalidValueError(
             "request_id", "was made more than 24 hours ago or 5 minutes ahead, by its own time"
+        )
+
+
+def check_not_authorized(request_id: str) -> None:
+    """Refuse an id that only an authorization has: its usage is captured, and counts once."""
+    if request_id[_VERSION_AT] == _AUTHORIZATION_VERSION:
+        raise InvalidValueError(
+            "request_id", "is that of an authorization; capture it, or make an id of version 7 or 4"
         )
 
 
@@ -148,7 +158,8 @@ def _request_id(text: str) -> str:
     return canonical
 
 
-def _check_tags(tags: dict[str, str]) -> None:
+def check_tags(tags: dict[str, str]) -> None:
+    """Refuse tags that are too many or too long."""
     if len(tags) > TAGS_MAX:
         raise InvalidValueError("tags", f"must be at most {TAGS_MAX} pairs")
     for name, value in tags.items():

@@ -20,10 +20,12 @@ from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, 
 from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.pricing.service import PriceBook
+from pricekeeper.pricing.worst_case import CacheWrite, WorstCase, worst_case
 
 __all__ = [
     "PICOS_PER_MICRO",
     "TOKENS_MAX",
+    "CacheWrite",
     "Catalogue",
     "Charge",
     "CheckReport",
@@ -46,10 +48,12 @@ __all__ = [
     "TokenUsage",
     "Unmatched",
     "Variant",
+    "WorstCase",
     "charge",
     "check_plausible",
     "load_catalogue",
     "normalise_model_id",
     "parse_catalogue",
     "split_micros",
+    "worst_case",
 ]

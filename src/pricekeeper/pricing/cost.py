@@ -78,10 +78,10 @@ def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
 
     Raises `UnpricedUsageError` if a kind of tokens has no known price at all.
     """
-    variant = _served(model, usage)
+    variant = served_variant(model, usage)
     card = None if variant is None else prices.table.card(variant)
     fresh_tokens, prompt_tokens = _prompt(model, usage)
-    rates = _highest(prices.table, prompt_tokens) if card is None else card.at(prompt_tokens)
+    rates = highest_rates(prices.table, prompt_tokens) if card is None else card.at(prompt_tokens)
     cost_usd_picos = 0
     for component in COMPONENTS:
         tokens = fresh_tokens if component is Component.INPUT else usage.tokens(component)
@@ -107,7 +107,7 @@ def split_micros(cost_usd_picos: int) -> tuple[int, int]:
     return divmod(cost_usd_picos, PICOS_PER_MICRO)
 
 
-def _highest(table: PriceTable, prompt_tokens: int) -> Rates:
+def highest_rates(table: PriceTable, prompt_tokens: int) -> Rates:
     """The highest price of each kind of tokens that any variant has for such a prompt."""
     cards = (table.card(variant) for variant in Variant)
     rates = [card.at(prompt_tokens) for card in cards if card is not None]
@@ -121,7 +121,7 @@ def _highest(table: PriceTable, prompt_tokens: int) -> Rates:
     )
 
 
-def _served(model: Model, usage: TokenUsage) -> Variant | None:
+def served_variant(model: Model, usage: TokenUsage) -> Variant | None:
     """How the request was served; ``None`` for a tier that is none of Bedrock's that we know."""
     tier = _TIERS.get(usage.service_tier or Variant.DEFAULT)
     if not usage.batch:

@@ -130,6 +130,10 @@ class Selector:
             return decision
         return await self._deciding.run(policy, lambda: self._decide(policy, live=False))
 
+    def now_ms(self) -> int:
+        """The time by which decisions are made."""
+        return self._clock.now_ms()
+
     async def set_override(self, policy: Policy, label: str) -> Override:
         """Recommend that label until the organisation's day ends, whatever the quotas say.
 

@@ -1,0 +1,18 @@
+"""One decision before a call, one settlement after it: authorize, capture, void, expire."""
+
+from pricekeeper.authorizations.authorization import Authorization, State
+from pricekeeper.authorizations.candidates import named_limits
+from pricekeeper.authorizations.meter import AuthorizationMeter
+from pricekeeper.authorizations.request import AuthorizationRequest
+from pricekeeper.authorizations.service import Authorizations, Authorized, Captured
+
+__all__ = [
+    "Authorization",
+    "AuthorizationMeter",
+    "AuthorizationRequest",
+    "Authorizations",
+    "Authorized",
+    "Captured",
+    "State",
+    "named_limits",
+]

@@ -1,0 +1,228 @@
+"""Which labels a call may be made with, in order, and what each would be held against.
+
+`auto` begins with the label in force, as selection says: the first with quota, the sticky fallback,
+or an operator's override. A label or a model id begins with itself. With ``fallback`` the labels
+further down the ordering follow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from pricekeeper.authorizations.authorization import Considered
+from pricekeeper.authorizations.decision import BucketLimits, Candidate, Wanted
+from pricekeeper.authorizations.request import AUTO, AuthorizationRequest, fingerprint
+from pricekeeper.budgets import PICOS_PER_MICRO, Budgets, Scope
+from pricekeeper.days import date_of, next_midnight_ms, org_day
+from pricekeeper.errors import (
+    AuthorizationDeniedError,
+    DeniedBy,
+    InvalidValueError,
+    Obstacle,
+    UnknownModelLabelError,
+)
+from pricekeeper.limiter import Limit
+from pricekeeper.pricing import (
+    Catalogue,
+    Model,
+    OpaqueId,
+    PriceBook,
+    TokenUsage,
+    check_plausible,
+    normalise_model_id,
+    worst_case,
+)
+from pricekeeper.selection import Choice, LabelRole, QuotaStatus, Reason, Selector
+from pricekeeper.tenants import ANY_LABEL, Policy, QuotaEnforcement, QuotaScope, RateLimits
+from pricekeeper.values import ModelLabel
+
+_ROLES: Final = {
+    LabelRole.EXCEEDED: "its quota for the day is spent",
+    LabelRole.GIVEN_UP: "it was given up earlier today, and stays so until midnight",
+    LabelRole.DISABLED: "its quota is zero",
+    LabelRole.UNDEFINED: "the deployment has no such model",
+    LabelRole.NOT_NEEDED: "an operator's override names another label",
+}
+
+
+class _Labels(msgspec.Struct, frozen=True):
+    """The labels that a call may be made with, each with the reason, and those passed over."""
+
+    usable: tuple[tuple[ModelLabel, Reason], ...]
+    passed_over: tuple[Considered, ...] = ()
+
+
+class Candidates:
+    """Finds the candidates of calls."""
+
+    def __init__(self, prices: PriceBook, selection: Selector, budgets: Budgets) -> None:
+        self._prices = prices
+        self._selection = selection
+        self._budgets = budgets
+
+    async def find(self, policy: Policy, request: AuthorizationRequest, at_ms: int) -> Wanted:
+        """What the call wants, with all accounts that it could be held against open.
+
+        Raises `AuthorizationDeniedError` if no label may be used, whatever the budgets.
+        """
+        _require_unfrozen(policy)
+        labels = await self._find_labels(policy, request)
+        candidates = [
+            await self._make(policy, request, label, reason, at_ms)
+            for label, reason in labels.usable
+        ]
+        known = {name for one in candidates for bucket in one.buckets for name in bucket.limits}
+        for name in request.consume or ():
+            if name not in known:
+                raise InvalidValueError(f"consume.{name}", "there is no such limit")
+        return Wanted(
+            client_id=policy.client_id,
+            app_id=policy.app_id,
+            fingerprint=fingerprint(policy.client_id, request),
+            candidates=tuple(candidates),
+            input_tokens=request.input_tokens,
+            max_output_tokens=request.max_output_tokens,
+            min_output_tokens=request.least_output_tokens,
+            consume=request.consume,
+            hold_ms=request.hold_secs * 1000,
+            tags=request.tags,
+            at_ms=at_ms,
+            passed_over=labels.passed_over,
+            asked_as=request.authorization_id or "",
+        )
+
+    async def _find_labels(self, policy: Policy, request: AuthorizationRequest) -> _Labels:
+        if request.model != AUTO:
+            label = find_label(self._prices.catalogue, policy, request.model)
+            usable = [(label, Reason.NORMAL)]
+            if request.may_fall_back:
+                below = policy.model_ordering[policy.model_ordering.index(label) + 1 :]
+                usable += [
+                    (one, Reason.QUOTA_EXCEEDED) for one in below if self._may_use(policy, one)
+                ]
+            return _Labels(tuple(usable))
+        choice = (await self._selection.assess(policy)).choice
+        return self._in_force(policy, request, choice)
+
+    def _in_force(self, policy: Policy, request: AuthorizationRequest, choice: Choice) -> _Labels:
+        """The label in force and, if it may fall back, those below it."""
+        strict = policy.quota_enforcement is QuotaEnforcement.STRICT
+        passed_over: list[Considered] = []
+        usable: list[tuple[ModelLabel, Reason]] = []
+        for use in choice.quotas:
+            if use.role is LabelRole.CHOSEN:
+                usable.append((use.label, choice.reason))
+                if not request.may_fall_back:
+                    break
+            elif usable and use.role is LabelRole.NOT_NEEDED:
+                spent = use.status is QuotaStatus.EXCEEDED and not strict
+                if self._may_use(policy, use.label) and not spent:
+                    usable.append((use.label, Reason.QUOTA_EXCEEDED))
+            elif choice.label is None and strict and use.role is LabelRole.EXCEEDED:
+                usable.append((use.label, Reason.QUOTA_EXCEEDED))
+            else:
+                passed_over.append(Considered(use.label, _ROLES[use.role]))
+        if not usable:
+            raise _all_spent(policy, choice, passed_over, self._selection.now_ms())
+        return _Labels(tuple(usable), tuple(passed_over))
+
+    def _may_use(self, policy: Policy, label: ModelLabel) -> bool:
+        return label in self._prices.catalogue and policy.quotas.get(label, 0) > 0
+
+    async def _make(
+        self,
+        policy: Policy,
+        request: AuthorizationRequest,
+        label: ModelLabel,
+        reason: Reason,
+        at_ms: int,
+    ) -> Candidate:
+        model = self._prices.catalogue.model(label)
+        tokens = TokenUsage(
+            input_tokens=request.input_tokens, output_tokens=request.max_output_tokens
+        )
+        check_plausible(model, tokens)
+        day = date_of(org_day(policy.timezone, at_ms))
+        worst = worst_case(
+            model,
+            await self._prices.find_prices(model, day),
+            request.input_tokens,
+            cache_write=request.cache_write,
+            service_tier=request.service_tier,
+            batch=request.batch,
+        )
+        accounts = await self._budgets.open_for(policy, label, request.tags, at_ms)
+        return Candidate(label, reason.value, worst, accounts, bucket_limits(policy, label))
+
+
+def find_label(catalogue: Catalogue, policy: Policy, model: str) -> ModelLabel:
+    """The label of the ordering that is meant by a label, a model id or an ARN."""
+    ordering = policy.model_ordering
+    if model in ordering and model in catalogue:
+        return ModelLabel(model)
+    matching = [one.label for one in catalogue if _is_model(one, model)]
+    label = next((one for one in matching if one in ordering), None)
+    if label is None:
+        raise UnknownModelLabelError(model, ordering, "model")
+    return label
+
+
+def bucket_limits(policy: Policy, label: str) -> tuple[BucketLimits, ...]:
+    """The limits that calls of a label are held against: the app's, and its organisation's."""
+    found = [BucketLimits(policy.bucket_entity, "APP", _named(policy.rate_limits, label))]
+    if policy.app_id is not None:
+        org = _named(policy.org_rate_limits, label)
+        found.append(BucketLimits(policy.org_bucket_entity, "ORG", org))
+    return tuple(bucket for bucket in found if bucket.limits)
+
+
+def named_limits(limits: RateLimits, label: str) -> list[Limit]:
+    """A label's own limits before those for any label, by name."""
+    named = {**limits.get(ANY_LABEL, {}), **limits.get(label, {})}
+    return [
+        Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
+        for name, limit in named.items()
+    ]
+
+
+def _named(limits: RateLimits, label: str) -> dict[str, Limit]:
+    return {limit.name: limit for limit in named_limits(limits, label)}
+
+
+def _is_model(model: Model, text: str) -> bool:
+    """Whether that is an id of the model, at the model's own rate."""
+    if text == model.bedrock_model_id or text in model.aliases:
+        return True
+    ref = normalise_model_id(text)
+    return not isinstance(ref, OpaqueId) and ref.base == model.ref.base and ref.same_rate(model.ref)
+
+
+def _require_unfrozen(policy: Policy) -> None:
+    if policy.freeze is not None:
+        error = policy.freeze.error()
+        raise AuthorizationDeniedError(
+            [DeniedBy(Obstacle.FROZEN, error.reason, error.scope, None, 0, 0)]
+        )
+
+
+def _all_spent(
+    policy: Policy, choice: Choice, passed_over: list[Considered], now_ms: int
+) -> AuthorizationDeniedError:
+    """What is said if selection finds no label: the quota of the first one is in the way."""
+    by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
+    scope = Scope.APP if by_app else Scope.ORG
+    denied_by = [
+        DeniedBy(
+            Obstacle.QUOTA,
+            f"quota-{use.label}",
+            scope.value,
+            use.label,
+            1,
+            (use.quota_usd_micros - use.spend_usd_micros) * PICOS_PER_MICRO,
+            next_midnight_ms(policy.timezone, now_ms),
+        )
+        for use in choice.quotas[:1]
+    ]
+    return AuthorizationDeniedError(denied_by, [(one.label, one.because) for one in passed_over])

@@ -1,0 +1,90 @@
+"""What a caller asks for before a call, and the rules that it must keep."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from pricekeeper.authorizations.authorization import (
+    HOLD_SECS_DEFAULT,
+    HOLD_SECS_RANGE,
+    fingerprint_of,
+    parse_id,
+)
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.metering import check_tags
+from pricekeeper.pricing import TOKENS_MAX, CacheWrite
+
+AUTO: Final = "auto"
+CONSUME_MAX: Final = 16
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that is about to be made."""
+
+    input_tokens: int
+    """An upper bound of the whole prompt."""
+    max_output_tokens: int
+    authorization_id: str | None = None
+    model: str = AUTO
+    fallback: bool | None = None
+    cache_write: CacheWrite = CacheWrite.NONE
+    service_tier: str | None = None
+    batch: bool = False
+    consume: dict[str, int] | None = None
+    tags: dict[str, str] = {}
+    allow_lower_max_output: bool = False
+    min_output_tokens: int = 1
+    hold_secs: int = HOLD_SECS_DEFAULT
+    dry_run: bool = False
+
+    @property
+    def may_fall_back(self) -> bool:
+        """Whether labels further down the ordering may be taken."""
+        return self.model == AUTO if self.fallback is None else self.fallback
+
+    @property
+    def least_output_tokens(self) -> int | None:
+        """Down to how long an answer it may be fitted into what is left."""
+        if not self.allow_lower_max_output:
+            return None
+        return min(self.min_output_tokens, self.max_output_tokens)
+
+
+def checked(request: AuthorizationRequest) -> AuthorizationRequest:
+    """The request with its id in canonical form; raises `InvalidValueError` naming a bad field."""
+    for field in ("input_tokens", "max_output_tokens", "min_output_tokens"):
+        _check_whole(field, getattr(request, field), 0, TOKENS_MAX)
+    check_hold_secs(request.hold_secs)
+    if request.consume is not None:
+        if len(request.consume) > CONSUME_MAX:
+            raise InvalidValueError("consume", f"must have at most {CONSUME_MAX} limits")
+        for name, count in request.consume.items():
+            _check_whole(f"consume.{name[:64]}", count, 0, TOKENS_MAX)
+    if request.tags:
+        check_tags(request.tags)
+    if request.authorization_id is None:
+        return request
+    canonical = parse_id(request.authorization_id)
+    return msgspec.structs.replace(request, authorization_id=canonical)
+
+
+def check_hold_secs(hold_secs: int) -> None:
+    """Raise `InvalidValueError` for a hold that is too short or too long."""
+    _check_whole("hold_secs", hold_secs, *HOLD_SECS_RANGE)
+
+
+def fingerprint(client_id: str, request: AuthorizationRequest) -> bytes:
+    """Equal exactly for the same request of the same client, whatever its id."""
+    body = msgspec.structs.replace(request, authorization_id=None, dry_run=False)
+    try:
+        return fingerprint_of(client_id, _canonical(body))
+    except UnicodeEncodeError as error:
+        raise InvalidValueError("tags", "must be text, without lone surrogates") from error
+
+
+def _check_whole(field: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidValueError(field, f"must be a whole number from {least} to {most}")

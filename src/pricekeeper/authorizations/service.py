@@ -1,0 +1,364 @@
+"""Authorizations: one decision before a call, one settlement after it.
+
+`authorize` holds the most that the call can cost against every budget of its chain, and takes its
+tokens from every bucket, in one transaction that also writes the authorization. `capture` counts
+the record and releases the hold in one transaction; `void` gives everything back. What nobody
+settles is charged at its hold when it expires, and stays so until a late capture sets it right.
+
+Every step can be repeated from any instance until it is answered, and happens once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from pricekeeper.authorizations.authorization import (
+    Authorization,
+    Settlement,
+    State,
+    is_own_id,
+    new_authorization_id,
+    parse_id,
+)
+from pricekeeper.authorizations.candidates import Candidates
+from pricekeeper.authorizations.commands import Authorize, Repeated, Settle, Settled
+from pricekeeper.authorizations.decision import Books, Denied, Granted, Wanted, decide
+from pricekeeper.authorizations.expiry import OpenList, Regions
+from pricekeeper.authorizations.items import (
+    alias_key,
+    aliased_id,
+    authorization_key,
+    authorization_of,
+)
+from pricekeeper.authorizations.meter import AuthorizationMeter
+from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
+from pricekeeper.authorizations.settling import Action, Capture, Expire, Extend, Void
+from pricekeeper.authorizations.worker import Desk, Worker
+from pricekeeper.budgets import Budgets
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    AuthorizationDeniedError,
+    ConflictError,
+    NotFoundError,
+    Obstacle,
+    StoreError,
+)
+from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.metering import Metering, Recorded, Submission, Usage, fingerprint
+from pricekeeper.metering.journal import lanes_of
+from pricekeeper.pricing import PriceBook
+from pricekeeper.selection import Selector
+from pricekeeper.storage import Store
+from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
+from pricekeeper.tenants import Policy
+from pricekeeper.values import parse_reason
+
+CAPTURES_MAX: Final = 100
+EXPIRY_INTERVAL_MS: Final = 1_000
+SWEEP_INTERVAL_MS: Final = 60_000
+_PERMILLE: Final = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Authorized(NamedTuple):
+    """What an authorization was answered with: a grant of now, or the same one again."""
+
+    authorization: Authorization
+    granted: Granted | None
+
+
+class Captured(NamedTuple):
+    """What a capture was answered with."""
+
+    authorization: Authorization
+    recorded: Recorded
+    is_duplicate: bool
+
+    @property
+    def overrun_usd_picos(self) -> int:
+        """By how much the call cost more than was held for it."""
+        cost = self.recorded.receipt.cost_usd_picos
+        return max(0, cost - self.authorization.held_usd_picos)
+
+
+class Authorizations:
+    """Authorizes calls, and settles them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        metering: Metering,
+        prices: PriceBook,
+        selection: Selector,
+        budgets: Budgets,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._metering = metering
+        self._prices = prices
+        self._selection = selection
+        self._budgets = budgets
+        self._random = randomness or random.Random()  # noqa: S311  # spreads, no secret
+        self._candidates = Candidates(prices, selection, budgets)
+        self.meter = AuthorizationMeter()
+        self._desk = Desk(store, clock, metering.poster, self._random, self.meter)
+        self._desk.give_up = self._give_up
+        self._workers: dict[str, Worker] = {}
+        self._open = OpenList()
+        self._regions = Regions(store, clock)
+
+    async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
+        """Authorize a call, or raise `AuthorizationDeniedError`, which names all that denies it.
+
+        The same request under the same id is the same grant; another one under it is a
+        `ConflictError`.
+        """
+        request = checked(request)
+        now_ms = self._clock.now_ms()
+        wanted = await self._candidates.find(policy, request, now_ms)
+        if request.dry_run:
+            return await self._try(policy, wanted, now_ms)
+        existing = await self._find_own(policy, request.authorization_id)
+        if existing is not None:
+            return _repeated(existing, wanted)
+        authorization_id = new_authorization_id(now_ms, self._random.getrandbits(74))
+        await self._regions.mark(policy.org_id, authorization_id)
+        command = Authorize(wanted, authorization_id, self._new_nonce())
+        self._worker(policy.org_id, lanes_of(policy.agg_shard_count)).submit(command)
+        outcome = await command.future
+        if isinstance(outcome, Denied):
+            raise await self._deny(policy, outcome)
+        if isinstance(outcome, Repeated):
+            return _repeated(outcome.authorization, wanted)
+        self._open.add(policy.org_id, lanes_of(policy.agg_shard_count), outcome.authorization)
+        return Authorized(outcome.authorization, outcome)
+
+    async def capture(self, policy: Policy, authorization_id: str, usage: Usage) -> Captured:
+        """Count what the call used, and release what was held for it, in one step.
+
+        ``usage`` has no id and no label of its own: they are the authorization's. The same capture
+        again is a duplicate; another one is a `RequestIdReusedError`.
+        """
+        seen = await self.find(policy, authorization_id)
+        grant = seen.grant
+        tags = usage.tags or grant.tags
+        usage = msgspec.structs.replace(
+            usage, request_id=seen.shown_id, model_label=grant.label, tags=tags
+        )
+        submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
+        settlement = Settlement(
+            at_ms=self._clock.now_ms(),
+            fingerprint=fingerprint(policy.client_id, usage),
+            cost_usd_picos=submission.cost_usd_picos,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            pricing_version=submission.terms.pricing_version,
+            org_day=submission.terms.day,
+        )
+        action = Capture(settlement, self._bucket_tokens(grant.label, usage))
+        settled = await self._settle(policy, action, seen, submission)
+        return await self._answer_captured(policy, settled, submission)
+
+    async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
+        """Give everything back: the model was never reached."""
+        text = "" if reason is None else parse_reason(reason)
+        seen = await self.find(policy, authorization_id)
+        await self._settle(policy, Void(text), seen)
+
+    async def extend(self, policy: Policy, authorization_id: str, hold_secs: int) -> Authorization:
+        """Hold it for so long from now, if that is longer."""
+        check_hold_secs(hold_secs)
+        seen = await self.find(policy, authorization_id)
+        settled = await self._settle(policy, Extend(hold_secs * 1000), seen)
+        return settled.authorization
+
+    async def find(self, policy: Policy, authorization_id: str) -> Authorization:
+        """The authorization of a client; raises `NotFoundError` if it has none of that id."""
+        canonical = parse_id(authorization_id)
+        found = await self._find_own(policy, canonical)
+        if found is None:
+            table, key = alias_key(policy.org_id, canonical)
+            own_id = aliased_id(await self._store.get(table, key))
+            found = None if own_id is None else await self._get(policy, own_id)
+        if found is None or found.grant.client_id != policy.client_id:
+            raise NotFoundError("authorization")
+        return found
+
+    async def list_unfinished(
+        self, policy: Policy, states: Collection[State]
+    ) -> list[Authorization]:
+        """The client's authorizations that are open, or unsettled, the newest first."""
+        found = await self._regions.read_unfinished(policy.org_id)
+        mine = [
+            one
+            for one in found
+            if one.state in states
+            and (policy.app_id is None or one.grant.client_id == policy.client_id)
+        ]
+        return sorted(mine, key=lambda one: one.id, reverse=True)
+
+    async def expire_due(self) -> int:
+        """Charge what this process has granted, and nobody has settled in time, at its hold."""
+        due = self._open.take_due(self._clock.now_ms())
+        for one in due:
+            await self._expire(one.org_id, one.lanes, one.authorization)
+        return len(due)
+
+    async def sweep(self) -> int:
+        """Charge what processes that are gone have left; returns how many there were."""
+        expired = 0
+        for org_id, region in await self._regions.read_marked(quiet=True):
+            is_finished = True
+            async for one in self._regions.read(org_id, region):
+                if one.state is State.OPEN and one.expires_at_ms <= self._clock.now_ms():
+                    await self._expire(org_id, 1, one)
+                    expired += 1
+                is_finished &= one.state not in (State.OPEN, State.UNSETTLED)
+            if is_finished:
+                await self._regions.unmark(org_id, region)
+        return expired
+
+    async def run_forever(self) -> None:
+        """Expire what is due every second, and sweep every minute; a failure waits for the next."""
+        swept_at_ms = self._clock.monotonic_ms()
+        while True:
+            await self._clock.sleep_ms(EXPIRY_INTERVAL_MS)
+            try:
+                await self.expire_due()
+                if self._clock.monotonic_ms() - swept_at_ms >= SWEEP_INTERVAL_MS:
+                    swept_at_ms = self._clock.monotonic_ms()
+                    await self.sweep()
+            except StoreError as error:
+                _log.warning("expiry_failed", error=error.code)
+
+    async def close(self) -> None:
+        """Carry out what was accepted, then stop."""
+        while self._workers:
+            tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
+            if not tasks:
+                return
+            await asyncio.wait(tasks)
+
+    async def _settle(
+        self,
+        policy: Policy,
+        action: Action,
+        seen: Authorization,
+        submission: Submission | None = None,
+    ) -> Settled:
+        command = Settle(action, seen, self._new_nonce(), submission)
+        lanes = lanes_of(policy.agg_shard_count)
+        self._worker(policy.org_id, lanes).submit(command)
+        settled = await command.future
+        if settled.authorization.state is State.OPEN:
+            self._open.add(policy.org_id, lanes, settled.authorization)
+        else:
+            self._open.remove(settled.authorization.id)
+        return settled
+
+    async def _expire(self, org_id: str, lanes: int, authorization: Authorization) -> None:
+        command = Settle(Expire(), authorization, self._new_nonce())
+        self._worker(org_id, lanes).submit(command)
+        settled = await command.future
+        if settled.changed:
+            grant = authorization.grant
+            _log.warning(
+                "authorization_unsettled",
+                client_id=grant.client_id,
+                authorization_id=authorization.shown_id,
+                label=grant.label,
+                held_usd_picos=grant.held_usd_picos,
+            )
+
+    async def _answer_captured(
+        self, policy: Policy, settled: Settled, submission: Submission
+    ) -> Captured:
+        authorization = settled.authorization
+        settlement = authorization.settlement
+        receipt = submission.receipt(authorization.nonce, self._clock.now_ms())
+        if settlement is not None:  # a duplicate gets the answer of the first
+            receipt = msgspec.structs.replace(
+                receipt,
+                cost_usd_picos=settlement.cost_usd_picos,
+                pricing_version=settlement.pricing_version,
+                org_day=settlement.org_day,
+            )
+        recorded = await self._metering.answer_captured(
+            policy, submission, receipt, accepted=settled.changed
+        )
+        return Captured(authorization, recorded, is_duplicate=not settled.changed)
+
+    async def _try(self, policy: Policy, wanted: Wanted, now_ms: int) -> Authorized:
+        """Decide on what the store has now, and take nothing."""
+        keys = {account.key for one in wanted.candidates for account in one.accounts}
+        buckets = {(b.entity, one.label) for one in wanted.candidates for b in one.buckets}
+        items = await self._budgets.read_items(keys)
+        listed = list(buckets)
+        found = await self._store.batch_get([(RATE_BUCKETS, bucket_key(*one)) for one in listed])
+        seen = {key: bucket_of(item) for key, item in zip(listed, found, strict=True)}
+        authorization_id = new_authorization_id(now_ms, 0)
+        decided = decide(Books(items, seen, now_ms), wanted, authorization_id, b"")
+        if isinstance(decided, Denied):
+            raise await self._deny(policy, decided)
+        return Authorized(decided.authorization, decided)
+
+    async def _deny(self, policy: Policy, denied: Denied) -> AuthorizationDeniedError:
+        """The denial; a quota that is spent is given up, as selection does it."""
+        if any(one.kind is Obstacle.QUOTA and one.remaining <= 0 for one in denied.denied_by):
+            try:
+                await self._selection.assess(policy, force_check=True)
+            except StoreError as error:  # the next selection tries again
+                _log.warning("flip_failed", client_id=policy.client_id, error=error.code)
+        considered = [(one.label, one.because) for one in denied.considered]
+        return AuthorizationDeniedError(denied.denied_by, considered)
+
+    async def _find_own(self, policy: Policy, authorization_id: str | None) -> Authorization | None:
+        """The authorization of an id that we made."""
+        if authorization_id is None or not is_own_id(authorization_id):
+            return None
+        return await self._get(policy, authorization_id)
+
+    async def _get(self, policy: Policy, own_id: str) -> Authorization | None:
+        key = authorization_key(policy.org_id, own_id)
+        return authorization_of(await self._store.get(USAGE_AGG_SHARDED, key))
+
+    def _bucket_tokens(self, label: str, usage: Usage) -> int:
+        """What the call took from Bedrock's limit: its input, and its output by a factor."""
+        factor = self._prices.catalogue.model(label).burn_down_factor_permille
+        written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+        output = -(-usage.output_tokens * factor // _PERMILLE)
+        return usage.input_tokens + written + output
+
+    def _give_up(self, org_id: str, lanes: int, authorization: Authorization) -> None:
+        """Give back what was granted to a caller that has left and does not know its id."""
+        command = Settle(Void("its caller has left"), authorization, self._new_nonce())
+        self._worker(org_id, lanes).submit(command)
+
+    def _worker(self, org_id: str, lanes: int) -> Worker:
+        worker = self._workers.get(org_id)
+        if worker is None:
+            worker = Worker(self._desk, org_id, lanes, lambda: self._end(org_id))
+            self._workers[org_id] = worker
+        return worker
+
+    def _end(self, org_id: str) -> None:
+        self._workers.pop(org_id, None)
+
+    def _new_nonce(self) -> bytes:
+        return self._random.randbytes(8)
+
+
+def _repeated(existing: Authorization, wanted: Wanted) -> Authorized:
+    if existing.grant.fingerprint != wanted.fingerprint:
+        raise ConflictError("authorization_id", "was used for another request")
+    return Authorized(existing, None)

@@ -1,0 +1,121 @@
+"""What settles an authorization, and what that changes. No I/O, no clock.
+
+Each action looks at the authorization as it was last seen. Either it changes it, or it finds that
+this has happened already, or it is refused because something else has happened.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from pricekeeper.authorizations.authorization import (
+    HOLD_MS_MAX,
+    LATE_MS_MAX,
+    Authorization,
+    Settlement,
+    State,
+)
+from pricekeeper.budgets import Balance
+from pricekeeper.budgets.items import capture, capture_late, expire
+from pricekeeper.errors import ConflictError, RequestIdReusedError
+
+
+class Capture(NamedTuple):
+    """The call was made, and this is what it used."""
+
+    settlement: Settlement
+    bucket_tokens: int
+    """What the call took from Bedrock's own limit, by its own arithmetic."""
+
+
+class Void(NamedTuple):
+    """The model was never reached."""
+
+    reason: str
+
+
+class Expire(NamedTuple):
+    """Nobody has settled it in time."""
+
+
+class Extend(NamedTuple):
+    """The call takes longer."""
+
+    hold_ms: int
+
+
+Action: TypeAlias = Capture | Void | Expire | Extend
+
+
+class Changed(NamedTuple):
+    """What the authorization becomes, and what that adds to each of its accounts."""
+
+    after: Authorization
+    change: Balance
+
+
+def settle(action: Action, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
+    """The change; ``None`` if there is nothing left to change. Raises what refuses it."""
+    if isinstance(action, Capture):
+        return _capture(action.settlement, seen, now_ms, nonce)
+    if isinstance(action, Void):
+        return _void(action.reason, seen, now_ms, nonce)
+    if isinstance(action, Extend):
+        return _extend(action.hold_ms, seen, now_ms, nonce)
+    if seen.state is not State.OPEN or seen.expires_at_ms > now_ms:
+        return None
+    after = msgspec.structs.replace(seen, state=State.UNSETTLED, nonce=nonce)
+    return Changed(after, expire(seen.held_usd_picos))
+
+
+def _capture(
+    settlement: Settlement, seen: Authorization, now_ms: int, nonce: bytes
+) -> Changed | None:
+    if seen.state is State.CAPTURED and seen.settlement is not None:
+        if seen.settlement.fingerprint != settlement.fingerprint:
+            raise RequestIdReusedError(seen.shown_id)
+        return None
+    if seen.state is State.VOIDED:
+        raise _conflict("was voided")
+    held, cost = seen.held_usd_picos, settlement.cost_usd_picos
+    change = capture(held, cost)
+    if seen.state is State.UNSETTLED:
+        _check_late(seen, now_ms)
+        change = capture_late(held, cost)
+    after = msgspec.structs.replace(seen, state=State.CAPTURED, nonce=nonce, settlement=settlement)
+    return Changed(after, change)
+
+
+def _void(reason: str, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
+    if seen.state is State.VOIDED:
+        return None
+    if seen.state is State.CAPTURED:
+        raise _conflict("was captured")
+    change = capture(seen.held_usd_picos, 0)
+    if seen.state is State.UNSETTLED:
+        _check_late(seen, now_ms)
+        change = capture_late(seen.held_usd_picos, 0)
+    after = msgspec.structs.replace(
+        seen, state=State.VOIDED, nonce=nonce, settlement=Settlement(now_ms, reason=reason)
+    )
+    return Changed(after, change)
+
+
+def _extend(hold_ms: int, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
+    if seen.state is not State.OPEN:
+        raise _conflict(f"is {seen.state.value}")
+    until_ms = min(now_ms + hold_ms, seen.grant.authorized_at_ms + HOLD_MS_MAX)
+    if until_ms <= seen.expires_at_ms:
+        return None
+    return Changed(msgspec.structs.replace(seen, expires_at_ms=until_ms, nonce=nonce), Balance())
+
+
+def _check_late(seen: Authorization, now_ms: int) -> None:
+    if now_ms > seen.expires_at_ms + LATE_MS_MAX:
+        raise _conflict("expired more than 24 hours ago, and stays charged at what it held")
+
+
+def _conflict(message: str) -> ConflictError:
+    return ConflictError("authorization_id", message)

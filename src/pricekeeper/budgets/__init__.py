@@ -1,0 +1,29 @@
+"""How much: accounts that calls are held against, hard budgets and strict quotas among them."""
+
+from pricekeeper.budgets.account import (
+    PICOS_PER_MICRO,
+    BudgetAccount,
+    Kind,
+    Scope,
+    accounts_for,
+    accounts_of,
+    item_partition,
+)
+from pricekeeper.budgets.items import Balance
+from pricekeeper.budgets.service import Budgets, debit_updates
+from pricekeeper.budgets.window import Span, window_at
+
+__all__ = [
+    "PICOS_PER_MICRO",
+    "Balance",
+    "BudgetAccount",
+    "Budgets",
+    "Kind",
+    "Scope",
+    "Span",
+    "accounts_for",
+    "accounts_of",
+    "debit_updates",
+    "item_partition",
+    "window_at",
+]

@@ -1,0 +1,179 @@
+"""Which accounts a call is held against: budgets and strict quotas, of an app and its organisation.
+
+An account is one budget in one window, or one strict quota on one day. It is full when its window
+begins and never refills. All accounts of a client are attributes of one item, so that a decision
+about all of them is one condition; a budget for each value of a tag has an item for each value.
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from pricekeeper.budgets.window import Span, window_at
+from pricekeeper.storage import Key
+from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, QuotaScope, Window
+
+PICOS_PER_MICRO: Final = 1_000_000
+EVERY_VALUE: Final = "ALL"
+_QUOTA: Final = "quota-"
+
+
+class Kind(StrEnum):
+    """What an account comes from."""
+
+    BUDGET = "BUDGET"
+    QUOTA = "QUOTA"
+
+
+class Scope(StrEnum):
+    """Whose spend an account counts: one app's, or that of the whole organisation."""
+
+    ORG = "ORG"
+    APP = "APP"
+
+
+class BudgetAccount(msgspec.Struct, frozen=True):
+    """One budget in one window."""
+
+    key: Key
+    """The item that it is in."""
+    id: str
+    """Its name in that item."""
+    kind: Kind
+    name: str
+    scope: Scope
+    window: Window
+    span: Span
+    limit_usd_picos: int
+    is_hard: bool
+    org_id: str
+    app_id: str | None
+    """``None`` if every app of the organisation counts."""
+    labels: tuple[str, ...]
+    """The labels that count; all if it is empty."""
+    tag: tuple[str, str] | None = None
+    """The tag and the value that count; whoever has no such tag has the value ``""``."""
+
+    def __hash__(self) -> int:
+        return hash((self.key.pk, self.key.sk, self.id))
+
+    @property
+    def label(self) -> str | None:
+        """The label of a quota."""
+        return self.labels[0] if self.kind is Kind.QUOTA else None
+
+    def counts(self, app_id: str | None, label: str, tags: Mapping[str, str], at_ms: int) -> bool:
+        """Whether a call of that app, label, tags and time is spent from it."""
+        return (
+            self.span.has(at_ms)
+            and self.app_id in (None, app_id)
+            and (not self.labels or label in self.labels)
+            and (self.tag is None or tags.get(self.tag[0], "") == self.tag[1])
+        )
+
+
+def accounts_for(
+    policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
+) -> tuple[BudgetAccount, ...]:
+    """Every account that a call at that time is held against and spent from."""
+    found = accounts_of(policy, at_ms, tags)
+    return tuple(one for one in found if not one.labels or label in one.labels)
+
+
+def accounts_of(
+    policy: Policy, at_ms: int, tags: Mapping[str, str] | None = None
+) -> tuple[BudgetAccount, ...]:
+    """Every account of the client, whatever the label.
+
+    Without ``tags`` those for each value of a tag are left out.
+    """
+    strict = policy.quota_enforcement is QuotaEnforcement.STRICT
+    if not (strict or policy.budgets or policy.org_budgets):
+        return ()
+    app_id = policy.app_id if policy.is_registered else None
+    accounts = [*_of_budgets(policy, Scope.ORG, policy.org_budgets, None, at_ms, tags)]
+    if app_id is not None:
+        accounts += _of_budgets(policy, Scope.APP, policy.budgets, app_id, at_ms, tags)
+    if strict:
+        accounts += _of_quotas(policy, at_ms)
+    return tuple(accounts)
+
+
+def item_partition(policy: Policy, scope: Scope) -> str:
+    """Where the accounts of the app or of its organisation are, in this life of it."""
+    entity = policy.org_bucket_entity if scope is Scope.ORG else policy.bucket_entity
+    return f"{entity}#BUDGETS"
+
+
+def is_one_value(key: Key) -> bool:
+    """Whether the item has the accounts of one value of a tag."""
+    return key.sk != EVERY_VALUE
+
+
+def _of_budgets(
+    policy: Policy,
+    scope: Scope,
+    budgets: Iterable[Budget],
+    app_id: str | None,
+    at_ms: int,
+    tags: Mapping[str, str] | None,
+) -> Iterator[BudgetAccount]:
+    pk = item_partition(policy, scope)
+    for budget in budgets:
+        tag, sort_key = None, EVERY_VALUE
+        if budget.per_tag is not None:
+            if tags is None:
+                continue
+            tag = (budget.per_tag, tags.get(budget.per_tag, ""))
+            sort_key = f"TAG#{tag[0]}#{tag[1]}"
+        span = window_at(budget.window, policy.timezone, at_ms)
+        yield BudgetAccount(
+            key=Key(pk, sort_key),
+            id=f"{budget.name}{_digest(budget.labels)}.{span.name}",
+            kind=Kind.BUDGET,
+            name=budget.name,
+            scope=scope,
+            window=budget.window,
+            span=span,
+            limit_usd_picos=budget.limit_usd_micros * PICOS_PER_MICRO,
+            is_hard=budget.enforcement is Enforcement.HARD,
+            org_id=policy.org_id,
+            app_id=app_id,
+            labels=tuple(budget.labels),
+            tag=tag,
+        )
+
+
+def _of_quotas(policy: Policy, at_ms: int) -> Iterator[BudgetAccount]:
+    by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
+    scope = Scope.APP if by_app else Scope.ORG
+    span = window_at(Window.DAY, policy.timezone, at_ms)
+    for label, quota_usd_micros in policy.quotas.items():
+        yield BudgetAccount(
+            key=Key(item_partition(policy, scope), EVERY_VALUE),
+            id=f"{_QUOTA}{label}.{span.name}",
+            kind=Kind.QUOTA,
+            name=f"{_QUOTA}{label}",
+            scope=scope,
+            window=Window.DAY,
+            span=span,
+            limit_usd_picos=quota_usd_micros * PICOS_PER_MICRO,
+            is_hard=True,
+            org_id=policy.org_id,
+            app_id=policy.app_id if by_app else None,
+            labels=(str(label),),
+        )
+
+
+def _digest(labels: Iterable[str]) -> str:
+    """What tells a budget from one of the same name that counts other labels."""
+    listed = sorted(labels)
+    if not listed:
+        return ""
+    return "~" + hashlib.blake2b("\n".join(listed).encode(), digest_size=4).hexdigest()

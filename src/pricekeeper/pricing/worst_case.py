@@ -1,0 +1,117 @@
+"""The most that a call can cost, before it is made. No I/O, no clock.
+
+It is what an authorization holds: an upper bound of the prompt and the longest answer, at the
+highest of the prices that could apply. Which ones could is not up to the caller:
+
+- the tier that is asked for, and the default one, which a call may be served at instead;
+- every long-context step that a prompt of at most that length can reach;
+- for each token of the prompt, the dearest of: fresh, read from the cache, and written to it as
+  the call says it will.
+
+The cost is linear in the length of the answer, so the longest answer that fits into a rest of a
+budget is a division.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from pricekeeper.errors import UnpricedUsageError
+from pricekeeper.pricing.catalogue import Model
+from pricekeeper.pricing.cost import TokenUsage, highest_rates, served_variant
+from pricekeeper.pricing.prices import Component, Prices, RateCard, Rates, Variant
+
+
+class CacheWrite(StrEnum):
+    """Whether a call writes its prompt to the cache, and for how long."""
+
+    NONE = "none"
+    FIVE_MINUTES = "5m"
+    ONE_HOUR = "1h"
+
+
+_WRITES: Final = {
+    CacheWrite.NONE: (),
+    CacheWrite.FIVE_MINUTES: (Component.CACHE_WRITE_5M,),
+    CacheWrite.ONE_HOUR: (Component.CACHE_WRITE_5M, Component.CACHE_WRITE_1H),
+}
+
+
+class WorstCase(msgspec.Struct, frozen=True):
+    """The most that a call can cost, as a function of the length of its answer."""
+
+    prompt_usd_picos: int
+    output_usd_picos_per_token: int
+
+    def cost_usd_picos(self, output_tokens: int) -> int:
+        """With an answer of so many tokens."""
+        return self.prompt_usd_picos + output_tokens * self.output_usd_picos_per_token
+
+    def output_tokens_within(self, usd_picos: int) -> int:
+        """The longest answer with which the call costs no more; below zero if there is none."""
+        left = usd_picos - self.prompt_usd_picos
+        if left < 0:
+            return -1
+        if self.output_usd_picos_per_token == 0:
+            return left
+        return left // self.output_usd_picos_per_token
+
+
+def worst_case(
+    model: Model,
+    prices: Prices,
+    input_tokens: int,
+    *,
+    cache_write: CacheWrite = CacheWrite.NONE,
+    service_tier: str | None = None,
+    batch: bool = False,
+) -> WorstCase:
+    """The most that such a call can cost.
+
+    Raises `UnpricedUsageError` if a kind of tokens that it may use has no known price.
+    """
+    usage = TokenUsage(
+        input_tokens=input_tokens, output_tokens=0, service_tier=service_tier, batch=batch
+    )
+    variant = served_variant(model, usage)
+    cards = [prices.table.default]
+    asked = None if variant is None else prices.table.card(variant)
+    if asked is None:
+        rates = [highest_rates(prices.table, 0), highest_rates(prices.table, input_tokens)]
+    else:
+        cards = [asked] if variant is Variant.BATCH else [asked, prices.table.default]
+        rates = [one for card in cards for one in _reachable(card, input_tokens)]
+    prompt = max(
+        (_dearest_prompt(model, one, cache_write) for one in rates),
+        default=0,
+    )
+    output = max(_price(model, one, Component.OUTPUT) for one in rates)
+    return WorstCase(input_tokens * prompt, output)
+
+
+def _reachable(card: RateCard, input_tokens: int) -> list[Rates]:
+    """The rates of every prompt of at most that length."""
+    steps = [step for step in card.long_context if input_tokens > step.over_input_tokens]
+    return [card, *steps]
+
+
+def _dearest_prompt(model: Model, rates: Rates, cache_write: CacheWrite) -> int:
+    written = [_price(model, rates, component) for component in _WRITES[cache_write]]
+    read = rates.of(Component.CACHE_READ) or 0
+    return max(_price(model, rates, Component.INPUT), read, *written)
+
+
+def _price(model: Model, rates: Rates, component: Component) -> int:
+    price = rates.of(component)
+    if price is None:
+        raise UnpricedUsageError(
+            model.label,
+            component.tokens_field,
+            f"'{model.label}' has no price for these tokens, so nothing can be held for them",
+            f"add models.{model.label}.default_pricing.{component.price_field} to the "
+            "deployment file",
+        )
+    return price
