@@ -147,7 +147,8 @@ class TestParsing:
         assert refused(MONTHLY, many[0], MONTHLY) == {
             "budgets[2].name": "names monthly a second time"
         }
-        for bad in ({}, "monthly", 1):
+        not_lists: tuple[Any, ...] = ({}, "monthly", 1)
+        for bad in not_lists:
             with pytest.raises(InvalidConfigError) as refusal:
                 org(budgets=bad)
             assert [error.field for error in refusal.value.errors] == ["budgets"]
