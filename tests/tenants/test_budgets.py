@@ -257,6 +257,7 @@ class TestStore:
             [{**MONTHLY, "window": "YEAR"}],
             [{**MONTHLY, "limit_usd_micros": -1}],
             [{**MONTHLY, "alert_at_pct": [0]}],
+            [{**MONTHLY, "per_tag": "a#b"}],
             [{"name": "monthly", "window": "DAY"}],
         ],
         ids=str,
