@@ -39,11 +39,88 @@ def test_an_organisation_from_flags(anywhere: Cli) -> None:
     }
 
 
+def test_budgets_from_flags(anywhere: Cli) -> None:
+    """Of an organisation and of an app, in dollars; quotas are strict if that is said."""
+    flags = ("--budget", "monthly=MONTH:200", "--budget", "hourly=hour:0.000001:soft", "--strict")
+    answer = anywhere.ok("org", "put", ORG, *ORG_FLAGS, *flags)
+    shown = [
+        tuple(budget[name] for name in ("name", "window", "limit_usd_micros", "enforcement"))
+        for budget in answer["configuration"]["budgets"]
+    ]
+    assert shown == [("monthly", "MONTH", 200_000_000, "HARD"), ("hourly", "HOUR", 1, "SOFT")]
+    assert answer["configuration"]["quota_enforcement"] == "STRICT"
+    picture = " ".join(anywhere("org", "get", ORG).out.split())
+    assert "budgets monthly $200.00 a month; hourly $0.000001 an hour, soft" in picture
+    assert "quotas are STRICT" in picture
+
+    app = anywhere.ok("app", "put", ORG, "chat", "--name", "Chat", "--budget", "day=DAY:1")
+    assert [budget["name"] for budget in app["configuration"]["budgets"]] == ["day"]
+    picture = " ".join(anywhere("app", "get", ORG, "chat").out.split())
+    assert "budgets day $1.00 a day" in picture
+    assert "monthly" not in picture
+
+    answer = anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--advisory")
+    assert answer["configuration"]["quota_enforcement"] == "ADVISORY"
+    assert answer["configuration"]["budgets"] == []
+    assert "budgets" not in anywhere("org", "get", ORG).out
+
+
+BUDGETS = """
+tag_keys: [team]
+quota_enforcement: STRICT
+budgets:
+- {name: teams, window: DAY, limit_usd_micros: 1, labels: [premium, economy], per_tag: team,
+   enforcement: SOFT, alert_at_pct: [100, 80]}
+- {name: weekly, window: WEEK, limit_usd_micros: 2}
+"""
+
+
+def test_a_budget_from_a_flag_goes_over_the_files(anywhere: Cli) -> None:
+    """The one of its name: what the flag does not say of it stays, and so do the others."""
+    file = anywhere.folder / "budgets.yaml"
+    file.write_text(BUDGETS, encoding="utf-8")
+    flags = ("--budget", "teams=HOUR:3", "--budget", "monthly=MONTH:4", "--budget", "monthly=DAY:5")
+    put = ("org", "put", ORG, *ORG_FLAGS, "--file", str(file))
+    settings = anywhere.ok(*put, *flags)["configuration"]
+    teams, weekly, monthly = settings["budgets"]
+    assert teams == {
+        "name": "teams",
+        "window": "HOUR",
+        "limit_usd_micros": 3_000_000,
+        "labels": ["premium", "economy"],
+        "per_tag": "team",
+        "enforcement": "SOFT",
+        "alert_at_pct": [80, 100],
+    }
+    assert (weekly["name"], weekly["limit_usd_micros"]) == ("weekly", 2)
+    assert (monthly["window"], monthly["limit_usd_micros"]) == ("DAY", 5_000_000)
+    assert settings["quota_enforcement"] == "STRICT"
+    picture = " ".join(anywhere("org", "get", ORG).out.split())
+    told = "teams $3.00 an hour, of premium + economy, per team, soft, alerts at 80% 100%"
+    assert f"budgets {told}; weekly" in picture
+    assert anywhere.ok(*put, "--budget", "teams=DAY:1:hard")["configuration"]["budgets"][0] == {
+        **teams,
+        "window": "DAY",
+        "limit_usd_micros": 1_000_000,
+        "enforcement": "HARD",
+    }
+    for words in ("budgets: 5", "budgets: [5, {name: []}]"):
+        file.write_text(words, encoding="utf-8")
+        done = anywhere(*put, "--budget", "day=DAY:1")
+        assert done.code == (2 if "[" in words else 0)
+    assert "budgets[0]" in done.err
+    assert "budgets[1].name" in done.err
+
+
 def test_what_is_shown_as_yaml_can_be_put_again(anywhere: Cli) -> None:
     """For an app it is what the app says itself, not what it inherits."""
     anywhere.register()
+    flags = ("--budget", "monthly=MONTH:200:soft", "--strict")
+    anywhere.ok("org", "put", ORG, *ORG_FLAGS, *flags)
+    anywhere.ok("app", "put", ORG, "chat", "--name", "Chat", "--budget", "day=DAY:1")
     for words in (("org", "get", ORG), ("app", "get", ORG, "chat")):
         before = anywhere.ok(*words)
+        assert len(before["configuration"]["budgets"]) == 1
         text = anywhere(*words, "--yaml").out
         file = anywhere.folder / "settings.yaml"
         file.write_text(text, encoding="utf-8")
@@ -160,6 +237,13 @@ MISTAKES: dict[tuple[str, ...], int] = {
     ("org", "put", ORG, *ORG_FLAGS, "--quota", "premium=much"): 2,
     ("org", "put", ORG, *ORG_FLAGS, "--quota", "premium=0.0000001"): 2,
     ("org", "put", ORG, *ORG_FLAGS, "--rate-limit", "rpm=60"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--budget", "monthly=200"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--budget", "monthly=MONTH:much"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--budget", "monthly=MONTH:0.0000001"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--budget", "monthly=MONTH:1:firm"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--budget", "yearly=YEAR:1"): 2,
+    ("org", "put", ORG, *ORG_FLAGS, "--strict", "--advisory"): 2,
+    ("app", "put", ORG, "chat", "--name", "x", "--budget", "quota-x=DAY:1"): 2,
     ("org", "put", ORG, "--file", "nowhere.yaml"): 2,
     ("app", "put", ORG, "a#b", "--name", "x"): 2,
     ("override", "set", ORG, "gold"): 2,

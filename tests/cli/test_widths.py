@@ -92,7 +92,8 @@ def filled(service: Cli) -> Cli:
     """A store with an app that has a long id and name, and a session."""
     service.ok("org", "put", ORG, *ORG_FLAGS)
     limits = ("--rate-limit", "*:rpm=60/1m", "--rate-limit", "*:tpm=9000000/1m/20000000")
-    created = service.ok("app", "put", ORG, APP, "--name", NAME, *limits)
+    budgets = ("--budget", f"{'b' * 32}=MONTH:1000000000:soft", "--budget", "hourly=HOUR:0.000001")
+    created = service.ok("app", "put", ORG, APP, "--name", NAME, *limits, *budgets)
     claimed = service.ok("credentials", "claim", created["secret_retrieval"]["token"])
     service.secrets[claimed["client_id"]] = claimed["client_secret"]
     service.log_in(claimed["client_id"], "agent/1.0 (with a long description of itself)")

@@ -5,7 +5,8 @@ Data that fits the document has to be accepted. Most rules are in the document; 
 - what exists: labels, limits and time zones are the deployment's, and time moves on;
 - what can be true: how many tokens a call of a model can have used;
 - how many bytes a text has: a document counts characters;
-- what must go together: an ordering and its quotas, the two ends of a range, a model and its id;
+- what must go together: an ordering and its quotas, the two ends of a range, a model and its id,
+  a budget and its tag;
 - how a number is written: 5.0 is an integer to JSON Schema, but not to a service that counts money.
 
 So the document is narrowed to what exists before data is made from it, and what must go together
@@ -163,7 +164,21 @@ def settings(body: dict[str, Any]) -> dict[str, Any]:
             for limit in named.values():
                 least = limit["capacity"] * limit["refill_period_ms"] // LIMIT_FILLING_MS_MAX + 1
                 limit["refill_amount"] = max(limit["refill_amount"], least)
+    if fits(body.get("budgets"), bodies.Budgets):
+        budgets(body["budgets"], body.get("tag_keys") or ())
     return body
+
+
+def budgets(given: list[dict[str, Any]], declared: Any) -> None:
+    """Each with another name, and for the values of a tag that is declared."""
+    seen: set[str] = set()
+    for index, budget in enumerate(given):
+        if budget["name"] in seen:
+            budget["name"] = f"budget-{index}"
+        seen.add(budget["name"])
+        per_tag = budget.get("per_tag")
+        if per_tag is not None and re.fullmatch(bodies.TAG_KEY, per_tag):
+            budget["per_tag"] = per_tag if per_tag in declared else None
 
 
 def org_settings(body: dict[str, Any]) -> dict[str, Any]:

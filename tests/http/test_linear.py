@@ -271,7 +271,8 @@ def test_the_settings_of_an_organisation() -> None:
 
     def settings(count: int) -> dict[str, Any]:
         many = {f"label-{n}": -1 for n in range(count)}
-        return {"quotas": many, "rate_limits": many, "model_ordering": ["premium"] * 64, **many}
+        lists = {"model_ordering": ["premium"] * 64, "budgets": [many] * 16}
+        return {"quotas": many, "rate_limits": many, **lists, **many}
 
     assert_linear(lambda n: calls(refused(lambda: parse_org_settings(settings(n), {"premium"}))))
     with pytest.raises(InvalidConfigError) as told:

@@ -250,6 +250,7 @@ JUNK_SETTINGS: dict[str, dict[str, Any]] = {
     "a quota": {"quotas": {"premium": "10"}},
     "the ordering": {"model_ordering": "premium"},
     "a limit": {"rate_limits": {"premium": {"rpm": {"capacity": "ten"}}}},
+    "a budget": {"budgets": [{"name": "day", "window": "DAY", "limit_usd_micros": "much"}]},
     "the sessions": {"session_limit": 10**9},
     "the name": {"app_name": None},
 }

@@ -104,7 +104,9 @@ class TestOneLostReply:
     ) -> None:
         """The second copy is refused and shows what the first one did."""
         await sound.put_org(org_id, org_body())
-        saved = await under(SENT_TWICE, store, clock, "put_org", org_id, org_body(session_limit=7))
+        budget = {"name": "day", "window": "DAY", "limit_usd_micros": 1, "labels": ["premium"]}
+        body = org_body(session_limit=7, budgets=[budget])
+        saved = await under(SENT_TWICE, store, clock, "put_org", org_id, body)
         assert isinstance(saved, Saved)
         assert saved.policy.session_limit == 7
         ended = await under(SENT_TWICE, store, clock, "end_tokens_issued_before_now", org_id)

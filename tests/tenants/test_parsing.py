@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pricekeeper.errors import ConflictError, InvalidConfigError, InvalidValueError
 from pricekeeper.limiter import Limit
-from pricekeeper.tenants import AppSettings, OrgSettings, QuotaScope, RateLimit
+from pricekeeper.tenants import AppSettings, OrgSettings, QuotaEnforcement, QuotaScope, RateLimit
 from pricekeeper.tenants import configuration as bounds
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from tenants.conftest import LABELS, app_body, org_body
@@ -49,6 +49,8 @@ def test_what_is_optional_has_the_defaults_of_the_contract() -> None:
         session_limit=5,
         rate_limits={},
         tag_keys=(),
+        budgets=(),
+        quota_enforcement=QuotaEnforcement.ADVISORY,
     )
 
 
@@ -321,7 +323,10 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.text() | st.sampled_from(["premium", "*", "rpm", "capacity"]), inner)
+        | st.dictionaries(
+            st.text() | st.sampled_from(["premium", "*", "rpm", "capacity", "name", "labels"]),
+            inner,
+        )
     ),
     max_leaves=8,
 )

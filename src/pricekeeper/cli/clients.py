@@ -13,6 +13,7 @@ from rich.text import Text
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import (
+    budgets,
     claim_hint,
     facts,
     frozen_since,
@@ -23,13 +24,18 @@ from pricekeeper.cli.drawing import (
 )
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.settings_input import (
+    AdvisoryOption,
+    BudgetOption,
     FileOption,
     OrderOption,
     QuotaOption,
     RateLimitOption,
     SessionLimitOption,
+    StrictOption,
     TagKeysOption,
     TightOption,
+    parse_budgets,
+    parse_enforcement,
     parse_order,
     parse_quotas,
     parse_rate_limits,
@@ -83,6 +89,9 @@ async def put_org(
     session_limit: SessionLimitOption = None,
     tight_pct: TightOption = None,
     tag_keys: TagKeysOption = None,
+    budget: BudgetOption = None,
+    strict: StrictOption = False,
+    advisory: AdvisoryOption = False,
 ) -> Outcome:
     """Create an organisation, or replace its settings; credentials are never reset.
 
@@ -90,6 +99,8 @@ async def put_org(
     --order premium,standard,economy --quota premium=50 --quota standard=20 --quota economy=5[/dim]
 
     [dim]pricekeeper org put $ORG --file org.yaml --quota premium=75[/dim]
+
+    [dim]pricekeeper org put $ORG --file org.yaml --budget monthly=MONTH:200 --strict[/dim]
     """
     body = settings_body(
         file,
@@ -98,6 +109,8 @@ async def put_org(
             "timezone": timezone,
             "quota_scope": scope,
             "tag_keys": parse_tag_keys(tag_keys),
+            "budgets": parse_budgets(budget),
+            "quota_enforcement": parse_enforcement(strict=strict, advisory=advisory),
             **_shared(order, quota, rate_limit, session_limit, tight_pct),
         },
     )
@@ -174,6 +187,7 @@ async def put_app(
     rate_limit: RateLimitOption = None,
     session_limit: SessionLimitOption = None,
     tight_pct: TightOption = None,
+    budget: BudgetOption = None,
 ) -> Outcome:
     """Create an app, or replace what it overrides; credentials are never reset.
 
@@ -183,7 +197,7 @@ async def put_app(
     --rate-limit '*:rpm=60/1m'[/dim]
     """
     shared = _shared(order, quota, rate_limit, session_limit, tight_pct)
-    body = settings_body(file, {"app_name": name, **shared})
+    body = settings_body(file, {"app_name": name, "budgets": parse_budgets(budget), **shared})
     answer = await backend.admin.put_app(org, app, body)
     return Outcome(answer, _picture(answer))
 
@@ -303,6 +317,10 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "sessions": line("session_limit", f"{settings['session_limit']} at most"),
         "tight from": line("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
+    if enforcement := settings.get("quota_enforcement"):
+        about["quotas are"] = enforcement
+    if listed := settings.get("budgets"):
+        about["budgets"] = budgets(listed)
     if tag_keys := settings.get("tag_keys"):
         about["totals by tag"] = ", ".join(tag_keys)
     if frozen := answer.get("frozen"):

@@ -27,6 +27,8 @@ BAR_WIDTH: Final = 24
 FULL_PCT: Final = 100
 PROGRAM: Final = "pricekeeper"
 
+WINDOWS: Final = {"HOUR": "an hour", "DAY": "a day", "WEEK": "a week", "MONTH": "a month"}
+
 STATUS_STYLES: Final[Mapping[str, str]] = {
     "NORMAL": "green",
     "TIGHT": "yellow",
@@ -125,6 +127,25 @@ def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
         for label, named in limits.items()
         for name, limit in named.items()
     )
+
+
+def budgets(listed: Sequence[Mapping[str, Any]]) -> str:
+    """What may be spent in which window, and what else each of them says."""
+    return "; ".join(map(_budget, listed))
+
+
+def _budget(budget: Mapping[str, Any]) -> str:
+    window = WINDOWS.get(budget["window"], budget["window"])
+    parts = [f"{budget['name']} {usd(budget['limit_usd_micros'])} {window}"]
+    if budget["labels"]:
+        parts.append(f"of {' + '.join(budget['labels'])}")
+    if budget["per_tag"] is not None:
+        parts.append(f"per {budget['per_tag']}")
+    if budget["enforcement"] == "SOFT":
+        parts.append("soft")
+    if budget["alert_at_pct"]:
+        parts.append(f"alerts at {' '.join(f'{pct}%' for pct in budget['alert_at_pct'])}")
+    return ", ".join(parts)
 
 
 def _rate(limit: Mapping[str, int]) -> str:

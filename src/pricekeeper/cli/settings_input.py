@@ -1,7 +1,8 @@
 """Settings of organisations and apps as people write them: a YAML file, flags, or both.
 
 The file has the fields of the REST contract. A flag replaces the file's field of that meaning; of
-quotas and rate limits it replaces those that it names, and the file's others stay.
+quotas, rate limits and budgets it replaces those that it names, and the file's others stay. What a
+flag does not say of a budget, such as its labels, stays too.
 Money is in dollars on the command line, exact to the micro-dollar, and in micro-dollars in files.
 """
 
@@ -25,6 +26,9 @@ STDIN: Final = "-"
 _LIMIT: Final = re.compile(
     r"(?P<label>[^:=]+):(?P<name>[^:=]+)=(?P<amount>[0-9]+)/(?P<count>[0-9]*)(?P<unit>ms|s|m|h|d)"
     r"(/(?P<capacity>[0-9]+))?"
+)
+_BUDGET: Final = re.compile(
+    r"(?P<name>[^:=]+)=(?P<window>[^:=]+):(?P<dollars>[^:=]+)(:(?P<enforcement>hard|soft))?"
 )
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MICROS_PER_USD: Final = 1_000_000
@@ -90,6 +94,21 @@ RateLimitOption = Annotated[
         "(the last number is the capacity); repeatable.",
     ),
 ]
+BudgetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        metavar="NAME=WINDOW:USD",
+        help="Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200; "
+        "with :soft behind it, nothing is refused; repeatable.",
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Make the daily quotas hard budgets, too.")
+]
+AdvisoryOption = Annotated[
+    bool, typer.Option("--advisory", help="Let the daily quotas only guide the choice of a model.")
+]
 TagKeysOption = Annotated[
     str | None,
     typer.Option(
@@ -112,7 +131,8 @@ def settings_body(file: SettingsFile | None, given: Mapping[str, Any]) -> dict[s
     body = {} if file is None else dict(file.fields)
     for name, value in given.items():
         if value is not None:
-            body[name] = _merged(body.get(name), value)
+            merged = _merged_budgets if name == "budgets" else _merged
+            body[name] = merged(body.get(name), value)
     if not body:
         raise MisusedError("say what it shall be, with --file or with flags; see --help")
     return body
@@ -123,6 +143,17 @@ def _merged(old: Any, new: Any) -> Any:
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
+
+
+def _merged_budgets(old: Any, new: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The old budgets, those of a name in the new ones changed by them, and the others behind."""
+    changes = {budget["name"]: budget for budget in new}
+    merged: list[Any] = []
+    for budget in old if isinstance(old, list) else ():
+        name = budget.get("name") if isinstance(budget, dict) else None
+        change = changes.pop(name, None) if isinstance(name, str) else None
+        merged.append(budget if change is None else {**budget, **change})
+    return [*merged, *changes.values()]
 
 
 def parse_order(text: str | None) -> list[str] | None:
@@ -142,18 +173,55 @@ def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:
     quotas: dict[str, int] = {}
     for text in texts:
         label, separator, dollars = text.partition("=")
-        try:
-            micros = Decimal(dollars) * _MICROS_PER_USD
-            exact = separator and micros.is_finite() and micros == int(micros) and micros >= 0
-        except (InvalidOperation, OverflowError):
-            exact = False
-        if not exact:
+        micros = _micros(dollars)
+        if not separator or micros is None:
             raise MisusedError(
                 f"--quota {text}: want LABEL=USD, such as premium=25 or economy=0.5, "
                 "to the micro-dollar at the finest"
             )
-        quotas[label] = int(micros)
+        quotas[label] = micros
     return quotas
+
+
+def parse_budgets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
+    """``NAME=WINDOW:USD[:soft]``, each, as fields of a budget; the last of a name counts."""
+    if not texts:
+        return None
+    budgets: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        matched = _BUDGET.fullmatch(text)
+        micros = None if matched is None else _micros(matched["dollars"])
+        if matched is None or micros is None:
+            raise MisusedError(
+                f"--budget {text}: want NAME=WINDOW:USD, such as monthly=MONTH:200 or "
+                "hourly=HOUR:0.5:soft, to the micro-dollar at the finest"
+            )
+        budget = {
+            "name": matched["name"],
+            "window": matched["window"].upper(),
+            "limit_usd_micros": micros,
+        }
+        if matched["enforcement"] is not None:
+            budget["enforcement"] = matched["enforcement"].upper()
+        budgets[matched["name"]] = budget
+    return list(budgets.values())
+
+
+def parse_enforcement(*, strict: bool, advisory: bool) -> str | None:
+    """``--strict`` or ``--advisory``, as the enforcement of quotas."""
+    if strict and advisory:
+        raise MisusedError("--strict and --advisory: want one of them")
+    return "STRICT" if strict else "ADVISORY" if advisory else None
+
+
+def _micros(dollars: str) -> int | None:
+    """Micro-dollars; ``None`` if it is no amount, or not a whole number of them."""
+    try:
+        micros = Decimal(dollars) * _MICROS_PER_USD
+        exact = micros.is_finite() and micros == int(micros) and micros >= 0
+    except (InvalidOperation, OverflowError):
+        return None
+    return int(micros) if exact else None
 
 
 def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] | None:
@@ -186,6 +254,8 @@ def settings_file(answer: Mapping[str, Any]) -> str:
         from pricekeeper.tenants.configuration import INHERITED  # noqa: PLC0415
 
         own = set(INHERITED) - set(answer["inherited_fields"])
+        if fields.get("budgets"):
+            own.add("budgets")
         fields = {field: value for field, value in fields.items() if field in own}
     settings = {name: answer[name], **fields}
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=PIPE_WIDTH)

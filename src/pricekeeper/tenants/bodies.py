@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct, field
 
 from pricekeeper.shapes import MESSAGE
+from pricekeeper.tenants import budget as budget_bounds
 from pricekeeper.tenants import configuration as bounds
 
 _LABEL: Final = "[a-z0-9][a-z0-9._-]{0,63}"
@@ -24,6 +25,9 @@ NO_NAME: Final = f"must be 1 to {bounds.NAME_LENGTH_MAX} printable characters"
 NO_TIME_ZONE: Final = "must be an IANA time zone such as America/New_York"
 NO_TAG_KEY: Final = (
     f"must be a tag's name: 1 to {bounds.TAG_KEY_LENGTH_MAX} characters, none of them # or a comma"
+)
+NO_BUDGET_NAME: Final = (
+    "must be 1 to 32 of a-z 0-9 -, and must not start with quota-, which is reserved"
 )
 UNKNOWN_LABEL: Final = "is not a model label of this deployment"
 
@@ -120,6 +124,86 @@ TagKeys = Annotated[
 ]
 
 
+class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be spent in each window, by the organisation's calendar; null is left out."""
+
+    name: Annotated[
+        str,
+        _with_message(
+            NO_BUDGET_NAME,
+            description="Each budget of a list has a name of its own.",
+            examples=["monthly"],
+            extra_json_schema={"pattern": budget_bounds.NAME},
+        ),
+    ]
+    window: Annotated[
+        Literal["HOUR", "DAY", "WEEK", "MONTH"],
+        _with_message(
+            "must be one of HOUR, DAY, WEEK, MONTH",
+            description="In the organisation's time zone; weeks begin on Monday.",
+        ),
+    ]
+    limit_usd_micros: Annotated[int, _whole(0, budget_bounds.LIMIT_USD_MICROS_MAX)]
+    labels: (
+        Annotated[
+            list[Label],
+            _with_message(
+                f"must be a list of 1 to {budget_bounds.LABELS_MAX} model labels, "
+                "or left out for all of them",
+                min_length=1,
+                max_length=budget_bounds.LABELS_MAX,
+                description="Labels whose spend counts, each once; all of them if left out.",
+                extra_json_schema={"uniqueItems": True},
+            ),
+        ]
+        | None
+    ) = None
+    per_tag: (
+        Annotated[
+            str,
+            _with_message(
+                NO_TAG_KEY,
+                description="One of the organisation's tag_keys: a budget for each of its values.",
+                extra_json_schema={"pattern": TAG_KEY},
+            ),
+        ]
+        | None
+    ) = None
+    enforcement: (
+        Annotated[
+            Literal["HARD", "SOFT"],
+            _with_message(
+                "must be one of HARD, SOFT",
+                description="HARD refuses what goes beyond the limit, SOFT only tells of it.",
+            ),
+        ]
+        | None
+    ) = "HARD"
+    alert_at_pct: (
+        Annotated[
+            list[Annotated[int, _whole(*budget_bounds.ALERT_PCT_RANGE)]],
+            _with_message(
+                f"must be a list of at most {budget_bounds.ALERTS_MAX} percentages",
+                max_length=budget_bounds.ALERTS_MAX,
+                description="Percentages of the limit; kept in rising order, each once.",
+                examples=[[80, 100]],
+            ),
+        ]
+        | None
+    ) = field(default_factory=list)
+
+
+Budgets = Annotated[
+    list[BudgetBody],
+    _with_message(
+        f"must be a list of at most {budget_bounds.BUDGETS_MAX} budgets",
+        max_length=budget_bounds.BUDGETS_MAX,
+        description="Limits on money. An app's are held beside its organisation's, "
+        "which count for all of its apps.",
+    ),
+]
+
+
 class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
     """An organisation's settings; null is as good as left out."""
 
@@ -138,6 +222,17 @@ class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
     session_limit: Sessions | None = bounds.SESSION_LIMIT_DEFAULT
     rate_limits: RateLimits | None = field(default_factory=dict)
     tag_keys: TagKeys | None = field(default_factory=list)
+    budgets: Budgets | None = field(default_factory=list)
+    quota_enforcement: (
+        Annotated[
+            Literal["ADVISORY", "STRICT"],
+            _with_message(
+                "must be one of ADVISORY, STRICT",
+                description="STRICT makes the daily quotas hard budgets, too.",
+            ),
+        ]
+        | None
+    ) = "ADVISORY"
 
 
 class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,3 +246,4 @@ class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
     refresh_interval_tight_secs: Seconds | None = None
     session_limit: Sessions | None = None
     rate_limits: RateLimits | None = None
+    budgets: Budgets | None = None

@@ -393,6 +393,8 @@ def _budgets(typed: TypedItem, default: tuple[Budget, ...] | None) -> Any:
         raise typed.report_unreadable(
             f"budgets must be at most {BUDGETS_MAX}, each with a name of its own"
         )
+    if not all(is_tag_key(budget.per_tag) for budget in budgets if budget.per_tag is not None):
+        raise typed.report_unreadable("per_tag of budgets must be the name of a tag")
     return budgets
 
 

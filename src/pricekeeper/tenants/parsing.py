@@ -21,6 +21,15 @@ from pricekeeper.errors import ConflictError, FieldError, InvalidConfigError
 from pricekeeper.shapes import Wording, cropped, shape_errors
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants import configuration as bounds
+from pricekeeper.tenants.budget import (
+    BUDGETS_MAX,
+    LABELS_MAX,
+    Budget,
+    Enforcement,
+    QuotaEnforcement,
+    Window,
+    is_budget_name,
+)
 from pricekeeper.tenants.configuration import (
     ANY_LABEL,
     AppSettings,
@@ -38,6 +47,7 @@ _NAMES: Final = frozenset({"org_name", "app_name"})
 _LIMIT_NAME: Final = re.compile(bodies.LIMIT_NAME)
 _TAG_KEY: Final = re.compile(bodies.TAG_KEY)
 _LIMIT_FIELDS: Final = bodies.RateLimitBody.__struct_fields__
+_NO_BUDGET: Final = f"must be an object of {', '.join(bodies.BudgetBody.__struct_fields__)}"
 _WORDING: Final = Wording(
     "is not a known field", f"must be an object of {', '.join(_LIMIT_FIELDS)}"
 )
@@ -53,7 +63,7 @@ def parse_org_settings(
     """
     given = _given(body, bodies.OrgBody)
     coverage = _coverage_errors(given.get("quotas"), _ordering(given, labels) or ())
-    _refuse(body, bodies.OrgBody, labels, coverage)
+    _refuse(body, bodies.OrgBody, labels, _declared(given.get("tag_keys", [])), coverage)
     values = _values(msgspec.convert(given, bodies.OrgBody))
     if shard_count_now is not None:
         if given.get("agg_shard_count", shard_count_now) != shard_count_now:
@@ -62,6 +72,7 @@ def parse_org_settings(
             )
         values["agg_shard_count"] = shard_count_now
     values["quota_scope"] = QuotaScope(values["quota_scope"])
+    values["quota_enforcement"] = QuotaEnforcement(values["quota_enforcement"])
     values["tag_keys"] = tuple(values["tag_keys"])
     return OrgSettings(**values)
 
@@ -76,7 +87,7 @@ def parse_app_settings(
     coverage = _coverage_errors(given.get("quotas", org.quotas), ordering)
     if org.quota_scope is QuotaScope.ORG and isinstance(given.get("quotas"), dict):
         coverage = chain(coverage, _coverage_errors(org.quotas, ordering))
-    _refuse(body, bodies.AppBody, labels, coverage)
+    _refuse(body, bodies.AppBody, labels, org.tag_keys, coverage)
     return AppSettings(**_values(msgspec.convert(given, bodies.AppBody)))
 
 
@@ -99,13 +110,28 @@ def _values(body: bodies.OrgBody | bodies.AppBody) -> dict[str, Any]:
             label: {name: RateLimit(**msgspec.structs.asdict(one)) for name, one in named.items()}
             for label, named in body.rate_limits.items()
         }
+    if body.budgets is not None:
+        values["budgets"] = tuple(map(_budget, body.budgets))
     return values
+
+
+def _budget(body: bodies.BudgetBody) -> Budget:
+    return Budget(
+        name=body.name,
+        window=Window(body.window),
+        limit_usd_micros=body.limit_usd_micros,
+        labels=tuple(map(ModelLabel, body.labels or ())),
+        per_tag=body.per_tag,
+        enforcement=Enforcement(body.enforcement or Enforcement.HARD),
+        alert_at_pct=tuple(sorted(set(body.alert_at_pct or ()))),
+    )
 
 
 def _refuse(
     body: Mapping[str, Any],
     kind: type[msgspec.Struct],
     labels: Collection[str],
+    tag_keys: Collection[str] | None,
     coverage: Iterator[FieldError],
 ) -> None:
     """Raise if anything is wrong with the body. Only the first mistake of a path is reported."""
@@ -117,6 +143,7 @@ def _refuse(
         _label_errors(given, labels),
         _limit_errors(given.get("rate_limits")),
         _tag_key_errors(given.get("tag_keys")),
+        _budget_errors(given.get("budgets"), labels, tag_keys),
         shape_errors(given, kind, wording=_WORDING),
         coverage,
     ):
@@ -168,19 +195,24 @@ def _ordering(given: Mapping[str, Any], labels: Collection[str]) -> tuple[ModelL
 
 def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator[FieldError]:
     """Labels that this deployment does not have, or that the ordering has twice."""
-    seen: set[str] = set()
-    for index, label in enumerate(_listed(given) or ()):
-        if not isinstance(label, str) or label not in labels:
-            yield FieldError(f"model_ordering[{index}]", bodies.UNKNOWN_LABEL)
-        elif label in seen:
-            yield FieldError(f"model_ordering[{index}]", f"names {label} a second time")
-        else:
-            seen.add(label)
+    yield from _list_errors("model_ordering", _listed(given) or [], labels)
     for field, known in (("quotas", labels), ("rate_limits", {*labels, ANY_LABEL})):
         by_label = given.get(field)
         for label in by_label if isinstance(by_label, dict) else ():
             if label not in known:
                 yield FieldError(f"{field}.{cropped(label)}", bodies.UNKNOWN_LABEL)
+
+
+def _list_errors(path: str, listed: list[Any], labels: Collection[str]) -> Iterator[FieldError]:
+    """Members of a list of labels that are none, or that come twice."""
+    seen: set[str] = set()
+    for index, label in enumerate(listed):
+        if not isinstance(label, str) or label not in labels:
+            yield FieldError(f"{path}[{index}]", bodies.UNKNOWN_LABEL)
+        elif label in seen:
+            yield FieldError(f"{path}[{index}]", f"names {label} a second time")
+        else:
+            seen.add(label)
 
 
 def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
@@ -215,6 +247,40 @@ def is_tag_key(name: str) -> bool:
         return len(name.encode()) <= bounds.TAG_KEY_BYTES_MAX
     except UnicodeEncodeError:
         return False
+
+
+def _declared(tag_keys: Any) -> list[str] | None:
+    """What is right in an organisation's tag keys; ``None`` if they are nothing like a list."""
+    if not isinstance(tag_keys, list) or len(tag_keys) > bounds.TAG_KEYS_MAX:
+        return None
+    return [name for name in tag_keys if isinstance(name, str) and is_tag_key(name)]
+
+
+def _budget_errors(
+    budgets: Any, labels: Collection[str], tag_keys: Collection[str] | None
+) -> Iterator[FieldError]:
+    """What can't be a budget beside the others, with these labels and declared tags."""
+    if not isinstance(budgets, list) or len(budgets) > BUDGETS_MAX:
+        return
+    seen: set[str] = set()
+    for index, budget in enumerate(budgets):
+        path = f"budgets[{index}]"
+        if not isinstance(budget, dict):
+            yield FieldError(path, _NO_BUDGET)
+            continue
+        name, listed, per_tag = (budget.get(field) for field in ("name", "labels", "per_tag"))
+        if not isinstance(name, str) or not is_budget_name(name):
+            yield FieldError(f"{path}.name", bodies.NO_BUDGET_NAME)
+        elif name in seen:
+            yield FieldError(f"{path}.name", f"names {name} a second time")
+        else:
+            seen.add(name)
+        if isinstance(listed, list) and len(listed) <= LABELS_MAX:
+            yield from _list_errors(f"{path}.labels", listed, labels)
+        if per_tag is not None and tag_keys is not None and per_tag not in tag_keys:
+            known = ", ".join(tag_keys) or "there are none yet"
+            message = f"must be one of the organisation's tag_keys: {known}"
+            yield FieldError(f"{path}.per_tag", message)
 
 
 def _fills_too_slowly(limit: Any) -> bool:

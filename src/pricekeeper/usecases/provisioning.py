@@ -9,7 +9,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import Claim
 from pricekeeper.metering import next_midnight_ms, org_day
-from pricekeeper.tenants import Client, Freeze, Policy
+from pricekeeper.tenants import Budget, Client, Freeze, Policy
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_model_label
@@ -124,6 +124,24 @@ def _configuration(policy: Policy) -> wire.Configuration:
             for label, named in policy.rate_limits.items()
         },
         tag_keys=list(policy.tag_keys),
+        budgets=[
+            _budget(budget)
+            for budget in (policy.org_budgets if policy.app_id is None else policy.budgets)
+        ],
+        quota_enforcement=policy.quota_enforcement,
+    )
+
+
+def _budget(budget: Budget) -> wire.BudgetBody:
+    """The budget as it can be put again: what holds for all labels names none of them."""
+    return wire.BudgetBody(
+        name=budget.name,
+        window=budget.window.value,
+        limit_usd_micros=budget.limit_usd_micros,
+        labels=list(map(str, budget.labels)) or None,
+        per_tag=budget.per_tag,
+        enforcement=budget.enforcement.value,
+        alert_at_pct=list(budget.alert_at_pct),
     )
 
 

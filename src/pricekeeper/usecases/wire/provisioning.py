@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.tenants.bodies import AppBody, OrgBody, RateLimitBody
+from pricekeeper.tenants.bodies import AppBody, BudgetBody, OrgBody, RateLimitBody
 from pricekeeper.usecases.wire.values import Label, Request, Response
 
-__all__ = ["AppBody", "OrgBody", "RateLimitBody"]
+__all__ = ["AppBody", "BudgetBody", "OrgBody", "RateLimitBody"]
 
 
 class SecretRetrieval(Response, frozen=True):
@@ -20,7 +20,7 @@ class SecretRetrieval(Response, frozen=True):
 
 
 class Configuration(Response, frozen=True):
-    """What is in force, inherited or not."""
+    """What is in force, inherited or not; the budgets are the client's own."""
 
     timezone: str
     quota_scope: str
@@ -34,6 +34,8 @@ class Configuration(Response, frozen=True):
     session_limit: int
     rate_limits: dict[str, dict[str, RateLimitBody]]
     tag_keys: list[str]
+    budgets: list[BudgetBody]
+    quota_enforcement: str
 
 
 class Frozen(Response, frozen=True):
