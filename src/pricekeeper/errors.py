@@ -336,7 +336,7 @@ class AuthorizationDeniedError(PriceKeeperError):
     the reason why it was passed over.
     """
 
-    code = "QUOTA_EXCEEDED"
+    code = "AUTHORIZATION_DENIED"
 
     def __init__(
         self, denied_by: Sequence[DeniedBy], considered: Sequence[tuple[str, str]] = ()

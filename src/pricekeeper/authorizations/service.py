@@ -135,7 +135,7 @@ class Authorizations:
         await self._regions.mark(policy.org_id, authorization_id)
         command = Authorize(wanted, authorization_id, self._new_nonce())
         self._worker(policy.org_id, lanes_of(policy.agg_shard_count)).submit(command)
-        outcome = await command.future
+        outcome = await self._outcome(policy, command)
         if isinstance(outcome, Denied):
             raise await self._deny(policy, outcome)
         if isinstance(outcome, Repeated):
@@ -248,6 +248,17 @@ class Authorizations:
             if not tasks:
                 return
             await asyncio.wait(tasks)
+
+    async def _outcome(self, policy: Policy, command: Authorize) -> Granted | Denied | Repeated:
+        """What was decided; what is granted to a caller that leaves at that moment goes back."""
+        try:
+            return await command.future
+        except asyncio.CancelledError:
+            outcome = None if command.future.cancelled() else command.future.result()
+            if isinstance(outcome, Granted) and not command.wanted.asked_as:
+                lanes = lanes_of(policy.agg_shard_count)
+                self._give_up(policy.org_id, lanes, outcome.authorization)
+            raise
 
     async def _settle(
         self,
