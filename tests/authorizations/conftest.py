@@ -9,10 +9,16 @@ import pytest
 
 from contract.conftest import location, meter, store
 from metering.conftest import CATALOGUE, PREMIUM, a_policy
-from pricekeeper.authorizations import AuthorizationRequest, Authorizations, Authorized
+from pricekeeper.authorizations import (
+    Authorization,
+    AuthorizationRequest,
+    Authorizations,
+    Authorized,
+    Captured,
+)
 from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock
-from pricekeeper.metering import Metering, Usage, WindowSpend
+from pricekeeper.metering import Metering, Recorded, Usage, WindowSpend
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
@@ -61,8 +67,17 @@ class Instance:
     async def authorize(self, policy: Policy, **changes: Any) -> Authorized:
         return await self.authorizations.authorize(policy, a_request(**changes))
 
-    async def capture(self, policy: Policy, authorization_id: str, **changes: Any) -> Any:
+    async def capture(self, policy: Policy, authorization_id: str, **changes: Any) -> Captured:
         return await self.authorizations.capture(policy, authorization_id, a_capture(**changes))
+
+    async def void(self, policy: Policy, authorization_id: str) -> None:
+        await self.authorizations.void(policy, authorization_id, None)
+
+    async def extend(self, policy: Policy, authorization_id: str, secs: int) -> Authorization:
+        return await self.authorizations.extend(policy, authorization_id, secs)
+
+    async def record(self, policy: Policy, usage: Usage) -> Recorded:
+        return await self.metering.record(policy, usage)
 
 
 def a_request(**changes: Any) -> AuthorizationRequest:

@@ -288,7 +288,7 @@ async def test_what_nobody_settles_is_charged_at_its_hold(
     assert await balances(instance, policy, clock) == {
         "daily": Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)
     }
-    listed = await instance.authorizations.list_unfinished(policy, [State.UNSETTLED])
+    listed = await instance.authorizations.list_unfinished(policy, State.UNSETTLED)
     assert [one.id for one in listed] == [granted.authorization.id]
     clock.advance_ms(24 * 3_600_000)
     await instance.capture(policy, granted.authorization.id)
