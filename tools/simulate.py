@@ -1,8 +1,11 @@
-"""Simulate histories of metering or of authorizations and say which seed breaks a promise: ``make simulate``.
+"""Simulate histories and say which seed breaks a promise: ``make simulate``.
+
+``--what`` says of what: of metering, or of authorizations.
 
 Each seed decides everything: instances, clients, what the network loses, delays and repeats, who
 dies, how wrong the clocks are, and when the aggregators run. What is checked is in
-``tests/metering/test_simulation.py`` and ``tests/authorizations/test_simulation.py``. A seed that fails, fails again: ``--first`` takes it.
+``tests/metering/test_simulation.py`` and ``tests/authorizations/test_simulation.py``. A seed that
+fails, fails again: ``--first`` takes it.
 """
 
 from __future__ import annotations
@@ -69,9 +72,8 @@ def main() -> int:
             done += count
             if failed is not None:
                 print(f"\nseed {failed} breaks a promise: {why}")
-                print(
-                    f"again: make simulate ARGS='--what {chosen.what} --first {failed} --histories 1 --workers 1'"
-                )
+                which = f"--what {chosen.what} --first {failed}"
+                print(f"again: make simulate ARGS='{which} --histories 1 --workers 1'")
                 return 1
             rate = done / (time.monotonic() - began)
             left_secs = (chosen.histories - done) / rate
