@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from pricekeeper.authorizations.service import CAPTURES_MAX
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     InvalidValueError,
@@ -118,7 +119,7 @@ def _captures(body: bytes) -> Sequence[Any]:
     """The captures as they came; raises if the whole is none."""
     plain = strict_json(body)
     captures = plain.get("captures") if isinstance(plain, dict) else None
-    is_list = isinstance(captures, list) and 1 <= len(captures) <= cases.CAPTURES_MAX
+    is_list = isinstance(captures, list) and 1 <= len(captures) <= CAPTURES_MAX
     if not is_list or len(plain) > 1:
         convert(plain, wire.CapturesBody)  # names what is wrong with the whole
     return captures or []

@@ -21,7 +21,6 @@ from pricekeeper.authorizations import (
     Authorized,
     State,
 )
-from pricekeeper.authorizations.service import CAPTURES_MAX
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
@@ -33,8 +32,6 @@ from pricekeeper.usecases.runtime import limit_state, make_usage, recorded_answe
 from pricekeeper.usecases.wire import authorizations as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import parse_reason
-
-__all__ = ["CAPTURES_MAX"]
 
 PAGE_MAX: Final = 100
 _GRANT_STATUS: Final[Mapping[State, wire.GrantStatus]] = {
