@@ -10,6 +10,14 @@ BODIES: dict[str, Any] = {
     "recordUsage": usage(),
     "recordUsageBatch": {"requests": [usage()]},
     "acquire": {"resource": "premium", "consume": {"rpm": 1}},
+    "authorize": {"input_tokens": 1000, "max_output_tokens": 500},
+    "captureAuthorization": {"input_tokens": 1000, "output_tokens": 500},
+    "captureAuthorizations": {
+        "captures": [
+            {"authorization_id": str(uuid.uuid4()), "input_tokens": 1000, "output_tokens": 500}
+        ]
+    },
+    "extendAuthorization": {"hold_secs": 60},
     "adjustLease": {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}},
     "rotateOrgCredentials": {"grace_period_hours": 1},
     "rotateAppCredentials": {"grace_period_hours": 1},
@@ -24,9 +32,16 @@ BODIES: dict[str, Any] = {
 }
 
 
-def path_of(operation: Operation, org_id: str, app_id: str) -> str:
+def path_of(
+    operation: Operation, org_id: str, app_id: str, authorization_id: str | None = None
+) -> str:
     path = operation.path.format(
-        org_id=org_id, app_id=app_id, date="2026-01-01", lease_id=str(uuid.uuid4()), session_id="x"
+        org_id=org_id,
+        app_id=app_id,
+        date="2026-01-01",
+        lease_id=str(uuid.uuid4()),
+        authorization_id=authorization_id or str(uuid.uuid4()),
+        session_id="x",
     )
     ranged = operation.name.endswith("InRange")
     return f"{path}?from=2026-01-01&to=2026-01-02" if ranged else path

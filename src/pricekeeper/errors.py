@@ -322,11 +322,24 @@ class DeniedBy:
         if self.kind is Obstacle.LIMIT:
             amounts = f"{self.needed} {self.name} needed, {self.remaining} left"
             return f"{whose}'s limit for {self.label}: {amounts}"
-        needed, remaining = self.needed // 1_000_000, self.remaining // 1_000_000
         return (
-            f"{whose}'s {self.kind.lower()} {self.name}: {needed} micro-dollars needed, "
-            f"{remaining} left"
+            f"{whose}'s {self.kind.lower()} {self.name}: {self.shown_needed} micro-dollars needed, "
+            f"{self.shown_remaining} left"
         )
+
+    @property
+    def shown_needed(self) -> int:
+        """What is needed: tokens, or micro-dollars, rounded up."""
+        return self.needed if self._is_limit else -(-self.needed // 1_000_000)
+
+    @property
+    def shown_remaining(self) -> int:
+        """What remains: tokens, or micro-dollars, rounded down."""
+        return self.remaining if self._is_limit else self.remaining // 1_000_000
+
+    @property
+    def _is_limit(self) -> bool:
+        return self.kind is Obstacle.LIMIT
 
 
 class AuthorizationDeniedError(PriceKeeperError):

@@ -32,7 +32,7 @@ from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
-from pricekeeper.usecases.wire import containment, runtime, values
+from pricekeeper.usecases.wire import authorizations, containment, runtime, values
 
 CATALOGUE: Final = load_catalogue(None)
 LABELS: Final = tuple(CATALOGUE.labels)
@@ -69,11 +69,12 @@ def before_load_schema(_context: Any, raw_schema: dict[str, Any]) -> None:
     """Name what exists where the document has a pattern."""
     narrow(raw_schema, EXISTING)
     schemas = raw_schema["components"]["schemas"]
-    for body in ("AcquireBody", "AdjustBody"):
+    for body in ("AcquireBody", "AdjustBody", "AuthorizeBody"):
         narrow(schemas[body], {pattern_of(values.LimitName): (LIMIT_NAME,)})
     # The ends of a range are tried in named fields, and in text that has no pattern to keep.
-    tags = schemas["UsageBody"]["properties"]["tags"]
-    tags["properties"] = {"team": tags["additionalProperties"]}
+    for body in ("UsageBody", "AuthorizeBody", "CaptureBody"):
+        tags = schemas[body]["properties"]["tags"]
+        tags["properties"] = {"team": tags["additionalProperties"]}
     for body, field in (("OrgBody", "org_name"), ("AppBody", "app_name")):
         del schemas[body]["properties"][field]["pattern"]
 
@@ -212,17 +213,42 @@ def usage(body: dict[str, Any]) -> dict[str, Any]:
         body["bedrock_model_id"] = CATALOGUE.model(label).bedrock_model_id
     if body.get("batch") is True and fits(tier, runtime.ServiceTier):
         body["service_tier"] = "default"
+    if fits(body.get("request_id"), values.Uuid):
+        body["request_id"] = str(uuid.uuid4())
+    return plausible(body)
+
+
+def plausible(body: dict[str, Any]) -> dict[str, Any]:
+    """Values of tags that are short enough, and so many tokens as a call can have."""
     if isinstance(tags := body.get("tags"), dict):
         for name, value in tags.items():
             if isinstance(value, str) and len(value) <= TAG_BYTES_MAX:
                 cut = value.encode("utf-8", "replace")[:TAG_BYTES_MAX]
                 tags[name] = cut.decode("utf-8", "ignore")
-    if fits(body.get("request_id"), values.Uuid):
-        body["request_id"] = str(uuid.uuid4())
     for field in (name for name in body if name.endswith("_tokens")):
         if fits(body[field], values.Tokens):
             body[field] = min(body[field], PLAUSIBLE_TOKENS)
     return body
+
+
+def authorization(body: dict[str, Any]) -> dict[str, Any]:
+    """An id is for one authorization, a model is one that there is, batch has no tier."""
+    if fits(body.get("authorization_id"), values.Uuid):
+        body["authorization_id"] = str(uuid.uuid4())
+    if fits(body.get("model"), authorizations.ModelName):
+        body["model"] = "auto"
+    if body.get("batch") is True and fits(body.get("service_tier"), runtime.ServiceTier):
+        body["service_tier"] = "default"
+    return plausible(body)
+
+
+def capturing(body: dict[str, Any]) -> dict[str, Any]:
+    """The id of the model is left out: nobody knows which label was granted."""
+    if fits(body.get("bedrock_model_id"), runtime.ModelId):
+        body["bedrock_model_id"] = None
+    if body.get("batch") is True and fits(body.get("service_tier"), runtime.ServiceTier):
+        body["service_tier"] = "default"
+    return plausible(body)
 
 
 def lease(body: dict[str, Any]) -> dict[str, Any]:
@@ -270,6 +296,9 @@ BODIES: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "putOrg": org_settings,
     "putApp": settings,
     "recordUsage": usage,
+    "authorize": authorization,
+    "captureAuthorization": capturing,
+    "voidAuthorization": containing,
     "acquire": lease,
     "adjustLease": adjustment,
     "issueToken": client,

@@ -24,10 +24,11 @@ def own_key(tenant: Tenant) -> str:
 
 
 def test_what_a_key_may_read() -> None:
-    """Aggregates, reports and limits: nothing that changes anything."""
+    """Aggregates, reports, limits, budgets and authorizations: nothing that changes anything."""
     assert {op.name for op in READABLE} == {
         *(f"{kind}Aggregates{what}" for kind in ("app", "org") for what in ("Today", "OnDay")),
         *("appAggregatesInRange", "orgAggregatesInRange", "listLimits"),
+        *("listAuthorizations", "getAuthorization", "listAppBudgets", "listOrgBudgets"),
     }
     assert {op.name for op in REPORTS} == {"getSpend", "listUsage"}
     assert {op.method for op in (*READABLE, *REPORTS)} == {"GET"}
@@ -39,7 +40,9 @@ def test_both_keys_see_what_the_client_sees(
 ) -> None:
     """The deployment's and the organisation's own."""
     token = tenant.org_token if operation.access is Access.ORG else tenant.app_token
-    path = path_of(operation, tenant.org_id, tenant.app_id)
+    body = {"input_tokens": 1, "max_output_tokens": 1}
+    made = api.call("POST", f"{tenant.app}/authorizations", body, token=tenant.app_token).json
+    path = path_of(operation, tenant.org_id, tenant.app_id, made["authorization_id"])
     theirs = api.call("GET", path, token=token)
     assert theirs.status == 200, theirs.data
     for key in (KEY, own_key):

@@ -94,6 +94,7 @@ def path_of(operation: Operation, tenant: Tenant) -> str:
         org_id=tenant.org_id,
         app_id=tenant.app_id,
         lease_id="7c9e6679-7425-40de-944b-e07fc1f90ae7",
+        authorization_id="7c9e6679-7425-40de-944b-e07fc1f90ae7",
     )
 
 
@@ -134,6 +135,8 @@ def test_wrong_values_are_refused_everywhere(
             body = {name: value}
             if operation.name == "recordUsage":
                 body = {**usage(), name: value}
+            elif operation.name == "authorize":
+                body = {"input_tokens": 1, "max_output_tokens": 1, name: value}
             reply = api.call(
                 operation.method,
                 path_of(operation, tenant),

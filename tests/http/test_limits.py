@@ -91,6 +91,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "batch": 6_000,
         "limits": 120_000,
         "force_check": 600,
+        "authorize": 120_000,
+        "capture": 360_000,
     }
     assert read_settings({}).api_limits_per_minute == API_LIMITS_PER_MINUTE
 
@@ -129,13 +131,25 @@ def test_limited_answers_say_how_much_is_left(default: Tenant) -> None:
             "POST", f"{default.app}/usage/batch", {"requests": [usage()]}, token=app_token
         ),
         "limits": api.call("GET", f"{default.app}/limits", token=app_token),
+        "authorize": (authorized := authorize(default)),
+        "capture": void(default, authorized.json["authorization_id"]),
     }
     for kind, reply in replies.items():
-        assert reply.status in (200, 202, 207), kind
+        assert reply.status in (200, 201, 202, 204, 207), kind
         limit, remaining, reset = (int(reply.headers[name]) for name in TOLD)
         assert limit == API_LIMITS_PER_MINUTE[kind]
         assert 0 <= remaining <= limit  # a slow answer finds it refilled
         assert 0 <= reset <= 60
+
+
+def authorize(tenant: Tenant) -> Reply:
+    body = {"input_tokens": 10, "max_output_tokens": 10}
+    return tenant.api.call("POST", f"{tenant.app}/authorizations", body, token=tenant.app_token)
+
+
+def void(tenant: Tenant, authorization_id: str) -> Reply:
+    path = f"{tenant.app}/authorizations/{authorization_id}/void"
+    return tenant.api.call("POST", path, token=tenant.app_token)
 
 
 def retrieval_token(tenant: Tenant) -> str:

@@ -38,6 +38,13 @@ from pricekeeper.http.wire import ProblemBody
 NOW_MS = 1_768_000_000_500
 RAN_OUT = Violation("org-1", "premium", "rpm", 5, 1, 1_001, "ORG")
 TOO_MUCH = Violation("org-1", "premium", "tpm", 500, 100, None)
+NO_BUDGET = errors.DeniedBy(
+    errors.Obstacle.BUDGET, "monthly", "ORG", None, 1_000_001, -1, resets_at_ms=NOW_MS + 59_001
+)
+TOO_FAST = errors.DeniedBy(
+    errors.Obstacle.LIMIT, "rpm", "APP", "premium", 2, 1, retry_after_ms=1_001
+)
+NEVER = errors.DeniedBy(errors.Obstacle.QUOTA, "quota-premium", "APP", "premium", 5, 0)
 LOST = CancellationReason(ReasonCode.CONDITION_FAILED)
 
 # The REST contract's table, and what every HTTP server adds to it.
@@ -79,6 +86,7 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.SessionLimitRaceError([LOST]),
     errors.RateLimitExceededError([RAN_OUT]),
     errors.QuotaExceededError({"premium": 10_050}, NOW_MS + 59_001, "all spent"),
+    errors.AuthorizationDeniedError([NO_BUDGET, TOO_FAST], [("premium", "too dear")]),
     errors.FrozenError("APP", "leaked", NOW_MS // 1000),
     errors.KeyringError("signing-keys.json is damaged"),
     errors.ExportError("can't write to exports"),
@@ -189,12 +197,24 @@ def test_who_may_try_again_is_told_when(error: PriceKeeperError) -> None:
         (errors.RateLimitExceededError([RAN_OUT, TOO_MUCH]), 86_400),
         (errors.QuotaExceededError({}, NOW_MS + 59_001, ""), 60),
         (errors.QuotaExceededError({}, NOW_MS - 1, ""), 1),
+        (errors.AuthorizationDeniedError([TOO_FAST]), 2),
+        (errors.AuthorizationDeniedError([NO_BUDGET, TOO_FAST]), 60),
+        (errors.AuthorizationDeniedError([TOO_FAST, NEVER]), 86_400),
         (errors.StoreUnavailableError(), 1),
     ],
 )
 def test_the_wait_is_never_too_short(error: PriceKeeperError, seconds: int) -> None:
     """Rounded up; a day for what will never fit, so that nobody hammers."""
     assert header(problem_of(error, NOW_MS), b"retry-after") == str(seconds)
+
+
+def test_a_denial_has_the_code_of_what_denies() -> None:
+    """Too fast is one thing, no money another; both together are no money."""
+    codes = [
+        problem_of(errors.AuthorizationDeniedError(denied_by), NOW_MS).code
+        for denied_by in ([TOO_FAST], [TOO_FAST, NO_BUDGET], [NO_BUDGET])
+    ]
+    assert codes == ["RATE_LIMIT_EXCEEDED", "QUOTA_EXCEEDED", "QUOTA_EXCEEDED"]
 
 
 @each
@@ -265,6 +285,40 @@ def test_what_the_caller_may_not_know_is_not_told(error: PriceKeeperError) -> No
         (
             errors.QuotaExceededError({"premium": 10_050}, 1_768_003_200_000, ""),
             {"models": {"premium": {"quota_pct": 100.5}}, "retry_after": "2026-01-10T00:00:00Z"},
+        ),
+        (
+            errors.AuthorizationDeniedError([NO_BUDGET, TOO_FAST, NEVER], [("premium", "dear")]),
+            {
+                "denied_by": [
+                    {
+                        "kind": "BUDGET",
+                        "name": "monthly",
+                        "scope": "ORG",
+                        "needed": 2,
+                        "remaining": -1,
+                        "resets_at": "2026-01-09T23:07:39Z",
+                    },
+                    {
+                        "kind": "LIMIT",
+                        "name": "rpm",
+                        "scope": "APP",
+                        "label": "premium",
+                        "needed": 2,
+                        "remaining": 1,
+                        "retry_after_ms": 1_001,
+                    },
+                    {
+                        "kind": "QUOTA",
+                        "name": "quota-premium",
+                        "scope": "APP",
+                        "label": "premium",
+                        "needed": 1,
+                        "remaining": 0,
+                        "never": True,
+                    },
+                ],
+                "considered": [{"label": "premium", "outcome": "SKIPPED", "because": "dear"}],
+            },
         ),
         (
             errors.FrozenError("ORG", "leaked", 1_768_003_200),

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.telemetry import Family, counted
+
+_DECISIONS: Final = Family(
+    "pricekeeper_authorizations", "Calls that asked to be authorized, by outcome.", ("outcome",)
+)
+_SETTLED: Final = Family(
+    "pricekeeper_authorizations_settled",
+    "Changes of authorizations by the state that they went into; open, if they were extended.",
+    ("state",),
+)
+_WORK: Final = Family(
+    "pricekeeper_authorization_work", "What deciding and settling met, by kind.", ("kind",)
+)
+
+_STATES: Final = ("open", "captured", "voided", "unsettled")
+"""Shown from the beginning."""
 
 
 @dataclass(slots=True)
 class AuthorizationMeter:
     """Handed to the service when it is made; tests and the metrics endpoint read it."""
 
-    granted: int = 0
-    denied: int = 0
-    settled: Counter[str] = field(default_factory=Counter)
+    granted: int = counted(_DECISIONS, "granted")
+    denied: int = counted(_DECISIONS, "denied")
+    settled: Counter[str] = counted(_SETTLED, shown=_STATES, factory=Counter)
     """By the state that they went into."""
-    lost_races: int = 0
+    lost_races: int = counted(_WORK, "lost_race")
     """Transactions that had to be decided anew because another writer came first."""
-    refunds_lost: int = 0
+    refunds_lost: int = counted(_WORK, "refund_lost")
     """Times that tokens could not be given back; they refill instead."""

@@ -11,15 +11,19 @@ A call that Bedrock itself refused is free. After any other failure nobody knows
 nothing is given back; `call.at_most` names what is recorded then.
 
 `keeper.select`, `keeper.acquire` and `keeper.record` are its parts, for whoever needs them apart.
+`keeper.authorize` is for apps with budgets: one decision before the call that holds the most that
+it can cost, and one settlement after it.
 Tokens are fetched, renewed and replaced behind the scenes. What an app acts on comes as values;
 what is only shown comes as the JSON of the REST contract. Errors are in `client.errors`.
 """
 
 from pricekeeper.client.admin import Admin
-from pricekeeper.client.answers import Recorded, Selection
-from pricekeeper.client.calls import Lease, ModelCall
+from pricekeeper.client.answers import Captured, Recorded, Selection
+from pricekeeper.client.calls import Authorization, Lease, ModelCall
 from pricekeeper.client.errors import (
     ClientFrozenError,
+    DeniedBy,
+    DeniedError,
     ForbiddenError,
     MissingError,
     QuotaSpentError,
@@ -35,7 +39,11 @@ from pricekeeper.client.transport import Request, Transport
 
 __all__ = [
     "Admin",
+    "Authorization",
+    "Captured",
     "ClientFrozenError",
+    "DeniedBy",
+    "DeniedError",
     "ForbiddenError",
     "Lease",
     "MissingError",

@@ -63,3 +63,26 @@ class Recorded:
             org_day=answer["org_day"],
             answer=answer,
         )
+
+    @property
+    def mode(self) -> str:
+        """How the label's quota stands: ``NORMAL``, ``TIGHT``, ``EXCEEDED``; empty if unknown."""
+        total = self.answer.get("daily_total")
+        return "" if total is None else str(total["mode"])
+
+
+@dataclass(frozen=True, slots=True)
+class Captured(Recorded):
+    """The usage of a call that was authorized, and what had been held for it."""
+
+    @property
+    def held_usd_micros(self) -> int:
+        """What had been held."""
+        held: int = self.answer["held_usd_micros"]
+        return held
+
+    @property
+    def overrun_usd_micros(self) -> int:
+        """By how much the call cost more than that."""
+        overrun: int = self.answer["overrun_usd_micros"]
+        return overrun

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypedDict, Unpack
 
-from pricekeeper.client.answers import Recorded, Selection
+from pricekeeper.client.answers import Captured, Recorded, Selection
 from pricekeeper.client.errors import ServiceError
 from pricekeeper.client.refusals import is_free_refusal
 from pricekeeper.errors import InvalidValueError
@@ -50,8 +50,22 @@ class UsageFields(TypedDict, total=False):
     tags: dict[str, str]
 
 
+class AuthorizeFields(TypedDict, total=False):
+    """What a request for an authorization may say beside its tokens and its model."""
+
+    fallback: bool
+    cache_write: str
+    service_tier: str
+    batch: bool
+    consume: dict[str, int]
+    tags: dict[str, str]
+    allow_lower_max_output: bool
+    min_output_tokens: int
+    hold_secs: int
+
+
 class Keeper(Protocol):
-    """What a call and a lease need of `client.keeper.PriceKeeper`."""
+    """What a call, a lease and an authorization need of `client.keeper.PriceKeeper`."""
 
     async def select(self) -> Selection:
         """The model to call now."""
@@ -69,6 +83,24 @@ class Keeper(Protocol):
 
     async def release(self, lease_id: str) -> None:
         """Give everything back that a lease holds."""
+        ...
+
+    async def capture(
+        self,
+        authorization_id: str,
+        input_tokens: int,
+        output_tokens: int,
+        **more: Unpack[UsageFields],
+    ) -> Captured:
+        """Count what an authorized call used, once."""
+        ...
+
+    async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
+        """Give everything back that an authorization holds."""
+        ...
+
+    async def extend(self, authorization_id: str, hold_secs: int) -> dict[str, Any]:
+        """Hold an authorization for longer."""
         ...
 
     def new_request_id(self) -> str:
@@ -117,6 +149,81 @@ class Lease:
             await self.release()
 
 
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """A call that may be made, and what is held for it.
+
+    ::
+
+        async with await keeper.authorize(prompt_tokens, 500) as allowed:
+            reply = bedrock.converse(modelId=allowed.model_id, messages=messages)
+            await allowed.used(reply)
+
+    As a context manager it gives everything back if Bedrock refused the call inside
+    (`client.refusals`). After any other failure nobody knows what was used: it stays held, and is
+    charged at that once it expires, until somebody captures it.
+    """
+
+    _keeper: Keeper = field(repr=False)
+    id: str | None
+    """By which it is settled; ``None``, if it was only tried."""
+    label: str
+    model_id: str
+    reason: str
+    held_usd_micros: int
+    max_output_tokens: int
+    """The longest answer that is held for: the call's ``maxTokens``."""
+    expires_at: str
+    answer: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, keeper: Keeper, answer: Mapping[str, Any]) -> Self:
+        """From the JSON of ``POST /authorizations``."""
+        model = answer["model"]
+        return cls(
+            keeper,
+            answer["authorization_id"],
+            label=model["label"],
+            model_id=model["bedrock_model_id"],
+            reason=model["reason"],
+            held_usd_micros=answer["held_usd_micros"],
+            max_output_tokens=answer["max_output_tokens"],
+            expires_at=answer["expires_at"],
+            answer=answer,
+        )
+
+    async def used(self, reply: Mapping[str, Any]) -> Captured:
+        """Capture it with Converse's reply, or the ``metadata`` event of its stream."""
+        return await self.capture(**usage_of(reply, self.model_id))
+
+    async def capture(
+        self, input_tokens: int, output_tokens: int, **more: Unpack[UsageFields]
+    ) -> Captured:
+        """Capture it with what was used in numbers; the same again counts once."""
+        return await self._keeper.capture(self._given_id, input_tokens, output_tokens, **more)
+
+    async def void(self, *, reason: str | None = None) -> None:
+        """Give everything back: the call was never made."""
+        await self._keeper.void(self._given_id, reason=reason)
+
+    async def extend(self, hold_secs: int) -> None:
+        """Hold it for so long from now, if that is longer."""
+        await self._keeper.extend(self._given_id, hold_secs)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and is_free_refusal(error):
+            await self.void(reason="Bedrock refused the call")
+
+    @property
+    def _given_id(self) -> str:
+        if self.id is None:
+            raise InvalidValueError("authorization_id", "is none: it was only tried")
+        return self.id
+
+
 class ModelCall:
     """A call of a model, from the decision to the bill. Made by `PriceKeeper.call`."""
 
@@ -155,19 +262,7 @@ class ModelCall:
 
     def used(self, reply: Mapping[str, Any]) -> None:
         """Say what it used with Converse's reply, or the ``metadata`` event of its stream."""
-        usage = reply["usage"]
-        written = usage.get("cacheWriteInputTokens", 0)
-        details = usage.get("cacheDetails", ())
-        for_an_hour = sum(one["inputTokens"] for one in details if one["ttl"] == "1h")
-        more: UsageFields = {
-            "cache_read_tokens": usage.get("cacheReadInputTokens", 0),
-            "cache_write_5m_tokens": written - for_an_hour,
-            "cache_write_1h_tokens": for_an_hour,
-            "bedrock_model_id": self.model_id,
-        }
-        if "serviceTier" in reply:  # what was served, not what was asked for
-            more["service_tier"] = reply["serviceTier"]["type"]
-        self.used_tokens(usage["inputTokens"], usage["outputTokens"], **more)
+        self.used_tokens(**usage_of(reply, self.model_id))
 
     def used_tokens(
         self, input_tokens: int, output_tokens: int, **more: Unpack[UsageFields]
@@ -257,3 +352,22 @@ class ModelCall:
         )
         if delta:
             await self._lease.adjust({self._settle: delta})
+
+
+def usage_of(reply: Mapping[str, Any], model_id: str) -> dict[str, Any]:
+    """What a reply of Converse says was used, as a usage record has it."""
+    usage = reply["usage"]
+    written = usage.get("cacheWriteInputTokens", 0)
+    details = usage.get("cacheDetails", ())
+    for_an_hour = sum(one["inputTokens"] for one in details if one["ttl"] == "1h")
+    found = {
+        "input_tokens": usage["inputTokens"],
+        "output_tokens": usage["outputTokens"],
+        "cache_read_tokens": usage.get("cacheReadInputTokens", 0),
+        "cache_write_5m_tokens": written - for_an_hour,
+        "cache_write_1h_tokens": for_an_hour,
+        "bedrock_model_id": model_id,
+    }
+    if "serviceTier" in reply:  # what was served, not what was asked for
+        found["service_tier"] = reply["serviceTier"]["type"]
+    return found

@@ -9,6 +9,7 @@
     ├── MissingError             404: absent, deleted or another's, nobody can tell which
     ├── RateLimitedError         429: too fast; ``violations`` say which limit, and until when
     ├── QuotaSpentError          429: every model's quota is spent until ``resets_at``
+    ├── DeniedError              429: a call was not authorized; ``denied_by`` says by what
     └── UnavailableError         503, or no answer at all; later may work
         ├── UnreachableError     nothing was sent
         └── ReplyLostError       it was sent, and may have been done
@@ -135,6 +136,43 @@ class QuotaSpentError(ServiceError):
         return str(self.problem.extras.get("retry_after", ""))
 
 
+class DeniedBy(msgspec.Struct, frozen=True):
+    """One thing that denies a call. Money is in micro-dollars; of a limit, tokens are meant."""
+
+    kind: str
+    """``BUDGET``, ``QUOTA``, ``LIMIT`` or ``FROZEN``."""
+    name: str
+    scope: str
+    """``ORG`` or ``APP``."""
+    needed: int
+    remaining: int
+    label: str | None = None
+    resets_at: str | None = None
+    """When its window ends, RFC 3339."""
+    retry_after_ms: int | None = None
+    never: bool = False
+    """Whether no time will help."""
+
+
+class DeniedError(ServiceError):
+    """A call was not authorized, and nothing was taken."""
+
+    @property
+    def denied_by(self) -> tuple[DeniedBy, ...]:
+        """All that deny it: raising exactly these admits the call."""
+        return msgspec.convert(self.problem.extras.get("denied_by", ()), tuple[DeniedBy, ...])
+
+    @property
+    def considered(self) -> tuple[Mapping[str, Any], ...]:
+        """The labels that were looked at: ``label``, ``outcome`` and ``because``."""
+        return tuple(self.problem.extras.get("considered", ()))
+
+    @property
+    def by_speed(self) -> bool:
+        """Whether nothing but limits is in the way, so that a moment helps."""
+        return all(one.kind == "LIMIT" for one in self.denied_by)
+
+
 class UnavailableError(ServiceError):
     """Not now; trying again later may work."""
 
@@ -168,6 +206,8 @@ _KINDS: Mapping[int, type[ServiceError]] = {
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ServiceError:
     """The error that an answer is; also one that some proxy on the way made up."""
     problem = _problem(status, headers.get("Retry-After", ""), body)
+    if "denied_by" in problem.extras:
+        return DeniedError(problem)
     if problem.code == "QUOTA_EXCEEDED":
         return QuotaSpentError(problem)
     if problem.code == "FROZEN":

@@ -1,7 +1,8 @@
 """An app's side: which model now, may I, and what it used.
 
 What an app sends all day may be sent again when a reply is lost, and is: usage has its request
-id, a lease and its adjustments have theirs, and asking changes nothing.
+id, a lease and its adjustments have theirs, an authorization has its own, and asking changes
+nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,15 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Self, Unpack
 
-from pricekeeper.client.answers import Recorded, Selection
-from pricekeeper.client.calls import TOKENS, Lease, ModelCall, UsageFields
+from pricekeeper.client.answers import Captured, Recorded, Selection
+from pricekeeper.client.calls import (
+    TOKENS,
+    Authorization,
+    AuthorizeFields,
+    Lease,
+    ModelCall,
+    UsageFields,
+)
 from pricekeeper.client.tokens import Tokens
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
@@ -125,7 +133,9 @@ class PriceKeeper:
             "output_tokens": output_tokens,
             **more,
         }
-        return Recorded.of(await self._report("usage", body))
+        recorded = Recorded.of(await self._report("usage", body))
+        self._note_quota(model_label, recorded)
+        return recorded
 
     async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Count up to 100 records, each with its ``request_id``; each is judged by itself."""
@@ -150,6 +160,78 @@ class PriceKeeper:
     async def release(self, lease_id: str) -> None:
         """Give everything back that a lease holds."""
         await self._post(f"leases{path_of(lease_id)}/release", None)
+
+    async def authorize(
+        self,
+        input_tokens: int,
+        max_output_tokens: int,
+        *,
+        model: str = "auto",
+        authorization_id: str | None = None,
+        dry_run: bool = False,
+        **more: Unpack[AuthorizeFields],
+    ) -> Authorization:
+        """Ask whether a call may be made, with which model, and hold the most that it can cost.
+
+        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` names everything that
+        denies the call. The same ``authorization_id`` again is the same grant.
+        """
+        body = {
+            "input_tokens": input_tokens,
+            "max_output_tokens": max_output_tokens,
+            "model": model,
+            **more,
+        }
+        if dry_run:
+            body["dry_run"] = True
+        else:
+            body["authorization_id"] = authorization_id or self.new_request_id()
+        return Authorization.of(self, await self._post("authorizations", body))
+
+    async def capture(
+        self,
+        authorization_id: str,
+        input_tokens: int,
+        output_tokens: int,
+        **more: Unpack[UsageFields],
+    ) -> Captured:
+        """Count what an authorized call used, once, and release what was held for it."""
+        body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
+        captured = Captured.of(
+            await self._report(f"authorizations{path_of(authorization_id)}/capture", body)
+        )
+        self._note_quota(None, captured)
+        return captured
+
+    async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Capture up to 100 calls, each with its ``authorization_id``, and judged by itself."""
+        return await self._report("captures", {"captures": list(captures)})
+
+    async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
+        """Give everything back that an authorization holds: the model was never reached."""
+        body = {} if reason is None else {"reason": reason}
+        await self._report(f"authorizations{path_of(authorization_id)}/void", body)
+
+    async def extend(self, authorization_id: str, hold_secs: int) -> dict[str, Any]:
+        """Hold an authorization for so long from now, if that is longer."""
+        path = f"authorizations{path_of(authorization_id)}/extend"
+        return await self._post(path, {"hold_secs": hold_secs})
+
+    async def authorization(self, authorization_id: str) -> dict[str, Any]:
+        """An authorization, and what has become of it."""
+        return await self._get(f"authorizations{path_of(authorization_id)}")
+
+    async def authorizations(
+        self, *, status: str | None = None, after: str | None = None
+    ) -> dict[str, Any]:
+        """A page of the authorizations that are open or unsettled, the newest first."""
+        query = {"status": status, "after": after}
+        given = {name: value for name, value in query.items() if value is not None}
+        return await self._get("authorizations", given)
+
+    async def budgets(self) -> dict[str, Any]:
+        """Every budget that applies, and what is left of it."""
+        return await self._get("budgets")
 
     async def limits(self) -> dict[str, Any]:
         """How the app's buckets stand."""
@@ -211,6 +293,17 @@ class PriceKeeper:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _note_quota(self, label: str | None, recorded: Recorded) -> None:
+        """Forget the selection if a quota that it was made by has become tight, or is spent.
+
+        One that was tight already stays for its time, which is short: else every call would ask.
+        """
+        selected = self._selected
+        if selected is None or label not in (None, selected.label):
+            return
+        if recorded.mode == "EXCEEDED" or (recorded.mode == "TIGHT" and selected.mode == "NORMAL"):
+            self._selected = None
 
     async def _get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         return await self._send("GET", f"{self._base}/{path}", query)

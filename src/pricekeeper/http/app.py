@@ -17,6 +17,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.http import (
     aggregates,
+    authorizations,
     connections,
     containment,
     health,
@@ -43,6 +44,7 @@ from pricekeeper.telemetry.logs import configure_logging, keep_secret
 
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
+    *authorizations.OPERATIONS,
     *identity.OPERATIONS,
     *aggregates.OPERATIONS,
     *reports.OPERATIONS,

@@ -40,7 +40,7 @@ async def answer_batch(call: Call) -> Answer:
         call.note_change()
         usages = [one for one in parsed if isinstance(one, Usage)]
         outcomes = await metering.record_many(policy, usages, places) if usages else []
-    passing = [one.error for one in outcomes if isinstance(one, Refused) and _passes(one.error)]
+    passing = [one.error for one in outcomes if isinstance(one, Refused) and passes(one.error)]
     if len(passing) == len(parsed):
         raise passing[0]
     remaining = iter(outcomes)
@@ -74,7 +74,7 @@ async def _parse_each(records: Sequence[Any]) -> list[Usage | wire.BatchResult]:
     return parsed
 
 
-def _passes(error: PriceKeeperError) -> bool:
+def passes(error: PriceKeeperError) -> bool:
     """Whether the same record may be counted later."""
     return status_of(type(error))[0] == _UNAVAILABLE
 

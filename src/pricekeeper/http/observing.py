@@ -62,6 +62,7 @@ class Observer:
             services.metering.meter,
             services.aggregator.meter,
             services.selection.meter,
+            services.authorizations.meter,
         ):
             metrics.watch(meter)
         metrics.watch(api_limits.limiter.meter, "api")

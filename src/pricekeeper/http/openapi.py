@@ -35,6 +35,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "app_id": {"type": "string", "pattern": APP_ID},
     "date": {"type": "string", "format": "date", "examples": ["2026-01-23"]},
     "lease_id": _UUID,
+    "authorization_id": _UUID,
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
 }
 _MEANINGS: Final = {
@@ -57,12 +58,24 @@ _LEASE: Final = {
     "app_id": "$request.path.app_id",
     "lease_id": "$response.body#/lease_id",
 }
+_AUTHORIZATION: Final = {
+    "org_id": "$request.path.org_id",
+    "app_id": "$request.path.app_id",
+    "authorization_id": "$response.body#/authorization_id",
+}
 _LINKS: Final[dict[str, tuple[tuple[str, dict[str, str]], ...]]] = {
     "putOrg": tuple((name, _ORG) for name in ("getOrg", "putApp", "listApps", "deleteOrg")),
     "putApp": tuple(
         (name, _APP) for name in ("getApp", "rotateAppCredentials", "putAppOverride", "deleteApp")
     ),
     "acquire": (("adjustLease", _LEASE), ("releaseLease", _LEASE)),
+    "authorize": tuple(
+        (name, _AUTHORIZATION)
+        for name in (
+            *("getAuthorization", "extendAuthorization"),
+            *("captureAuthorization", "voidAuthorization"),
+        )
+    ),
 }
 """Where to go on from an answer, and with which of its values."""
 
@@ -75,9 +88,10 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         list(dict.fromkeys(bodies)), ref_template=_REFERENCE
     )
-    # Each record of a batch is judged by itself: one that does not fit is answered, not refused.
-    records = components["BatchBody"]["properties"]["requests"]
-    records["items"] = {"anyOf": [records["items"], {}]}
+    # Each part of a batch is judged by itself: one that does not fit is answered, not refused.
+    for body, field in (("BatchBody", "requests"), ("CapturesBody", "captures")):
+        parts = components[body]["properties"][field]
+        parts["items"] = {"anyOf": [parts["items"], {}]}
     by_type = dict(zip(dict.fromkeys(bodies), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -130,7 +144,7 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     if operation.body is not None:
         schema = {"schema": schemas[operation.body]}
         media = dict.fromkeys((JSON, FORM) if operation.takes_form else (JSON,), schema)
-        made["requestBody"] = {"required": True, "content": media}
+        made["requestBody"] = {"required": operation.needs_body, "content": media}
     return made
 
 

@@ -148,6 +148,8 @@ class Operation:
     reads_body: bool = False
     """Whether the handler reads the body itself, and the policy if it needs one: because JSON of
     that type is not all of it, or because something comes before the body."""
+    needs_body: bool = True
+    """Whether a request without the body is refused, if there is a type for it."""
     takes_form: bool = False
     """Whether the body may come as a form, too."""
     query: tuple[Parameter, ...] = ()

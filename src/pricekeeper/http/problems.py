@@ -124,6 +124,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.ModelMismatchError: (400, "INVALID_REQUEST"),
     errors.UnpricedUsageError: (400, "INVALID_REQUEST"),
     errors.QuotaExceededError: (429, None),
+    errors.AuthorizationDeniedError: (429, "QUOTA_EXCEEDED"),
     errors.RateLimitExceededError: (429, None),
     errors.FrozenError: (403, None),
     errors.InvalidClientError: (401, "UNAUTHORIZED"),
@@ -158,6 +159,13 @@ _INVALID_TOKEN: Final = _BEARER + b', error="invalid_token"'
 _WRONG_SCOPE: Final = _BEARER + b', error="insufficient_scope"'
 _KEY: Final = b"ApiKey " + REALM
 
+_PASSING: Final = (
+    errors.RateLimitExceededError,
+    errors.QuotaExceededError,
+    errors.AuthorizationDeniedError,
+)
+"""What is refused until some time has passed."""
+
 _SAY_NOTHING: Final = {
     401: "valid credentials are needed for this",
     404: "there is no such resource",
@@ -183,11 +191,13 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
         headers = ((b"retry-after", b"%d" % (CLOCK_RETRY_SECS if in_doubt else RETRY_SECS)),)
     elif status in (401, 403) and not isinstance(error, errors.FrozenError):
         headers = ((b"www-authenticate", _challenge(error)),)
-    elif isinstance(error, (errors.RateLimitExceededError, errors.QuotaExceededError)):
+    elif isinstance(error, _PASSING):
         headers = ((b"retry-after", b"%d" % _wait_secs(error, now_ms)),)
     elif isinstance(error, MethodNotAllowedError):
         headers = ((b"allow", ", ".join(error.allowed).encode()),)
     extras = _EXTRAS.get(type(error), _no_extras)(error)
+    if isinstance(error, errors.AuthorizationDeniedError) and error.by_speed:
+        code = errors.RateLimitExceededError.code
     return Problem(status, code or error.code, detail, extras, headers)
 
 
@@ -221,12 +231,18 @@ def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
 
 
 def _wait_secs(
-    error: errors.RateLimitExceededError | errors.QuotaExceededError, now_ms: int
+    error: errors.RateLimitExceededError
+    | errors.QuotaExceededError
+    | errors.AuthorizationDeniedError,
+    now_ms: int,
 ) -> int:
     """Whole seconds until it is worth trying again; for what never will, a day."""
     if isinstance(error, errors.QuotaExceededError):
         return max(1, -(-(error.resets_at_ms - now_ms) // 1000))
-    wait_ms = error.retry_after_ms
+    if isinstance(error, errors.AuthorizationDeniedError):
+        wait_ms = error.retry_after_ms(now_ms)
+    else:
+        wait_ms = error.retry_after_ms
     return DAY_SECS if wait_ms is None else max(1, -(-wait_ms // 1000))
 
 
@@ -295,6 +311,34 @@ def _rate(error: errors.RateLimitExceededError) -> dict[str, Any]:
     }
 
 
+def _denied(error: errors.AuthorizationDeniedError) -> dict[str, Any]:
+    return {
+        "denied_by": [_denied_by(one) for one in error.denied_by],
+        "considered": [
+            {"label": label, "outcome": "SKIPPED", "because": because}
+            for label, because in error.considered
+        ],
+    }
+
+
+def _denied_by(one: errors.DeniedBy) -> dict[str, Any]:
+    """Money in micro-dollars: what is needed rounded up, what remains rounded down."""
+    when: dict[str, Any] = {"never": True}
+    if one.retry_after_ms is not None:
+        when = {"retry_after_ms": one.retry_after_ms}
+    elif one.resets_at_ms is not None:
+        when = {"resets_at": rfc3339(one.resets_at_ms)}
+    return {
+        "kind": one.kind.value,
+        "name": one.name,
+        "scope": one.scope,
+        **({} if one.label is None else {"label": one.label}),
+        "needed": one.shown_needed,
+        "remaining": one.shown_remaining,
+        **when,
+    }
+
+
 _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     errors.RequestRefusedError: _refused,
     errors.InvalidValueError: _invalid_value,
@@ -305,6 +349,7 @@ _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     errors.ModelMismatchError: _field_extra,
     errors.UnpricedUsageError: _field_extra,
     errors.QuotaExceededError: _quota,
+    errors.AuthorizationDeniedError: _denied,
     errors.FrozenError: _frozen,
     errors.RateLimitExceededError: _rate,
     errors.DeadlineExceededError: _outcome,

@@ -78,6 +78,8 @@ API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
     "batch": 6_000,
     "limits": 120_000,
     "force_check": 600,
+    "authorize": 120_000,
+    "capture": 360_000,
 }
 """Requests a minute for each client or key; ``failures`` counts wrong credentials by address. A
 client may have a hundred sessions, so many processes may log in, refresh or end at one moment.
@@ -85,7 +87,9 @@ client may have a hundred sessions, so many processes may log in, refresh or end
 What apps send all day (from ``usage`` on) is counted by each process, and no honest client meets
 the limit. ``usage`` is a fifth more than the 5,000 a second that are promised for one organisation,
 ``batch`` is 10,000 records a second in full batches, ``limits`` is an acquire and an adjustment for
-a thousand calls a second. A record that meets its limit is not lost: its client sends it again."""
+a thousand calls a second. ``authorize`` is two thousand decisions a second, ``capture`` as many
+settlements as ``usage`` has records. A record that meets its limit is not lost: its client sends it
+again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import ANY_LABEL, Policy, RateLimits
 from pricekeeper.usecases.wire import runtime as wire
+from pricekeeper.usecases.wire.authorizations import CaptureBody
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import ModelLabel
 
@@ -25,7 +26,7 @@ async def record_usage(
     services: Services, policy: Policy, body: wire.UsageBody
 ) -> wire.UsageAnswer:
     """Count what one model call used, exactly once."""
-    return _recorded(await services.metering.record(policy, usage_of(body)), policy)
+    return recorded_answer(await services.metering.record(policy, usage_of(body)), policy)
 
 
 async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:
@@ -51,7 +52,7 @@ async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) ->
     return wire.Acquired(
         lease.id,
         granted=True,
-        limits={name: _limit_state(status) for name, status in lease.limits.items()},
+        limits={name: limit_state(status) for name, status in lease.limits.items()},
         burn_down_factor_permille=model.burn_down_factor_permille,
     )
 
@@ -73,7 +74,7 @@ async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
     buckets = [(entity, label) for label in labels]
     found = await services.limiter.peek_many(buckets, limits=source) if buckets else []
     states = {
-        str(label): {name: _limit_state(status) for name, status in statuses.items()}
+        str(label): {name: limit_state(status) for name, status in statuses.items()}
         for label, statuses in zip(labels, found, strict=True)
     }
     return wire.LimitList(states)
@@ -90,9 +91,14 @@ def quota_use(
 
 def usage_of(body: wire.UsageBody) -> Usage:
     """The record as it is counted."""
+    return make_usage(body, body.request_id, body.model_label)
+
+
+def make_usage(body: wire.UsageBody | CaptureBody, request_id: str, model_label: str) -> Usage:
+    """What a body says was used, under that id and label."""
     return Usage(
-        request_id=body.request_id,
-        model_label=body.model_label,
+        request_id=request_id,
+        model_label=model_label,
         input_tokens=body.input_tokens,
         output_tokens=body.output_tokens,
         cache_read_tokens=body.cache_read_tokens,
@@ -108,7 +114,8 @@ def usage_of(body: wire.UsageBody) -> Usage:
     )
 
 
-def _recorded(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
+def recorded_answer(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
+    """What was counted, as it is told."""
     receipt, total = recorded.receipt, recorded.daily_total
     daily_total = None
     if total is not None:
@@ -221,5 +228,6 @@ def _scoped(violation: Violation, policy: Policy) -> Violation:
     return replace(violation, entity=policy.client.org.client_id, scope="ORG")
 
 
-def _limit_state(status: LimitStatus) -> wire.LimitState:
+def limit_state(status: LimitStatus) -> wire.LimitState:
+    """The state of a limit, as it is told."""
     return wire.LimitState(status.remaining, status.limit.capacity, rfc3339(status.full_at_ms))

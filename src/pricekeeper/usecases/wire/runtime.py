@@ -33,6 +33,16 @@ ServiceTier = Annotated[
     ),
 ]
 Region = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$", examples=["us-east-1"])]
+Tags = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=64)],
+        Annotated[str, Meta(max_length=256)],
+    ],
+    Meta(
+        max_length=16,
+        description="Kept with the record. A value has at most 256 bytes in UTF-8.",
+    ),
+]
 
 
 class UsageBody(Request, frozen=True):
@@ -51,16 +61,7 @@ class UsageBody(Request, frozen=True):
     calling_region: Region | None = None
     status: Literal["OK", "ERROR"] = "OK"
     timestamp: Timestamp | None = None
-    tags: Annotated[
-        dict[
-            Annotated[str, Meta(min_length=1, max_length=64)],
-            Annotated[str, Meta(max_length=256)],
-        ],
-        Meta(
-            max_length=16,
-            description="Kept with the record. A value has at most 256 bytes in UTF-8.",
-        ),
-    ] = field(default_factory=dict)
+    tags: Tags = field(default_factory=dict)
 
 
 class BatchBody(Request, frozen=True):

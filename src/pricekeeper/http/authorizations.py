@@ -1,0 +1,179 @@
+"""Authorizations: one decision before a call, one settlement after it, and the budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from pricekeeper.authorizations.service import CAPTURES_MAX
+from pricekeeper.errors import (
+    AuthorizationDeniedError,
+    InvalidValueError,
+    Obstacle,
+    PriceKeeperError,
+    RequestRefusedError,
+)
+from pricekeeper.http.batch import BATCH_BYTES_MAX, passes
+from pricekeeper.http.edge import parse_json, read_body, strict_json
+from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.problems import RETRY_SECS, problem_of
+from pricekeeper.shapes import convert
+from pricekeeper.usecases import authorizations as cases
+from pricekeeper.usecases import budgets
+from pricekeeper.usecases.wire import authorizations as wire
+
+_ORG: Final = "/api/v1/orgs/{org_id}"
+_APP: Final = f"{_ORG}/apps/{{app_id}}"
+_ONE: Final = f"{_APP}/authorizations/{{authorization_id}}"
+_LIST: Final = (
+    Parameter(
+        "status", "Only these; by default both.", {"type": "string", "enum": ["open", "unsettled"]}
+    ),
+    Parameter("after", "The `next` of the page before.", {"type": "string", "format": "uuid"}),
+)
+_OUTCOMES: Final = ("captured", "duplicate", "failed")
+
+
+async def authorize(call: Call) -> Answer:
+    """Decide whether a call may be made, with which model, and hold the most that it can cost."""
+    try:
+        answer, is_new = await cases.authorize(call.services, call.policy, call.body)
+    except AuthorizationDeniedError as denied:
+        for name in {one.name for one in denied.denied_by if one.kind is Obstacle.LIMIT}:
+            call.metrics.note_limit_decision(name, "denied")
+        raise
+    if is_new:
+        for name in answer.limits:
+            call.metrics.note_limit_decision(name, "granted")
+    return Answer(201 if is_new else 200, answer)
+
+
+async def capture(call: Call) -> Answer:
+    """Count what an authorized call used, exactly once, and release what was held for it."""
+    return Answer(200, await cases.capture(call.services, call.policy, _id(call), call.body))
+
+
+async def capture_many(call: Call) -> Answer:
+    """Capture up to a hundred calls; one bad capture never spoils the rest."""
+    call.note_change(begins=False)
+    body = await read_body(call.request, BATCH_BYTES_MAX)
+    policy = await call.read_policy()
+    given = _captures(body)
+    parsed = [_parsed(one) for one in given]
+    call.note_change()
+    good = [one for one in parsed if isinstance(one, wire.CaptureOne)]
+    outcomes = iter(await cases.capture_each(call.services, policy, good))
+    judged = [next(outcomes) if isinstance(one, wire.CaptureOne) else one for one in parsed]
+    passing = [one for one in judged if isinstance(one, PriceKeeperError) and passes(one)]
+    if len(passing) == len(judged):
+        raise passing[0]
+    results = [
+        _result(_claimed_id(one), outcome) for one, outcome in zip(given, judged, strict=True)
+    ]
+    captured, duplicates, failed = (
+        sum(result.status == status for result in results) for status in _OUTCOMES
+    )
+    headers = ((b"retry-after", b"%d" % RETRY_SECS),) if passing else ()
+    return Answer(207, wire.CapturesAnswer(captured, duplicates, failed, results), headers)
+
+
+async def void(call: Call) -> Answer:
+    """Give everything back that an authorization holds: the model was never reached."""
+    body = await read_body(call.request)
+    reason = parse_json(body, wire.VoidBody).reason if body else None
+    await cases.void(call.services, await call.read_policy(), _id(call), reason)
+    return Answer(204)
+
+
+async def extend(call: Call) -> Answer:
+    """Hold an authorization for longer; it is never shortened."""
+    hold_secs = call.body.hold_secs
+    return Answer(200, await cases.extend(call.services, call.policy, _id(call), hold_secs))
+
+
+async def read_authorization(call: Call) -> Answer:
+    """An authorization, and what has become of it."""
+    return Answer(200, await cases.read_one(call.services, call.policy, _id(call)))
+
+
+async def list_authorizations(call: Call) -> Answer:
+    """Authorizations that are open, or that nobody has settled in time, the newest first."""
+    query = call.request.query_once([parameter.name for parameter in _LIST])
+    listed = await cases.list_unfinished(
+        call.services, call.policy, query.get("status"), query.get("after")
+    )
+    return Answer(200, listed)
+
+
+async def list_budgets(call: Call) -> Answer:
+    """Every budget that applies, and what is left of it in its present window."""
+    return Answer(200, await budgets.list_budgets(call.services, call.policy))
+
+
+def _id(call: Call) -> str:
+    return call.path["authorization_id"]
+
+
+def _captures(body: bytes) -> Sequence[Any]:
+    """The captures as they came; raises if the whole is none."""
+    plain = strict_json(body)
+    captures = plain.get("captures") if isinstance(plain, dict) else None
+    is_list = isinstance(captures, list) and 1 <= len(captures) <= CAPTURES_MAX
+    if not is_list or len(plain) > 1:
+        convert(plain, wire.CapturesBody)  # names what is wrong with the whole
+    return captures or []
+
+
+def _parsed(one: Any) -> wire.CaptureOne | PriceKeeperError:
+    try:
+        return convert(one, wire.CaptureOne)
+    except (RequestRefusedError, InvalidValueError) as error:
+        return error
+
+
+def _result(
+    authorization_id: str | None, outcome: wire.CapturedAnswer | PriceKeeperError
+) -> wire.CaptureResult:
+    if isinstance(outcome, PriceKeeperError):
+        problem = problem_of(outcome, 0)
+        return wire.CaptureResult(
+            authorization_id, "failed", code=problem.code, detail=problem.detail
+        )
+    return wire.CaptureResult(
+        outcome.request_id,
+        outcome.status,
+        cost_usd_micros=outcome.cost_usd_micros,
+        held_usd_micros=outcome.held_usd_micros,
+        overrun_usd_micros=outcome.overrun_usd_micros,
+    )
+
+
+def _claimed_id(capture: Any) -> str | None:
+    """The id in a capture, if there is something like one."""
+    found = capture.get("authorization_id") if isinstance(capture, dict) else None
+    return found[:64] if isinstance(found, str) else None
+
+
+_row: Final = partial(Operation, access=Access.APP, tag="authorizations")
+OPERATIONS: Final = (
+    _row("POST", f"{_APP}/authorizations", "authorize", authorize,
+         {200: wire.AuthorizedAnswer, 201: wire.AuthorizedAnswer},
+         body=wire.AuthorizeBody, limit="authorize", problems=(409, 429)),
+    _row("GET", f"{_APP}/authorizations", "listAuthorizations", list_authorizations,
+         {200: wire.AuthorizationList}, query=_LIST, limit="aggregates", key_may_read=True),
+    _row("GET", _ONE, "getAuthorization", read_authorization, {200: wire.AuthorizationAnswer},
+         limit="limits", key_may_read=True),
+    _row("POST", f"{_ONE}/capture", "captureAuthorization", capture, {200: wire.CapturedAnswer},
+         body=wire.CaptureBody, limit="capture", problems=(409,)),
+    _row("POST", f"{_ONE}/void", "voidAuthorization", void, {204: None}, body=wire.VoidBody,
+         reads_body=True, needs_body=False, limit="capture", problems=(409,)),
+    _row("POST", f"{_ONE}/extend", "extendAuthorization", extend, {200: wire.AuthorizationAnswer},
+         body=wire.ExtendBody, limit="capture", problems=(409,)),
+    _row("POST", f"{_APP}/captures", "captureAuthorizations", capture_many,
+         {207: wire.CapturesAnswer}, body=wire.CapturesBody, reads_body=True, limit="batch"),
+    _row("GET", f"{_APP}/budgets", "listAppBudgets", list_budgets, {200: wire.BudgetList},
+         limit="limits", key_may_read=True),
+    _row("GET", f"{_ORG}/budgets", "listOrgBudgets", list_budgets, {200: wire.BudgetList},
+         access=Access.ORG, limit="limits", key_may_read=True),
+)  # fmt: skip

@@ -1,0 +1,256 @@
+"""One decision before a call, one settlement after it: as they are asked for, and as they are told.
+
+Money is told in whole micro-dollars, rounded so that it never looks better than it is: what was
+spent, is held or is needed up, what remains down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from pricekeeper.authorizations import (
+    Authorization,
+    AuthorizationRequest,
+    Authorized,
+    State,
+)
+from pricekeeper.bootstrap import Services
+from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
+from pricekeeper.errors import InvalidValueError, PriceKeeperError
+from pricekeeper.limiter import LimitStatus
+from pricekeeper.pricing import PICOS_PER_MICRO, CacheWrite
+from pricekeeper.telemetry.logs import contains_secret
+from pricekeeper.tenants import Policy
+from pricekeeper.usecases.runtime import limit_state, make_usage, recorded_answer
+from pricekeeper.usecases.wire import authorizations as wire
+from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.values import parse_reason
+
+PAGE_MAX: Final = 100
+_GRANT_STATUS: Final[Mapping[State, wire.GrantStatus]] = {
+    State.OPEN: "authorized",
+    State.CAPTURED: "captured",
+    State.VOIDED: "voided",
+    State.UNSETTLED: "unsettled",
+}
+_UNFINISHED: Final = (State.OPEN, State.UNSETTLED)
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+async def authorize(
+    services: Services, policy: Policy, body: wire.AuthorizeBody
+) -> tuple[wire.AuthorizedAnswer, bool]:
+    """Authorize a call; also says whether that is a new grant."""
+    authorized = await services.authorizations.authorize(policy, _request_of(body))
+    is_new = authorized.granted is not None and not body.dry_run
+    return await _authorized(services, policy, authorized, dry_run=body.dry_run), is_new
+
+
+async def capture(
+    services: Services, policy: Policy, authorization_id: str, body: wire.CaptureBody
+) -> wire.CapturedAnswer:
+    """Count what the call used, and release what was held for it."""
+    usage = make_usage(body, "", "")  # the authorization has its id and its label
+    captured = await services.authorizations.capture(policy, _id(authorization_id), usage)
+    counted = recorded_answer(captured.recorded, policy)
+    return wire.CapturedAnswer(
+        request_id=counted.request_id,
+        status="duplicate" if captured.is_duplicate else "captured",
+        cost_usd_micros=counted.cost_usd_micros,
+        pricing_version=counted.pricing_version,
+        shard_id=counted.shard_id,
+        org_day=counted.org_day,
+        daily_total=counted.daily_total,
+        price_estimated=counted.price_estimated,
+        held_usd_micros=micros_up(captured.authorization.held_usd_picos),
+        overrun_usd_micros=micros_up(captured.overrun_usd_picos),
+    )
+
+
+async def capture_each(
+    services: Services, policy: Policy, captures: Sequence[wire.CaptureOne]
+) -> list[wire.CapturedAnswer | PriceKeeperError]:
+    """Capture up to a hundred calls at once, each for itself; the answers are in their order.
+
+    Captures of the same authorization follow each other, so that the later ones are duplicates.
+    """
+    answers: dict[int, wire.CapturedAnswer | PriceKeeperError] = {}
+
+    async def capture_in_turn(indices: Sequence[int]) -> None:
+        for index in indices:
+            body = captures[index]
+            try:
+                answers[index] = await capture(services, policy, body.authorization_id, body)
+            except PriceKeeperError as error:
+                answers[index] = error
+
+    by_id = defaultdict[str, list[int]](list)
+    for index, body in enumerate(captures):
+        by_id[body.authorization_id.lower()].append(index)
+    await asyncio.gather(*map(capture_in_turn, by_id.values()))
+    return [answers[index] for index in range(len(captures))]
+
+
+async def void(
+    services: Services, policy: Policy, authorization_id: str, reason: str | None
+) -> None:
+    """Give everything back: the model was never reached."""
+    if reason is not None and contains_secret(parse_reason(reason)):
+        raise InvalidValueError("reason", "has something in it that looks like a secret")
+    await services.authorizations.void(policy, _id(authorization_id), reason)
+
+
+async def extend(
+    services: Services, policy: Policy, authorization_id: str, hold_secs: int
+) -> wire.AuthorizationAnswer:
+    """Hold it for so long from now, if that is longer."""
+    extended = await services.authorizations.extend(policy, _id(authorization_id), hold_secs)
+    return authorization_answer(extended)
+
+
+async def read_one(
+    services: Services, policy: Policy, authorization_id: str
+) -> wire.AuthorizationAnswer:
+    """Read an authorization of a client."""
+    return authorization_answer(await services.authorizations.find(policy, _id(authorization_id)))
+
+
+async def list_unfinished(
+    services: Services, policy: Policy, status: str | None = None, after: str | None = None
+) -> wire.AuthorizationList:
+    """Read a page of a client's authorizations that are open or unsettled, the newest first."""
+    states = _UNFINISHED if status is None else (_state(status),)
+    cursor = None if after is None else _id(after, "after").lower()
+    found = await services.authorizations.list_unfinished(policy, states)
+    left = [one for one in found if cursor is None or one.id < cursor]
+    page = left[:PAGE_MAX]
+    more = page[-1].id if len(left) > PAGE_MAX else UNSET
+    return wire.AuthorizationList([authorization_answer(one) for one in page], next=more)
+
+
+def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnswer:
+    """An authorization as it is told."""
+    grant, settlement = authorization.grant, authorization.settlement
+    answer = wire.AuthorizationAnswer(
+        authorization_id=authorization.shown_id,
+        status=authorization.state.value,
+        model_label=grant.label,
+        held_usd_micros=micros_up(grant.held_usd_picos),
+        max_output_tokens=grant.max_output_tokens,
+        authorized_at=rfc3339(grant.authorized_at_ms),
+        expires_at=rfc3339(authorization.expires_at_ms),
+        tags=grant.tags,
+    )
+    if settlement is None:
+        return answer
+    settled_at = rfc3339(settlement.at_ms)
+    if authorization.state is State.VOIDED:
+        return msgspec.structs.replace(
+            answer, settled_at=settled_at, void_reason=settlement.reason or UNSET
+        )
+    cost = settlement.cost_usd_picos
+    return msgspec.structs.replace(
+        answer,
+        cost_usd_micros=cost // PICOS_PER_MICRO,  # as its usage record tells it
+        overrun_usd_micros=micros_up(max(0, cost - grant.held_usd_picos)),
+        settled_at=settled_at,
+    )
+
+
+def micros_up(usd_picos: int) -> int:
+    """Whole micro-dollars, of what was spent, is held or is needed."""
+    return -(-usd_picos // PICOS_PER_MICRO)
+
+
+def micros_down(usd_picos: int) -> int:
+    """Whole micro-dollars, of what remains; below zero it is rounded to the larger debt."""
+    return usd_picos // PICOS_PER_MICRO
+
+
+def _request_of(body: wire.AuthorizeBody) -> AuthorizationRequest:
+    return AuthorizationRequest(
+        input_tokens=body.input_tokens,
+        max_output_tokens=body.max_output_tokens,
+        authorization_id=body.authorization_id,
+        model=body.model,
+        fallback=body.fallback,
+        cache_write=CacheWrite(body.cache_write),
+        service_tier=body.service_tier,
+        batch=body.batch,
+        consume=body.consume,
+        tags=body.tags,
+        allow_lower_max_output=body.allow_lower_max_output,
+        min_output_tokens=body.min_output_tokens,
+        hold_secs=body.hold_secs,
+        dry_run=body.dry_run,
+    )
+
+
+async def _authorized(
+    services: Services, policy: Policy, authorized: Authorized, *, dry_run: bool
+) -> wire.AuthorizedAnswer:
+    authorization, granted = authorized
+    grant = authorization.grant
+    model = services.prices.catalogue.model(grant.label)
+    limits: Mapping[str, LimitStatus] = {}
+    if granted is None:
+        # The windows are those of now: what the call was held against may be over.
+        now_ms = services.clock.now_ms()
+        accounts = accounts_for(policy, grant.label, grant.tags, now_ms)
+        balances: Mapping[BudgetAccount, Balance] = await services.budgets.read(accounts)
+    else:
+        balances, limits = granted.balances, granted.limits
+    return wire.AuthorizedAnswer(
+        authorization_id=None if dry_run else authorization.shown_id,
+        status=_GRANT_STATUS[authorization.state],
+        model=wire.AuthorizedModel(
+            model.label, model.bedrock_model_id, grant.reason, model.description
+        ),
+        held_usd_micros=micros_up(grant.held_usd_picos),
+        max_output_tokens=grant.max_output_tokens,
+        expires_at=rfc3339(authorization.expires_at_ms),
+        budgets=[_budget_after(account, balance) for account, balance in balances.items()],
+        limits={name: limit_state(status) for name, status in limits.items()},
+        considered=[
+            wire.ConsideredLabel(one.label, "SKIPPED", one.because)
+            if one.because
+            else wire.ConsideredLabel(one.label, "CHOSEN")
+            for one in grant.considered
+        ],
+        dry_run=True if dry_run else UNSET,
+    )
+
+
+def _budget_after(account: BudgetAccount, balance: Balance) -> wire.BudgetAfter:
+    return wire.BudgetAfter(
+        name=account.name,
+        scope=account.scope.value,
+        window=account.window.value,
+        limit_usd_micros=micros_down(account.limit_usd_picos),
+        spent_usd_micros=micros_up(balance.spent + balance.unsettled),
+        held_usd_micros=micros_up(balance.held),
+        remaining_usd_micros=micros_down(account.limit_usd_picos - balance.used),
+        resets_at=rfc3339(account.span.ends_at_ms),
+    )
+
+
+def _state(status: str) -> State:
+    if status not in _UNFINISHED:
+        raise InvalidValueError("status", "must be open or unsettled")
+    return State(status)
+
+
+def _id(text: str, field: str = "authorization_id") -> str:
+    """The id, if it is written as one: nothing else is looked for."""
+    if not _UUID.fullmatch(text):
+        raise InvalidValueError(
+            field, "must be a UUID such as 01928f7c-12ab-7c3d-8e4f-0123456789ab"
+        )
+    return text

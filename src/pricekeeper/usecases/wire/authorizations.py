@@ -1,0 +1,256 @@
+"""Authorizations, their settlements, and the budgets that they are held against.
+
+Money in these answers is rounded so that it never looks better than it is: what was spent, is held
+or is needed is rounded up to whole micro-dollars, what remains is rounded down.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from pricekeeper.authorizations.authorization import HOLD_SECS_DEFAULT, HOLD_SECS_RANGE
+from pricekeeper.authorizations.request import CONSUME_MAX
+from pricekeeper.authorizations.service import CAPTURES_MAX
+from pricekeeper.usecases.wire.containment import Reason
+from pricekeeper.usecases.wire.runtime import (
+    DailyTotalAnswer,
+    LimitState,
+    ModelId,
+    Region,
+    ServiceTier,
+    Tags,
+)
+from pricekeeper.usecases.wire.values import (
+    LimitName,
+    Request,
+    Response,
+    Timestamp,
+    Tokens,
+    Uuid,
+)
+
+HoldSecs = Annotated[
+    int,
+    Meta(
+        ge=HOLD_SECS_RANGE[0],
+        le=HOLD_SECS_RANGE[1],
+        description="For how long it is held, unless it is settled before.",
+    ),
+]
+ModelName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=2048,
+        description="`auto`, a label, or a Bedrock model id that the deployment file knows.",
+        examples=["auto", "premium"],
+    ),
+]
+
+
+class AuthorizeBody(Request, frozen=True):
+    """A call that is about to be made."""
+
+    input_tokens: Annotated[Tokens, Meta(description="An upper bound of the whole prompt.")]
+    max_output_tokens: Tokens
+    authorization_id: Uuid | None = None
+    """The same request under the same id is the same grant."""
+    model: ModelName = "auto"
+    fallback: bool | None = None
+    """Whether a label further down may be taken; by default for `auto` alone."""
+    cache_write: Literal["none", "5m", "1h"] = "none"
+    service_tier: ServiceTier | None = None
+    batch: bool = False
+    consume: Annotated[dict[LimitName, Tokens], Meta(max_length=CONSUME_MAX)] | None = None
+    tags: Tags = field(default_factory=dict)
+    allow_lower_max_output: bool = False
+    min_output_tokens: Tokens = 1
+    hold_secs: HoldSecs = HOLD_SECS_DEFAULT
+    dry_run: bool = False
+
+
+class AuthorizedModel(Response, frozen=True):
+    """Which model to call, and why."""
+
+    label: str
+    bedrock_model_id: str
+    reason: str
+    description: str
+
+
+class BudgetAfter(Response, frozen=True):
+    """A budget that the call is held against, as it is with the hold. Below zero is beyond it.
+
+    What is charged for authorizations that nobody has settled is among what was spent.
+    """
+
+    name: str
+    scope: Literal["ORG", "APP"]
+    window: Literal["HOUR", "DAY", "WEEK", "MONTH"]
+    limit_usd_micros: int
+    spent_usd_micros: int
+    held_usd_micros: int
+    remaining_usd_micros: int
+    resets_at: str
+
+
+class ConsideredLabel(Response, frozen=True, omit_defaults=True):
+    """A label that was looked at, and why it was passed over."""
+
+    label: str
+    outcome: Literal["CHOSEN", "SKIPPED"]
+    because: str | UnsetType = UNSET
+
+
+GrantStatus = Literal["authorized", "captured", "voided", "unsettled"]
+
+
+class AuthorizedAnswer(Response, frozen=True, omit_defaults=True):
+    """The grant. `status` is what became of it, for one that is settled already."""
+
+    authorization_id: str | None
+    """By which it is settled; null, if it was only tried."""
+    status: GrantStatus
+    model: AuthorizedModel
+    held_usd_micros: int
+    max_output_tokens: int
+    expires_at: str
+    budgets: list[BudgetAfter]
+    limits: dict[str, LimitState]
+    considered: list[ConsideredLabel]
+    dry_run: bool | UnsetType = UNSET
+
+
+class CaptureBody(Request, frozen=True):
+    """What the call used, in the words of a usage record; id and label are the authorization's."""
+
+    input_tokens: Tokens
+    output_tokens: Tokens
+    cache_read_tokens: Tokens = 0
+    cache_write_5m_tokens: Tokens = 0
+    cache_write_1h_tokens: Tokens = 0
+    service_tier: ServiceTier | None = None
+    batch: bool = False
+    bedrock_model_id: ModelId | None = None
+    calling_region: Region | None = None
+    status: Literal["OK", "ERROR"] = "OK"
+    timestamp: Timestamp | None = None
+    tags: Tags = field(default_factory=dict)
+    """By default those of the authorization."""
+
+
+class CaptureOne(CaptureBody, frozen=True, kw_only=True):
+    """One capture of several."""
+
+    authorization_id: Uuid
+
+
+class CapturesBody(Request, frozen=True):
+    """Up to a hundred captures; each is judged by itself."""
+
+    captures: Annotated[list[CaptureOne], Meta(min_length=1, max_length=CAPTURES_MAX)]
+
+
+class CapturedAnswer(Response, frozen=True):
+    """What was counted, and what had been held for it."""
+
+    request_id: str
+    status: Literal["captured", "duplicate"]
+    cost_usd_micros: int
+    pricing_version: str
+    shard_id: int
+    org_day: str
+    daily_total: DailyTotalAnswer | None
+    price_estimated: bool
+    held_usd_micros: int
+    overrun_usd_micros: int
+    """By how much the call cost more than was held for it."""
+
+
+class CaptureResult(Response, frozen=True, omit_defaults=True):
+    """What became of one capture."""
+
+    authorization_id: str | None
+    status: Literal["captured", "duplicate", "failed"]
+    cost_usd_micros: int | UnsetType = UNSET
+    held_usd_micros: int | UnsetType = UNSET
+    overrun_usd_micros: int | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class CapturesAnswer(Response, frozen=True):
+    """What became of each capture, in order."""
+
+    captured: int
+    duplicates: int
+    failed: int
+    results: list[CaptureResult]
+
+
+class VoidBody(Request, frozen=True):
+    """Why the model was never reached, if anybody wants to know."""
+
+    reason: Reason | None = None
+
+
+class ExtendBody(Request, frozen=True):
+    """For how long from now it is to be held."""
+
+    hold_secs: HoldSecs
+
+
+class AuthorizationAnswer(Response, frozen=True, omit_defaults=True):
+    """An authorization, and what has become of it."""
+
+    authorization_id: str
+    status: Literal["open", "captured", "voided", "unsettled"]
+    model_label: str
+    held_usd_micros: int
+    max_output_tokens: int
+    authorized_at: str
+    expires_at: str
+    tags: dict[str, str]
+    cost_usd_micros: int | UnsetType = UNSET
+    overrun_usd_micros: int | UnsetType = UNSET
+    settled_at: str | UnsetType = UNSET
+    void_reason: str | UnsetType = UNSET
+
+
+class AuthorizationList(Response, frozen=True, omit_defaults=True):
+    """Authorizations that are open or unsettled, the newest first, and where to go on."""
+
+    authorizations: list[AuthorizationAnswer]
+    next: str | UnsetType = UNSET
+
+
+class BudgetAnswer(Response, frozen=True, omit_defaults=True):
+    """A budget in its present window. What remains is below zero where it was overdrawn."""
+
+    name: str
+    scope: Literal["ORG", "APP"]
+    window: Literal["HOUR", "DAY", "WEEK", "MONTH"]
+    enforcement: Literal["HARD", "SOFT"]
+    kind: Literal["BUDGET", "QUOTA"]
+    limit_usd_micros: int
+    spent_usd_micros: int
+    held_usd_micros: int
+    unsettled_usd_micros: int
+    remaining_usd_micros: int
+    window_started_at: str
+    resets_at: str
+    label: str | UnsetType = UNSET
+    """Of a quota."""
+    tag: dict[str, str] | UnsetType = UNSET
+    """Of a budget for each value of a tag: the tag, and the value."""
+
+
+class BudgetList(Response, frozen=True):
+    """Every budget that applies, strict quotas among them.
+
+    Of a budget for each value of a tag, up to 100 values that were used in its window.
+    """
+
+    budgets: list[BudgetAnswer]
