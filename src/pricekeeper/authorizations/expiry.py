@@ -129,6 +129,16 @@ class Regions:
             if one.state is state
         ]
 
+    async def read_all_marked(self, org_id: str) -> list[str]:
+        """Every region of an organisation in which anything may be open or unsettled."""
+        markers = query_items(self._store, unsettled_query(org_id))
+        regions = {unsettled_region(item) async for item in markers}
+        ahead_ms = self._clock.now_ms() + VISITS_MS[0]
+        for visit in range(len(VISITS_MS)):
+            marked = await self._read_marked(visit, ahead_ms)
+            regions |= {region for one, region in marked if one == org_id}
+        return sorted(regions)
+
     async def note_unsettled(self, org_id: str, region: str) -> None:
         """Let those who list unsettled authorizations know where one is."""
         await self._store.put(unsettled_put(org_id, region))
