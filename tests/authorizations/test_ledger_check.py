@@ -73,6 +73,7 @@ async def test_an_account_that_changes_meanwhile_is_not_accused(
 
     working = asyncio.create_task(work())
     while not working.done():
+        await asyncio.sleep(0)
         findings = await LedgerCheck(store, clock).check([policy], mend=True)
         assert all(one.agrees or one.moving for one in findings)
     await working
