@@ -42,7 +42,7 @@ def test_these_are_the_commands() -> None:
         "credentials rotate", "credentials claim", "credentials provisioning-key",
         "override set", "override clear",
         "credentials revoke", "freeze", "unfreeze", "limits reset",
-        "usage show", "usage list", "spend", "ledger rebuild",
+        "usage show", "usage list", "spend", "ledger rebuild", "ledger check",
         "limits show", "limits repair", "sessions list", "sessions end",
         "prices show", "prices refresh", "prices check",
         "tables create", "tables status", "keys rotate",

@@ -87,10 +87,9 @@ async def check(
     async with open_local_store(settings) as store:
         tenants = Tenants(store, SystemClock(), labels)
         wanted = await tenants.list_org_ids() if org is None else [parse_org_id(org)]
+        checking = LedgerCheck(store, SystemClock())
         for org_id in wanted:
-            findings += await check_org(
-                tenants, LedgerCheck(store, SystemClock()), org_id, mend=mend
-            )
+            findings += await check_org(tenants, checking, org_id, mend=mend)
     differing = [one for one in findings if not one.agrees and not one.moving and not one.mended]
     code = exits.FAILED if differing else exits.OK
     return Outcome(_check_answer(findings), _check_picture(findings), code)
