@@ -628,7 +628,9 @@ class TestTenants:
         reply = shop.api.call("GET", theirs, token=shop.tenant.org_token)
         assert (reply.status, reply.code) == (404, "NOT_FOUND")
 
-    @pytest.mark.parametrize("authorization_id", ["x", "0" * 32, "%7B" + str(uuid.uuid4()) + "%7D"])
+    @pytest.mark.parametrize(
+        "authorization_id", ["x", "0" * 32, "%7B06d95659-5de6-47b2-916f-b09aba4e8b2d%7D"]
+    )
     def test_an_id_that_is_none_is_refused(self, shop: Shop, authorization_id: str) -> None:
         """Whatever other spellings of a UUID there are."""
         reply = shop.call("GET", f"authorizations/{authorization_id}")

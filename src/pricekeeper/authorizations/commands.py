@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.authorizations.authorization import Authorization, HeldAccount
 from pricekeeper.authorizations.decision import Denied, Granted, Wanted
 from pricekeeper.authorizations.settling import Action
+from pricekeeper.concurrency import error_copy
 from pricekeeper.metering import Submission
 from pricekeeper.metering.journal import PAGE_DIGITS
+from pricekeeper.storage import Key
+
+_T = TypeVar("_T")
 
 
 class Repeated(NamedTuple):
@@ -45,7 +49,7 @@ class Authorize:
 class Settle:
     """A settlement of an authorization."""
 
-    __slots__ = ("action", "depth", "future", "nonce", "seen", "submission", "without")
+    __slots__ = ("action", "depth", "future", "nonce", "seen", "since", "submission", "without")
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Settle:
         seen: Authorization,
         nonce: bytes,
         submission: Submission | None = None,
+        since: tuple[HeldAccount, ...] = (),
     ) -> None:
         self.action = action
         self.seen = seen
@@ -60,6 +65,8 @@ class Settle:
         self.nonce = nonce
         self.submission = submission
         """The record that a capture counts as."""
+        self.since = since
+        """Accounts that it is spent from and was not held against: their budgets are newer."""
         self.depth = PAGE_DIGITS
         """Of the page that the record is on, if its id says where it is."""
         self.without: set[str] = set()
@@ -68,3 +75,45 @@ class Settle:
 
 
 Command = Authorize | Settle
+
+
+def name_of(command: Command) -> str:
+    """What only one command of a transaction may be about."""
+    if isinstance(command, Settle):
+        return command.seen.id
+    return command.wanted.asked_as or command.id
+
+
+def operations_of(command: Command) -> int:
+    """How many operations a command alone needs in a transaction."""
+    if isinstance(command, Settle):
+        return 3 if command.submission is not None else 1
+    return 2 if command.wanted.asked_as else 1
+
+
+def items_of(command: Command) -> set[object]:
+    """The accounts and buckets of a command, which it may share with others."""
+    if isinstance(command, Settle):
+        return {Key(one.pk, one.sk) for one in (*command.seen.grant.accounts, *command.since)}
+    items: set[object] = set()
+    for candidate in command.wanted.candidates:
+        items.update(account.key for account in candidate.accounts)
+        items.update((one.entity, candidate.label) for one in candidate.buckets)
+    return items
+
+
+def answer(future: asyncio.Future[_T], outcome: _T) -> None:
+    """Set the outcome, unless the caller was cancelled: what was decided stands."""
+    if not future.done():
+        future.set_result(outcome)
+
+
+def fail(command: Command, error: BaseException) -> None:
+    """Let the caller know, unless it has an answer."""
+    future: asyncio.Future[Any] = command.future
+    if future.done():
+        return
+    if isinstance(error, asyncio.CancelledError):
+        future.cancel()
+    else:
+        future.set_exception(error_copy(error))

@@ -2,8 +2,9 @@
 
 The process that granted an authorization remembers when it expires. For those of processes that are
 gone there is a marker for each region of an organisation, put before the first authorization in it.
-A sweep reads the regions that are a while old: it settles what has expired, and takes the marker
-away once nothing in the region is open or unsettled.
+A sweep visits the regions that are a few minutes old, settles what has expired, and is done with a
+region once nothing in it is open. It comes back twice, the last time after more than a day: a
+transaction that arrives late, and that nobody was told of, is found then.
 
 Bounds: `REMEMBERED_MAX` authorizations of this process; those beyond are left to the sweep.
 """
@@ -24,6 +25,9 @@ from pricekeeper.authorizations.items import (
     markers_query,
     region_of,
     region_query,
+    unsettled_put,
+    unsettled_query,
+    unsettled_region,
 )
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
@@ -32,8 +36,8 @@ from pricekeeper.storage import Store, query_items
 
 REMEMBERED_MAX: Final = 100_000
 MARKED_MAX: Final = 10_000
-QUIET_MS: Final = 240_000
-"""How old a region is before it is swept: nothing is authorized in it any more."""
+VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
+"""How old a region is at each visit."""
 
 
 class Due(NamedTuple):
@@ -95,16 +99,9 @@ class Regions:
             await self._store.put(marker_put(org_id, region))
             self._marked.put((org_id, region), True)  # noqa: FBT003
 
-    async def read_marked(self, *, quiet: bool) -> list[tuple[str, str]]:
-        """The organisation and region of each marker; of regions that are quiet, or of all."""
-        until_ms = self._clock.now_ms() + (-QUIET_MS if quiet else QUIET_MS)
-        last = f"{max(0, until_ms):012x}"[:REGION_DIGITS]
-        found = []
-        async for item in query_items(self._store, markers_query(last)):
-            named = marker_of(item)
-            if named is not None:
-                found.append((named[1], named[0]))
-        return found
+    async def read_due(self, visit: int) -> list[tuple[str, str]]:
+        """The organisation and region of each that is to be visited now for that time."""
+        return await self._read_marked(visit, self._clock.now_ms() - VISITS_MS[visit])
 
     async def read(self, org_id: str, region: str) -> AsyncIterator[Authorization]:
         """The authorizations of a region; one that can't be read is reported and left out."""
@@ -116,18 +113,47 @@ class Regions:
             if authorization is not None:
                 yield authorization
 
-    async def read_unfinished(self, org_id: str) -> list[Authorization]:
-        """The authorizations of an organisation that are open or unsettled."""
-        found: list[Authorization] = []
-        for marked, region in await self.read_marked(quiet=False):
-            if marked == org_id:
-                found += [
-                    one
-                    async for one in self.read(org_id, region)
-                    if one.state in (State.OPEN, State.UNSETTLED)
-                ]
-        return found
+    async def read_unfinished(self, org_id: str, state: State) -> list[Authorization]:
+        """The authorizations of an organisation that are open, or those that are unsettled."""
+        if state is State.UNSETTLED:
+            markers = query_items(self._store, unsettled_query(org_id))
+            regions = [unsettled_region(item) async for item in markers]
+        else:
+            ahead_ms = self._clock.now_ms() + VISITS_MS[0]
+            marked = await self._read_marked(0, ahead_ms)
+            regions = [region for one, region in marked if one == org_id]
+        return [
+            one
+            for region in regions
+            async for one in self.read(org_id, region)
+            if one.state is state
+        ]
 
-    async def unmark(self, org_id: str, region: str) -> None:
-        """Take the marker of a region away, in which nothing is open or unsettled."""
-        await self._store.delete(marker_delete(org_id, region))
+    async def read_all_marked(self, org_id: str) -> list[str]:
+        """Every region of an organisation in which anything may be open or unsettled."""
+        markers = query_items(self._store, unsettled_query(org_id))
+        regions = {unsettled_region(item) async for item in markers}
+        ahead_ms = self._clock.now_ms() + VISITS_MS[0]
+        for visit in range(len(VISITS_MS)):
+            marked = await self._read_marked(visit, ahead_ms)
+            regions |= {region for one, region in marked if one == org_id}
+        return sorted(regions)
+
+    async def note_unsettled(self, org_id: str, region: str) -> None:
+        """Let those who list unsettled authorizations know where one is."""
+        await self._store.put(unsettled_put(org_id, region))
+
+    async def note_visited(self, org_id: str, region: str, visit: int) -> None:
+        """Nothing is open in the region: it is visited later once more, or never again."""
+        if visit + 1 < len(VISITS_MS):
+            await self._store.put(marker_put(org_id, region, visit + 1))
+        await self._store.delete(marker_delete(org_id, region, visit))
+
+    async def _read_marked(self, visit: int, until_ms: int) -> list[tuple[str, str]]:
+        last = f"{max(0, until_ms):012x}"[:REGION_DIGITS]
+        found = []
+        async for item in query_items(self._store, markers_query(visit, last)):
+            named = marker_of(item)
+            if named is not None:
+                found.append((named[1], named[0]))
+        return found

@@ -3,8 +3,9 @@
 In UsageAggSharded, beside the journal:
 
 - ``ORG#{org}#A#{region}`` / id: an authorization; its region, of 65.5 s, is in its id
-- ``HOLDS`` / ``{region}#{org}``: in that region of that organisation may be authorizations that
-  are open, or that nobody has settled
+- ``HOLDS#{visit}`` / ``{region}#{org}``: that region of that organisation is to be swept, for the
+  first, second or third time
+- ``UNSETTLED`` / ``{org}#{region}``: in that region are authorizations that nobody has settled
 
 In RequestDedup, ``ORG#{org}#AUTH#{id}``: which authorization an id that the caller gave stands for.
 """
@@ -28,6 +29,7 @@ from pricekeeper.authorizations.authorization import (
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
+    Condition,
     Delete,
     Item,
     Key,
@@ -42,7 +44,8 @@ from pricekeeper.storage import (
 from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
 from pricekeeper.storage.values import EXPIRY
 
-HOLDS: Final = "HOLDS"
+HOLDS: Final = "HOLDS#"
+UNSETTLED: Final = "UNSETTLED"
 REGION_DIGITS: Final = 8
 LIFE_SECS: Final = 3 * 86_400 + (HOLD_MS_MAX + LATE_MS_MAX) // 1000
 """How long an authorization is remembered: longer than it can be changed."""
@@ -91,8 +94,13 @@ def change_update(org_id: str, before: Authorization, after: Authorization) -> U
         USAGE_AGG_SHARDED,
         authorization_key(org_id, before.id),
         tuple(actions),
-        attr(_STATE).eq(before.state.value) & attr(_NONCE).eq(before.nonce),
+        has_state(before) & attr(_NONCE).eq(before.nonce),
     )
+
+
+def has_state(seen: Authorization) -> Condition:
+    """The condition that the authorization has the state in which it was seen."""
+    return attr(_STATE).eq(seen.state.value)
 
 
 def authorization_of(item: Mapping[str, Any] | None) -> Authorization | None:
@@ -132,20 +140,35 @@ def aliased_id(item: Mapping[str, Any] | None) -> str | None:
     return None if item is None else str(TypedItem(REQUEST_DEDUP, item).text("authorization_id"))
 
 
-def marker_put(org_id: str, region: str) -> Put:
-    """Say that there may be open authorizations in a region, any number of times."""
-    expires = int(region, 16) * 65_536 // 1000 + LIFE_SECS
-    return Put(USAGE_AGG_SHARDED, {"PK": HOLDS, "SK": f"{region}#{org_id}", EXPIRY: expires})
+def marker_put(org_id: str, region: str, visit: int = 0) -> Put:
+    """Have a region swept, any number of times."""
+    sort_key = f"{region}#{org_id}"
+    return _marker(f"{HOLDS}{visit}", sort_key, region)
 
 
-def marker_delete(org_id: str, region: str) -> Delete:
-    """Say that nothing is open in a region any more."""
-    return Delete(USAGE_AGG_SHARDED, Key(HOLDS, f"{region}#{org_id}"))
+def marker_delete(org_id: str, region: str, visit: int) -> Delete:
+    """The region was swept."""
+    return Delete(USAGE_AGG_SHARDED, Key(f"{HOLDS}{visit}", f"{region}#{org_id}"))
 
 
-def markers_query(last_region: str) -> Query:
-    """The regions up to that one in which something may be open."""
-    return Query(USAGE_AGG_SHARDED, HOLDS, first="0", last=f"{last_region}~")
+def markers_query(visit: int, last_region: str) -> Query:
+    """The regions up to that one that are to be swept."""
+    return Query(USAGE_AGG_SHARDED, f"{HOLDS}{visit}", first="0", last=f"{last_region}~")
+
+
+def unsettled_put(org_id: str, region: str) -> Put:
+    """Say that authorizations of a region are unsettled, any number of times."""
+    return _marker(UNSETTLED, f"{org_id}#{region}", region)
+
+
+def unsettled_query(org_id: str) -> Query:
+    """The regions of an organisation in which authorizations are unsettled, or were."""
+    return Query(USAGE_AGG_SHARDED, UNSETTLED, prefix=f"{org_id}#")
+
+
+def unsettled_region(item: Item) -> str:
+    """The region of such a marker."""
+    return str(item["SK"]).rpartition("#")[2]
 
 
 def marker_of(item: Item) -> tuple[str, str] | None:
@@ -160,6 +183,11 @@ def marker_of(item: Item) -> tuple[str, str] | None:
 def region_query(org_id: str, region: str) -> Query:
     """The authorizations of a region."""
     return Query(USAGE_AGG_SHARDED, _partition(org_id, region))
+
+
+def _marker(pk: str, sk: str, region: str) -> Put:
+    expires = int(region, 16) * 65_536 // 1000 + LIFE_SECS
+    return Put(USAGE_AGG_SHARDED, {"PK": pk, "SK": sk, EXPIRY: expires})
 
 
 def _partition(org_id: str, region: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,6 +20,7 @@ import structlog
 
 from pricekeeper.authorizations.authorization import (
     Authorization,
+    HeldAccount,
     Settlement,
     State,
     is_own_id,
@@ -29,18 +30,20 @@ from pricekeeper.authorizations.authorization import (
 from pricekeeper.authorizations.candidates import Candidates
 from pricekeeper.authorizations.commands import Authorize, Repeated, Settle, Settled
 from pricekeeper.authorizations.decision import Books, Denied, Granted, Wanted, decide
-from pricekeeper.authorizations.expiry import OpenList, Regions
+from pricekeeper.authorizations.desk import Desk
+from pricekeeper.authorizations.expiry import VISITS_MS, OpenList, Regions
 from pricekeeper.authorizations.items import (
     alias_key,
     aliased_id,
     authorization_key,
     authorization_of,
+    region_of,
 )
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
 from pricekeeper.authorizations.settling import Action, Capture, Expire, Extend, Void
-from pricekeeper.authorizations.worker import Desk, Worker
-from pricekeeper.budgets import Budgets
+from pricekeeper.authorizations.worker import Worker
+from pricekeeper.budgets import Budgets, accounts_for
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -135,7 +138,7 @@ class Authorizations:
         await self._regions.mark(policy.org_id, authorization_id)
         command = Authorize(wanted, authorization_id, self._new_nonce())
         self._worker(policy.org_id, lanes_of(policy.agg_shard_count)).submit(command)
-        outcome = await command.future
+        outcome = await self._outcome(policy, command)
         if isinstance(outcome, Denied):
             raise await self._deny(policy, outcome)
         if isinstance(outcome, Repeated):
@@ -151,7 +154,7 @@ class Authorizations:
         """
         seen = await self.find(policy, authorization_id)
         grant = seen.grant
-        tags = usage.tags or grant.tags
+        tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
         usage = msgspec.structs.replace(
             usage, request_id=seen.shown_id, model_label=grant.label, tags=tags
         )
@@ -166,7 +169,8 @@ class Authorizations:
             org_day=submission.terms.day,
         )
         action = Capture(settlement, self._bucket_tokens(grant.label, usage))
-        settled = await self._settle(policy, action, seen, submission)
+        since = await self._open_since(policy, seen, tags)
+        settled = await self._settle(policy, action, seen, submission, since)
         return await self._answer_captured(policy, settled, submission)
 
     async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
@@ -194,16 +198,11 @@ class Authorizations:
             raise NotFoundError("authorization")
         return found
 
-    async def list_unfinished(
-        self, policy: Policy, states: Collection[State]
-    ) -> list[Authorization]:
-        """The client's authorizations that are open, or unsettled, the newest first."""
-        found = await self._regions.read_unfinished(policy.org_id)
+    async def list_unfinished(self, policy: Policy, state: State) -> list[Authorization]:
+        """The client's authorizations that are open, or those that are unsettled, newest first."""
+        found = await self._regions.read_unfinished(policy.org_id, state)
         mine = [
-            one
-            for one in found
-            if one.state in states
-            and (policy.app_id is None or one.grant.client_id == policy.client_id)
+            one for one in found if policy.app_id is None or one.grant.client_id == policy.client_id
         ]
         return sorted(mine, key=lambda one: one.id, reverse=True)
 
@@ -217,15 +216,16 @@ class Authorizations:
     async def sweep(self) -> int:
         """Charge what processes that are gone have left; returns how many there were."""
         expired = 0
-        for org_id, region in await self._regions.read_marked(quiet=True):
-            is_finished = True
-            async for one in self._regions.read(org_id, region):
-                if one.state is State.OPEN and one.expires_at_ms <= self._clock.now_ms():
-                    await self._expire(org_id, 1, one)
-                    expired += 1
-                is_finished &= one.state not in (State.OPEN, State.UNSETTLED)
-            if is_finished:
-                await self._regions.unmark(org_id, region)
+        for visit in range(len(VISITS_MS)):
+            for org_id, region in await self._regions.read_due(visit):
+                some_open = False
+                async for one in self._regions.read(org_id, region):
+                    if one.state is State.OPEN:
+                        due = one.expires_at_ms <= self._clock.now_ms()
+                        some_open |= not (due and await self._expire(org_id, 1, one))
+                        expired += due
+                if not some_open:
+                    await self._regions.note_visited(org_id, region, visit)
         return expired
 
     async def run_forever(self) -> None:
@@ -249,14 +249,26 @@ class Authorizations:
                 return
             await asyncio.wait(tasks)
 
+    async def _outcome(self, policy: Policy, command: Authorize) -> Granted | Denied | Repeated:
+        """What was decided; what is granted to a caller that leaves at that moment goes back."""
+        try:
+            return await command.future
+        except asyncio.CancelledError:
+            outcome = None if command.future.cancelled() else command.future.result()
+            if isinstance(outcome, Granted) and not command.wanted.asked_as:
+                lanes = lanes_of(policy.agg_shard_count)
+                self._give_up(policy.org_id, lanes, outcome.authorization)
+            raise
+
     async def _settle(
         self,
         policy: Policy,
         action: Action,
         seen: Authorization,
         submission: Submission | None = None,
+        since: tuple[HeldAccount, ...] = (),
     ) -> Settled:
-        command = Settle(action, seen, self._new_nonce(), submission)
+        command = Settle(action, seen, self._new_nonce(), submission, since)
         lanes = lanes_of(policy.agg_shard_count)
         self._worker(policy.org_id, lanes).submit(command)
         settled = await command.future
@@ -266,7 +278,23 @@ class Authorizations:
             self._open.remove(settled.authorization.id)
         return settled
 
-    async def _expire(self, org_id: str, lanes: int, authorization: Authorization) -> None:
+    async def _open_since(
+        self, policy: Policy, seen: Authorization, tags: Mapping[str, str]
+    ) -> tuple[HeldAccount, ...]:
+        """The accounts of budgets that are newer than the authorization: it is spent from them."""
+        grant, now_ms = seen.grant, self._clock.now_ms()
+        held = {(one.pk, one.id) for one in grant.accounts}
+        accounts = [
+            account
+            for account in accounts_for(policy, grant.label, tags, grant.authorized_at_ms)
+            if account.span.ends_at_ms > now_ms and (account.key.pk, account.id) not in held
+        ]
+        await self._budgets.open_all(accounts)
+        return tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
+
+    async def _expire(self, org_id: str, lanes: int, authorization: Authorization) -> bool:
+        """Charge it at its hold, if nobody has settled it; whether it is open no longer."""
+        await self._regions.note_unsettled(org_id, region_of(authorization.id))
         command = Settle(Expire(), authorization, self._new_nonce())
         self._worker(org_id, lanes).submit(command)
         settled = await command.future
@@ -279,6 +307,7 @@ class Authorizations:
                 label=grant.label,
                 held_usd_picos=grant.held_usd_picos,
             )
+        return settled.authorization.state is not State.OPEN
 
     async def _answer_captured(
         self, policy: Policy, settled: Settled, submission: Submission

@@ -111,9 +111,12 @@ def item_partition(policy: Policy, scope: Scope) -> str:
     return f"{entity}#BUDGETS"
 
 
-def is_one_value(key: Key) -> bool:
-    """Whether the item has the accounts of one value of a tag."""
-    return key.sk != EVERY_VALUE
+def tags_of(key: Key) -> dict[str, str] | None:
+    """The tag and value that the accounts of an item are for; ``None`` if it is no one value."""
+    if key.sk is None or key.sk == EVERY_VALUE:
+        return None
+    _, name, value = key.sk.split("#", 2)
+    return {name: value}
 
 
 def _of_budgets(

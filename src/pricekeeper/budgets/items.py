@@ -94,7 +94,7 @@ def capture_late(held: int, cost: int) -> Balance:
     return Balance(cost - held, 0, -held)
 
 
-def debit(cost: int) -> Balance:
+def spend(cost: int) -> Balance:
     """What a record adds that was never authorized."""
     return Balance(cost, 0, 0)
 

@@ -21,9 +21,9 @@ from pricekeeper.budgets.items import (
     Balance,
     account_update,
     balance_of,
-    debit,
     open_update,
     past_accounts,
+    spend,
 )
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
@@ -107,5 +107,5 @@ def debit_updates(
     for accounts, cost_usd_picos in debits:
         for account in accounts:
             some = changes.setdefault(account.key, {})
-            some[account.id] = some.get(account.id, Balance()) + debit(cost_usd_picos)
+            some[account.id] = some.get(account.id, Balance()) + spend(cost_usd_picos)
     return [account_update(key, some, {}, now_ms) for key, some in changes.items()]

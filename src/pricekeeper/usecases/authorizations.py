@@ -128,7 +128,12 @@ async def list_unfinished(
     """Read a page of a client's authorizations that are open or unsettled, the newest first."""
     states = _UNFINISHED if status is None else (_state(status),)
     cursor = None if after is None else _id(after, "after").lower()
-    found = await services.authorizations.list_unfinished(policy, states)
+    found = [
+        one
+        for state in states
+        for one in await services.authorizations.list_unfinished(policy, state)
+    ]
+    found.sort(key=lambda one: one.id, reverse=True)
     left = [one for one in found if cursor is None or one.id < cursor]
     page = left[:PAGE_MAX]
     more = page[-1].id if len(left) > PAGE_MAX else UNSET

@@ -1,0 +1,451 @@
+"""The attempts to carry out some commands together, until each is answered.
+
+The commands are decided on the accounts and buckets as they were last seen (`decision`), and one
+transaction is sent. What was seen may be old. Every operation carries the condition under which its
+decision is right, and a refusal brings the item along, from which it is decided again. Nobody is
+denied by what may be old: it is read anew first.
+
+If a reply is lost, the authorizations say by their nonces whether the transaction was applied. If
+it arrives later, its conditions are those of the next attempt, so one of the two is refused.
+
+Bounds: `ATTEMPTS_MAX` attempts with up to `PAUSE_MS_MAX` between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.authorizations.commands import (
+    Authorize,
+    Command,
+    Repeated,
+    Settle,
+    Settled,
+    answer,
+    fail,
+    items_of,
+)
+from pricekeeper.authorizations.decision import (
+    TOKENS,
+    Books,
+    BucketKey,
+    Denied,
+    Granted,
+    Wanted,
+    decide,
+)
+from pricekeeper.authorizations.desk import Desk
+from pricekeeper.authorizations.items import aliased_id, authorization_key, authorization_of
+from pricekeeper.authorizations.settling import Capture, Changed, Void, settle
+from pricekeeper.authorizations.transaction import (
+    OnAccounts,
+    OnAlias,
+    OnAuthorization,
+    OnBucket,
+    OnRecord,
+    Step,
+    make_transaction,
+)
+from pricekeeper.budgets.items import USED, spend
+from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    ConflictError,
+    ContendedError,
+    InvalidOperationError,
+    OutcomeUnknownError,
+    PriceKeeperError,
+    ReasonCode,
+    RequestIdReusedError,
+    StoreError,
+    TransactionCancelledError,
+)
+from pricekeeper.limiter.bucket import Debit, Normal, expected
+from pricekeeper.limiter.items import bucket_of
+from pricekeeper.limiter.limits import limit_of
+from pricekeeper.limiter.writes import adjust, normal
+from pricekeeper.metering.journal import ID_DIGITS, entry_on, is_full, region_at
+from pricekeeper.metering.journal_items import PostedRegion
+from pricekeeper.storage import Key, Update
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+
+ATTEMPTS_MAX: Final = 16
+PAUSE_MS_FIRST: Final = 4
+PAUSE_MS_MAX: Final = 128
+_AT_ONCE: Final = 2
+"""Attempts without a pause before them."""
+
+
+class Attempts:
+    """The attempts to carry out some commands together."""
+
+    def __init__(self, desk: Desk, org_id: str, lanes: int, commands: Sequence[Command]) -> None:
+        self._desk = desk
+        self._org_id = org_id
+        self._lanes = lanes
+        self._left = list(commands)
+        self._is_fresh = False
+        self._doubt = False
+        self._page_nonce = desk.poster.new_nonce()
+        self._stale_terms: list[tuple[Debit, Normal]] = []
+
+    async def run(self) -> None:
+        for attempt in range(ATTEMPTS_MAX):
+            await self._pause(attempt)
+            try:
+                await self._attempt()
+            except TransactionCancelledError as cancelled:
+                raise ContendedError(str(cancelled)) from cancelled
+            except (OutcomeUnknownError, ContendedError) as failure:
+                self._doubt |= isinstance(failure, OutcomeUnknownError)
+                await self._look_again()
+            except InvalidOperationError as failure:
+                await self._divide(failure)
+                return
+            except StoreError as failure:
+                raise self._error_of(failure) from failure
+            if not self._left:
+                return
+        raise self._error_of(ContendedError("other writers kept winning"))
+
+    async def _attempt(self) -> None:
+        desk = self._desk
+        books = await self._open_books()
+        granted, changed = self._decide_all(books)
+        if not granted and not changed:
+            await self._settle_terms()
+            if self._left:
+                self._forget()  # some are denied, by what may be old
+            return
+        self._is_fresh = False
+        sent_at_ms = books.now_ms
+        posting = PostedRegion(self._org_id, region_at(sent_at_ms), self._lanes)
+        submissions = [one.submission for one, _ in changed if one.submission is not None]
+        for region in {
+            posting.region,
+            *(one.address.region for one in submissions if one.address is not None),
+        }:
+            if submissions:
+                await desk.poster.mark(posting._replace(region=region), sent_at_ms)
+        steps = make_transaction(
+            self._org_id,
+            books,
+            granted,
+            changed,
+            sent_at_ms=sent_at_ms,
+            page_nonce=self._page_nonce,
+            expires_at_epoch=desk.poster.expires_at_epoch(posting.region),
+        )
+        try:
+            await self.send(steps)
+        except TransactionCancelledError as cancelled:
+            await self._note_refusals(steps, cancelled.reasons)
+            return
+        self._note_written(books, steps)
+        receipts = [one.receipt(b"", sent_at_ms) for one in submissions]
+        await desk.poster.repair_late(self._org_id, receipts)
+        self._answer(granted, changed)
+        await self._give_back(changed)
+
+    async def send(self, steps: Sequence[Step]) -> None:
+        """Send all of it as one transaction."""
+        await self._desk.store.transact([step.operation for step in steps])
+
+    def _decide_all(
+        self, books: Books
+    ) -> tuple[list[tuple[Authorize, Granted]], list[tuple[Settle, Changed]]]:
+        """Decide what is left on the books; answers what needs no write."""
+        granted: list[tuple[Authorize, Granted]] = []
+        denied: list[tuple[Authorize, Denied]] = []
+        changed: list[tuple[Settle, Changed]] = []
+        for command in self._left:
+            if isinstance(command, Settle):
+                change = self._decide_settlement(command, books)
+                if change is not None:
+                    accounts = [
+                        one for one in change.after.grant.accounts if one.id not in command.without
+                    ]
+                    books.add(accounts, change.change)
+                    _debit_since(books, command)
+                    changed.append((command, change))
+        for command in self._left:
+            if isinstance(command, Authorize):
+                if command.existing is not None:
+                    _answer_existing(command, command.existing)
+                    continue
+                decided = decide(books, command.wanted, command.id, command.nonce)
+                if isinstance(decided, Granted):
+                    granted.append((command, decided))
+                else:
+                    denied.append((command, decided))
+        if self._is_fresh and not granted and not changed:
+            for command, denial in denied:
+                self._desk.meter.denied += 1
+                self._stale_terms += _stale_terms(books, command.wanted)
+                answer(command.future, denial)
+        self._drop_answered()
+        return granted, changed
+
+    def _decide_settlement(self, command: Settle, books: Books) -> Changed | None:
+        seen = command.seen
+        if is_own_change(command, seen):
+            answer(command.future, Settled(seen, changed=True))
+            return None
+        try:
+            change = settle(command.action, seen, books.now_ms, command.nonce)
+        except PriceKeeperError as refused:
+            fail(command, refused)
+            return None
+        if change is None:
+            answer(command.future, Settled(seen, changed=False))
+        return change
+
+    async def _open_books(self) -> Books:
+        """The books of all that is left, from memory or, where there is nothing, from the store."""
+        keys, buckets = set[Key](), set[BucketKey]()
+        for command in self._left:
+            if isinstance(command, Authorize):
+                for candidate in command.wanted.candidates:
+                    keys.update(account.key for account in candidate.accounts)
+                    buckets.update((one.entity, candidate.label) for one in candidate.buckets)
+        items, seen, is_fresh = await self._desk.recall(keys, buckets)
+        self._is_fresh |= is_fresh
+        return Books(items, seen, self._desk.clock.now_ms())
+
+    def _forget(self) -> None:
+        """Read everything anew that somebody may be denied by."""
+        for command in self._left:
+            self._desk.forget(items_of(command))
+
+    async def _note_refusals(
+        self, steps: Sequence[Step], reasons: Sequence[CancellationReason]
+    ) -> None:
+        """Learn from a refusal what is there now."""
+        self._desk.meter.lost_races += 1
+        aliases: list[Authorize] = []
+        before = {command: command.seen for command in self._left if isinstance(command, Settle)}
+        refused = [
+            (step.concern, reason.item)
+            for step, reason in zip(steps, reasons, strict=False)
+            if reason.code is ReasonCode.CONDITION_FAILED
+        ]
+        for concern, item in refused:
+            if isinstance(concern, OnAccounts):
+                self._desk.note_item(concern.key, item)
+                self._drop_gone(concern.key, item)
+            elif isinstance(concern, OnBucket):
+                self._desk.note_bucket(concern.key, bucket_of(item))
+            elif isinstance(concern, OnAuthorization):
+                _note_found(concern.command, authorization_of(item))
+            elif isinstance(concern, OnAlias):
+                concern.command.id = aliased_id(item) or concern.command.id
+                aliases.append(concern.command)
+        for concern, item in refused:
+            if isinstance(concern, OnRecord):
+                command = concern.command
+                if command is None:
+                    self._page_nonce = self._desk.poster.new_nonce()
+                elif command.seen is before[command]:  # else this is its own record
+                    self._note_record(command, item)
+        await self._read_existing(aliases)
+
+    def _drop_gone(self, key: Key, item: Mapping[str, Any] | None) -> None:
+        """Leave out accounts of windows that are long over, which nobody needs any more."""
+        for command in self._left:
+            if isinstance(command, Settle):
+                command.without.update(
+                    account.id
+                    for account in (*command.seen.grant.accounts, *command.since)
+                    if Key(account.pk, account.sk) == key
+                    and (item is None or USED + account.id not in item)
+                )
+
+    def _note_record(self, command: Settle, item: Mapping[str, Any] | None) -> None:
+        """The id of a capture is that of a record, or its page is full."""
+        submission = command.submission
+        if submission is None:
+            return
+        address, page = submission.address, item or {}
+        if address is None or entry_on(page, address.name) is not None:
+            fail(command, RequestIdReusedError(submission.request_id))
+            self._drop_answered()
+        elif is_full(page) and command.depth < ID_DIGITS:
+            command.depth += 1
+
+    async def _look_again(self) -> None:
+        """After a lost reply: read what became of the authorizations, and forget the books."""
+        self._forget()
+        with contextlib.suppress(StoreError):  # then the next attempt is refused, and learns it
+            await self._read_existing(
+                [command for command in self._left if isinstance(command, Authorize)]
+            )
+            await self._read_seen([one for one in self._left if isinstance(one, Settle)])
+
+    async def _read_existing(self, commands: Sequence[Authorize]) -> None:
+        found = await self._read_all([command.id for command in commands])
+        for command, authorization in zip(commands, found, strict=True):
+            command.existing = authorization
+
+    async def _read_seen(self, commands: Sequence[Settle]) -> None:
+        found = await self._read_all([command.seen.id for command in commands])
+        for command, authorization in zip(commands, found, strict=True):
+            command.seen = authorization or command.seen
+
+    async def _read_all(self, ids: Iterable[str]) -> list[Authorization | None]:
+        keys = [(USAGE_AGG_SHARDED, authorization_key(self._org_id, one)) for one in ids]
+        if not keys:
+            return []
+        return [authorization_of(item) for item in await self._desk.store.batch_get(keys)]
+
+    def _note_written(self, books: Books, steps: Sequence[Step]) -> None:
+        """Remember the items as they are now, as far as that is known."""
+        desk = self._desk
+        for step in steps:
+            concern, operation = step.concern, step.operation
+            if isinstance(concern, OnAccounts) and isinstance(operation, Update):
+                before = desk.seen_item(concern.key)
+                if before is not None:
+                    desk.note_item(concern.key, operation.apply(before))
+            elif isinstance(concern, OnBucket):
+                seen = desk.seen_bucket(concern.key)
+                after = expected(books.steps[concern.key], seen, concern.debit)
+                desk.note_bucket(concern.key, after)
+
+    def _answer(
+        self,
+        granted: Sequence[tuple[Authorize, Granted]],
+        changed: Sequence[tuple[Settle, Changed]],
+    ) -> None:
+        for command, grant in granted:
+            self._desk.meter.granted += 1
+            if command.future.cancelled() and not command.wanted.asked_as:
+                self._desk.give_up(self._org_id, self._lanes, grant.authorization)
+            answer(command.future, grant)
+        for settlement, change in changed:
+            self._desk.meter.settled[change.after.state.value] += 1
+            answer(settlement.future, Settled(change.after, changed=True))
+        self._drop_answered()
+
+    async def _settle_terms(self) -> None:
+        """Let limits that have changed reach the buckets that have denied a call."""
+        for debit, step in self._stale_terms:
+            with contextlib.suppress(StoreError):  # the next denial tries again
+                item = await self._desk.store.update(normal(debit, step))
+                self._desk.note_bucket((debit.entity, debit.resource), bucket_of(item))
+        self._stale_terms = []
+
+    async def _give_back(self, changed: Sequence[tuple[Settle, Changed]]) -> None:
+        """Settle what buckets gave to what was used. If that fails, the tokens refill by time."""
+        debits: dict[BucketKey, Debit] = {}
+        for command, _ in changed:
+            for debit in _tokens_beyond(command):
+                key = (debit.entity, debit.resource)
+                have = debits.get(key)
+                tokens = dict(have.tokens if have else {})
+                for name, count in debit.tokens.items():
+                    tokens[name] = tokens.get(name, 0) + count
+                limits = {**(have.limits if have else {}), **debit.limits}
+                debits[key] = Debit(debit.entity, debit.resource, limits, tokens)
+        for key, debit in debits.items():
+            try:
+                item = await self._desk.store.update(adjust(debit))
+            except ConditionFailedError as refused:
+                self._desk.meter.refunds_lost += 1
+                self._desk.note_bucket(key, bucket_of(refused.item))
+            except StoreError:
+                self._desk.meter.refunds_lost += 1
+                self._desk.forget([key])
+            else:
+                self._desk.note_bucket(key, bucket_of(item))
+
+    async def _divide(self, failure: InvalidOperationError) -> None:
+        """Carry the halves out apart: one command that the store refuses must not fail others."""
+        left = self._left
+        if len(left) == 1:
+            raise self._error_of(failure) from failure
+        middle = len(left) // 2
+        for half in (left[:middle], left[middle:]):
+            try:
+                await Attempts(self._desk, self._org_id, self._lanes, half).run()
+            except StoreError as error:
+                for command in half:
+                    fail(command, error)
+
+    async def _pause(self, attempt: int) -> None:
+        if attempt >= _AT_ONCE:
+            pause_ms = full_jitter_ms(
+                attempt - _AT_ONCE + 1,
+                first_ms=PAUSE_MS_FIRST,
+                longest_ms=PAUSE_MS_MAX,
+                randbelow=self._desk.random.randrange,
+            )
+            await self._desk.clock.sleep_ms(pause_ms)
+
+    def _drop_answered(self) -> None:
+        self._left = [command for command in self._left if not command.future.done()]
+
+    def _error_of(self, failure: StoreError) -> StoreError:
+        """What callers are told: once in doubt, no later failure proves that nothing happened."""
+        if self._doubt and not isinstance(failure, OutcomeUnknownError):
+            return OutcomeUnknownError(f"it may or may not have been decided: {failure}")
+        return failure
+
+
+def _tokens_beyond(command: Settle) -> list[Debit]:
+    """What a settlement takes from buckets beyond what was reserved; less than zero is given back.
+
+    A capture settles the tokens of the call by Bedrock's own arithmetic. A void gives all back.
+    """
+    debits: list[Debit] = []
+    for held in command.seen.grant.buckets:
+        tokens: dict[str, int] = {}
+        if isinstance(command.action, Void):
+            tokens = {name: -count for name, count in held.tokens.items()}
+        elif isinstance(command.action, Capture) and TOKENS in held.tokens:
+            tokens = {TOKENS: command.action.bucket_tokens - held.tokens[TOKENS]}
+        tokens = {name: count for name, count in tokens.items() if count}
+        if tokens:
+            limits = {name: limit_of(name, held.terms[name]) for name in tokens}
+            debits.append(Debit(held.entity, command.seen.grant.label, limits, tokens))
+    return debits
+
+
+def _stale_terms(books: Books, wanted: Wanted) -> list[tuple[Debit, Normal]]:
+    """The buckets that deny a call on limits that have changed, and what brings them up to date."""
+    found: list[tuple[Debit, Normal]] = []
+    for candidate in wanted.candidates:
+        for debit in wanted.debits(candidate, wanted.max_output_tokens):
+            denial = books.find_violations(debit)
+            if denial is not None and denial.settle is not None:
+                found.append((debit, denial.settle))
+    return found
+
+
+def _debit_since(books: Books, command: Settle) -> None:
+    """Spend a capture from budgets that are newer than its authorization."""
+    if isinstance(command.action, Capture):
+        since = [one for one in command.since if one.id not in command.without]
+        books.add(since, spend(command.action.settlement.cost_usd_picos))
+
+
+def is_own_change(command: Settle, seen: Authorization) -> bool:
+    """Whether the authorization is as this command has left it: only its reply was lost."""
+    return seen.nonce == command.nonce
+
+
+def _note_found(command: Authorize | Settle, found: Authorization | None) -> None:
+    if isinstance(command, Authorize):
+        command.existing = found
+    elif found is not None:
+        command.seen = found
+
+
+def _answer_existing(command: Authorize, existing: Authorization) -> None:
+    if existing.nonce == command.nonce or existing.grant.fingerprint == command.wanted.fingerprint:
+        answer(command.future, Repeated(existing))
+        return
+    fail(command, ConflictError("authorization_id", "was used for another request"))

@@ -1,0 +1,96 @@
+"""What the workers of a process share: the store, and accounts and buckets as they were last seen.
+
+Bounds: `SEEN_MAX` items of accounts and as many buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from typing import Any, Final
+
+from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.authorizations.decision import BucketKey
+from pricekeeper.authorizations.meter import AuthorizationMeter
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.limiter.bucket import Bucket
+from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.metering.posting import Poster
+from pricekeeper.storage import Item, Key, Store
+from pricekeeper.storage.tables import RATE_BUCKETS
+
+SEEN_MAX: Final = 20_000
+
+
+class Desk:
+    """The store, and what was seen of it."""
+
+    def __init__(
+        self, store: Store, clock: Clock, poster: Poster, random: Random, meter: AuthorizationMeter
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.poster = poster
+        self.random = random
+        self.meter = meter
+        self.give_up: Callable[[str, int, Authorization], None] = lambda *_: None
+        """What to do with a grant that nobody has been told of."""
+        self._accounts: BoundedCache[Key, Item] = BoundedCache(SEEN_MAX)
+        self._buckets: BoundedCache[BucketKey, Bucket] = BoundedCache(SEEN_MAX)
+
+    async def recall(
+        self, keys: Collection[Key], buckets: Collection[BucketKey]
+    ) -> tuple[dict[Key, Item | None], dict[BucketKey, Bucket | None], bool]:
+        """These items and buckets, and whether all of them were read just now.
+
+        What was not seen before, or is not there, is read.
+        """
+        items: dict[Key, Item | None] = {key: self._accounts.get(key) for key in keys}
+        seen: dict[BucketKey, Bucket | None] = {key: self._buckets.get(key) for key in buckets}
+        missing = [key for key, item in items.items() if item is None]
+        unseen = [key for key, bucket in seen.items() if bucket is None]
+        if missing or unseen:
+            found = await self.store.batch_get(
+                [
+                    *((RATE_BUCKETS, key) for key in missing),
+                    *((RATE_BUCKETS, bucket_key(*key)) for key in unseen),
+                ]
+            )
+            for key, item in zip(missing, found, strict=False):
+                items[key] = item
+                self.note_item(key, item)
+            for bucket, item in zip(unseen, found[len(missing) :], strict=True):
+                seen[bucket] = bucket_of(item)
+                self.note_bucket(bucket, seen[bucket])
+        return items, seen, len(missing) == len(items) and len(unseen) == len(seen)
+
+    def note_item(self, key: Key, item: Mapping[str, Any] | None) -> None:
+        """Remember an item of accounts as it is now."""
+        if item is None:
+            self._accounts.pop(key)
+        else:
+            self._accounts.put(key, dict(item))
+
+    def note_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
+        """Remember a bucket as it is now."""
+        if bucket is None:
+            self._buckets.pop(key)
+        else:
+            self._buckets.put(key, bucket)
+
+    def seen_item(self, key: Key) -> Item | None:
+        """The item as it was last seen."""
+        return self._accounts.peek(key)
+
+    def seen_bucket(self, key: BucketKey) -> Bucket | None:
+        """The bucket as it was last seen."""
+        return self._buckets.peek(key)
+
+    def forget(self, items: Collection[object]) -> None:
+        """Read these anew, which are keys of items or of buckets."""
+        for one in items:
+            if isinstance(one, Key):
+                self._accounts.pop(one)
+            elif isinstance(one, tuple):
+                self._buckets.pop((one[0], one[1]))

@@ -1,0 +1,112 @@
+"""What the tests of authorizations share: every store, a clock to set, policies and instances."""
+
+import random
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from contract.conftest import location, meter, store
+from metering.conftest import CATALOGUE, PREMIUM, a_policy
+from pricekeeper.authorizations import (
+    Authorization,
+    AuthorizationRequest,
+    Authorizations,
+    Authorized,
+    Captured,
+)
+from pricekeeper.budgets import Budgets
+from pricekeeper.clock import Clock
+from pricekeeper.metering import Metering, Recorded, Usage, WindowSpend
+from pricekeeper.pricing import PriceBook
+from pricekeeper.selection import Selector
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Budget, Policy, QuotaEnforcement, Window
+from selection.conftest import NOON_MS, SettableClock
+
+__all__ = ["location", "meter", "store"]
+
+USD = 1_000_000
+
+
+@pytest.fixture
+def table_prefix() -> str:
+    """Tables of each test's own: a sweep looks at everything that is there."""
+    return f"authorizations-{uuid.uuid4().hex[:8]}-"
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock(NOON_MS)
+
+
+class Instance:
+    """One instance of the service: everything that an authorization needs."""
+
+    def __init__(self, store: Store, clock: Clock, seed: int | None = None) -> None:
+        randomness = random.Random(seed) if seed is not None else None
+        prices = PriceBook(store, clock, CATALOGUE)
+        self.budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
+        self.metering = Metering(store, clock, prices, budgets=self.budgets, randomness=randomness)
+        self.selection = Selector(store, clock, self.metering, prices)
+        self.authorizations = Authorizations(
+            store,
+            clock,
+            metering=self.metering,
+            prices=prices,
+            selection=self.selection,
+            budgets=self.budgets,
+            randomness=randomness,
+        )
+
+    async def close(self) -> None:
+        await self.authorizations.close()
+        await self.metering.close()
+
+    async def authorize(self, policy: Policy, **changes: Any) -> Authorized:
+        return await self.authorizations.authorize(policy, a_request(**changes))
+
+    async def capture(self, policy: Policy, authorization_id: str, **changes: Any) -> Captured:
+        return await self.authorizations.capture(policy, authorization_id, a_capture(**changes))
+
+    async def void(self, policy: Policy, authorization_id: str) -> None:
+        await self.authorizations.void(policy, authorization_id, None)
+
+    async def extend(self, policy: Policy, authorization_id: str, secs: int) -> Authorization:
+        return await self.authorizations.extend(policy, authorization_id, secs)
+
+    async def record(self, policy: Policy, usage: Usage) -> Recorded:
+        return await self.metering.record(policy, usage)
+
+
+def a_request(**changes: Any) -> AuthorizationRequest:
+    fields = {"input_tokens": 1_000, "max_output_tokens": 1_000, "model": PREMIUM, **changes}
+    return AuthorizationRequest(**fields)
+
+
+def a_capture(**changes: Any) -> Usage:
+    fields = {"input_tokens": 1_000, "output_tokens": 500, **changes}
+    return Usage(request_id="", model_label="", **fields)
+
+
+HELD_USD_PICOS = 1_000 * 3_000_000 + 1_000 * 15_000_000
+"""What that request holds."""
+COST_USD_PICOS = 1_000 * 3_000_000 + 500 * 15_000_000
+"""What that capture costs."""
+
+
+def a_budget(limit_usd_micros: int = USD, **changes: Any) -> Budget:
+    fields: dict[str, Any] = {"name": "daily", "window": Window.DAY, **changes}
+    return Budget(limit_usd_micros=limit_usd_micros, **fields)
+
+
+def a_strict_policy(**changes: Any) -> Policy:
+    return a_policy(quota_enforcement=QuotaEnforcement.STRICT, **changes)
+
+
+@pytest.fixture
+async def instance(store: Store, clock: SettableClock) -> AsyncIterator[Instance]:
+    made = Instance(store, clock)
+    yield made
+    await made.close()

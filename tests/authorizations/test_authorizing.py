@@ -1,0 +1,431 @@
+"""One decision before a call, one settlement after it, on every store."""
+
+import asyncio
+import uuid
+
+import pytest
+
+from authorizations.conftest import (
+    COST_USD_PICOS,
+    HELD_USD_PICOS,
+    USD,
+    Instance,
+    a_budget,
+    a_capture,
+    a_strict_policy,
+)
+from metering.conftest import ECONOMY, PREMIUM, STANDARD, a_policy, a_usage
+from pricekeeper.authorizations import Authorized, State
+from pricekeeper.budgets import Balance, accounts_of
+from pricekeeper.errors import (
+    AuthorizationDeniedError,
+    ConflictError,
+    InvalidValueError,
+    NotFoundError,
+    Obstacle,
+    RequestIdReusedError,
+)
+from pricekeeper.metering import Outcome
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Enforcement, Policy, RateLimit, Window
+from selection.conftest import SettableClock
+
+
+async def balances(instance: Instance, policy: Policy, clock: SettableClock) -> dict[str, Balance]:
+    accounts = accounts_of(policy, clock.now_ms())
+    found = await instance.budgets.read(accounts)
+    return {account.name: balance for account, balance in found.items()}
+
+
+async def test_a_hold_becomes_what_the_call_cost(instance: Instance, clock: SettableClock) -> None:
+    """The worst case is held, the cost is spent, and the rest is there again."""
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await instance.authorize(policy)
+    held = await balances(instance, policy, clock)
+    captured = await instance.capture(policy, granted.authorization.id)
+    spent = await balances(instance, policy, clock)
+    assert held == {"daily": Balance(HELD_USD_PICOS, HELD_USD_PICOS, 0)}
+    assert captured.recorded.receipt.cost_usd_picos == COST_USD_PICOS
+    assert spent == {"daily": Balance(COST_USD_PICOS, 0, 0)}
+    assert captured.authorization.state is State.CAPTURED
+
+
+async def test_a_captured_call_is_in_the_totals_once(
+    instance: Instance, clock: SettableClock
+) -> None:
+    """It counts as a usage record, whoever repeats the capture."""
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await instance.authorize(policy)
+    captures = [await instance.capture(policy, granted.authorization.id) for _ in range(3)]
+    totals = await instance.metering.read_totals(
+        policy.scope_key, [PREMIUM], captures[0].recorded.receipt.org_day, live=True
+    )
+    assert [one.is_duplicate for one in captures] == [False, True, True]
+    assert {one.recorded.receipt.cost_usd_picos for one in captures} == {COST_USD_PICOS}
+    assert totals[PREMIUM].requests == 1
+    assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
+    assert (await balances(instance, policy, clock))["daily"] == Balance(COST_USD_PICOS)
+
+
+async def test_another_capture_of_the_same_authorization_is_refused(instance: Instance) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await instance.authorize(policy)
+    await instance.capture(policy, granted.authorization.id)
+    with pytest.raises(RequestIdReusedError):
+        await instance.capture(policy, granted.authorization.id, output_tokens=501)
+
+
+async def test_a_void_gives_everything_back(instance: Instance, clock: SettableClock) -> None:
+    limits = {"*": {"rpm": RateLimit(10, 10, 60_000), "tpm": RateLimit(10_000, 10_000, 60_000)}}
+    policy = a_policy(budgets=(a_budget(),), rate_limits=limits)
+    first = await instance.authorize(policy)
+    for _ in range(2):
+        await instance.authorizations.void(policy, first.authorization.id, "no route")
+    again = await instance.authorize(policy)
+    assert first.granted is not None
+    assert again.granted is not None
+    assert again.granted.limits["tpm"].remaining == first.granted.limits["tpm"].remaining == 8_000
+    assert again.granted.limits["rpm"].remaining == 9
+    assert await balances(instance, policy, clock) == {
+        "daily": Balance(HELD_USD_PICOS, HELD_USD_PICOS, 0)
+    }
+    with pytest.raises(ConflictError):
+        await instance.capture(policy, first.authorization.id)
+
+
+async def test_a_capture_settles_the_tokens_that_were_reserved(instance: Instance) -> None:
+    limits = {"*": {"tpm": RateLimit(10_000, 1_000, 86_400_000)}}
+    policy = a_policy(rate_limits=limits)
+    first = await instance.authorize(policy)
+    await instance.capture(policy, first.authorization.id)  # 1,000 in, 500 out of 1,000
+    second = await instance.authorize(policy)
+    assert second.granted is not None
+    assert second.granted.limits["tpm"].remaining == 10_000 - 1_500 - 2_000
+
+
+async def test_a_budget_is_never_overspent_by_those_who_ask_at_once(
+    store: Store, clock: SettableClock
+) -> None:
+    """Twenty calls fit; two hundred ask, of three instances, at the same time."""
+    instances = [Instance(store, clock) for _ in range(3)]
+    policy = a_policy(budgets=(a_budget(20 * HELD_USD_PICOS // 1_000_000),))
+    asked = [instances[n % 3].authorize(policy) for n in range(200)]
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    granted = [one for one in outcomes if not isinstance(one, BaseException)]
+    denied = [one for one in outcomes if isinstance(one, AuthorizationDeniedError)]
+    assert (len(granted), len(denied)) == (20, 180)
+    assert await balances(instances[0], policy, clock) == {
+        "daily": Balance(20 * HELD_USD_PICOS, 20 * HELD_USD_PICOS, 0)
+    }
+    await asyncio.gather(
+        *(
+            instances[(n + 1) % 3].capture(policy, one.authorization.id)
+            for n, one in enumerate(granted)
+        )
+    )
+    assert await balances(instances[0], policy, clock) == {"daily": Balance(20 * COST_USD_PICOS)}
+    for one in instances:
+        await one.close()
+
+
+async def test_the_same_id_is_the_same_grant(instance: Instance, clock: SettableClock) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    asked_as = str(uuid.uuid4())
+    first = await instance.authorize(policy, authorization_id=asked_as)
+    again = await instance.authorize(policy, authorization_id=asked_as)
+    assert first.granted is not None
+    assert again.granted is None
+    assert again.authorization == first.authorization
+    assert again.authorization.shown_id == asked_as
+    with pytest.raises(ConflictError):
+        await instance.authorize(policy, authorization_id=asked_as, input_tokens=999)
+    assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
+    captured = await instance.capture(policy, asked_as)
+    assert captured.recorded.request_id == asked_as
+
+
+async def test_an_id_of_ours_is_known_again(instance: Instance) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    first = await instance.authorize(policy)
+    again = await instance.authorize(policy, authorization_id=first.authorization.id)
+    assert again.authorization == first.authorization
+
+
+@pytest.mark.parametrize("version", [4, 7])
+async def test_usage_with_the_id_of_a_captured_call_counts_once(
+    instance: Instance, clock: SettableClock, version: int
+) -> None:
+    """Whichever comes first counts; the other is refused."""
+    policy = a_policy(budgets=(a_budget(),))
+    ms = clock.now_ms()
+    ids = [
+        str(uuid.uuid4())
+        if version == 4
+        else f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7abc-8abc-{n:012x}"
+        for n in (1, 2)
+    ]
+    await instance.authorize(policy, authorization_id=ids[0])
+    await instance.capture(policy, ids[0])
+    again = await instance.metering.record(policy, a_usage(ids[0]))
+    assert again.outcome is Outcome.DUPLICATE
+    with pytest.raises(RequestIdReusedError):
+        await instance.metering.record(policy, a_usage(ids[0], output_tokens=1))
+    await instance.authorize(policy, authorization_id=ids[1])
+    await instance.metering.record(policy, a_usage(ids[1]))
+    with pytest.raises(RequestIdReusedError):
+        await instance.capture(policy, ids[1])
+    own = await instance.authorize(policy)
+    with pytest.raises(InvalidValueError, match="capture it"):
+        await instance.metering.record(policy, a_usage(own.authorization.id))
+
+
+async def test_a_denial_names_everything_that_denies(
+    instance: Instance, clock: SettableClock
+) -> None:
+    """Budgets of the app and of its organisation, a strict quota and a limit, with all amounts."""
+    policy = a_strict_policy(
+        quotas={PREMIUM: 17_000, STANDARD: USD, ECONOMY: USD},
+        budgets=(a_budget(16_000), a_budget(USD, name="wide")),
+        org_budgets=(a_budget(15_000, name="monthly", window=Window.MONTH),),
+        rate_limits={"*": {"tpm": RateLimit(1_500, 1_500, 60_000)}},
+    )
+    with pytest.raises(AuthorizationDeniedError) as denied:
+        await instance.authorize(policy)
+    found = {one.name: one for one in denied.value.denied_by}
+    assert found.keys() == {"daily", "monthly", "quota-premium", "tpm"}
+    assert found["daily"].kind is Obstacle.BUDGET
+    assert found["daily"].scope == "APP"
+    assert found["daily"].needed == HELD_USD_PICOS
+    assert found["daily"].remaining == 16_000 * 1_000_000
+    assert found["daily"].never
+    assert found["monthly"].scope == "ORG"
+    assert found["quota-premium"].label == PREMIUM
+    assert found["tpm"].needed == 2_000
+    assert found["tpm"].never
+    assert (await balances(instance, policy, clock))["wide"] == Balance()
+
+
+async def test_auto_falls_back_and_says_why(instance: Instance) -> None:
+    policy = a_strict_policy(quotas={PREMIUM: 17_999, STANDARD: USD, ECONOMY: USD})
+    granted = await instance.authorize(policy, model="auto")
+    considered = granted.authorization.grant.considered
+    assert granted.authorization.grant.label == STANDARD
+    assert [one.label for one in considered] == [PREMIUM, STANDARD]
+    assert "quota-premium" in considered[0].because
+    assert considered[1].because == ""
+
+
+async def test_a_label_does_not_fall_back_unless_it_is_asked_to(instance: Instance) -> None:
+    policy = a_strict_policy(quotas={PREMIUM: 17_999, STANDARD: USD, ECONOMY: USD})
+    with pytest.raises(AuthorizationDeniedError):
+        await instance.authorize(policy, model=PREMIUM)
+    granted = await instance.authorize(policy, model=PREMIUM, fallback=True)
+    assert granted.authorization.grant.label == STANDARD
+
+
+async def test_a_model_id_means_its_label(instance: Instance) -> None:
+    policy = a_policy()
+    granted = await instance.authorize(policy, model="anthropic.claude-3-5-haiku-20241022-v1:0")
+    assert granted.authorization.grant.label == STANDARD
+
+
+async def test_a_call_is_fitted_into_what_is_left(instance: Instance) -> None:
+    policy = a_policy(budgets=(a_budget(10_000),))
+    granted = await instance.authorize(
+        policy, max_output_tokens=64_000, allow_lower_max_output=True
+    )
+    assert granted.authorization.grant.max_output_tokens == (10_000 - 3_000) // 15
+    with pytest.raises(AuthorizationDeniedError) as denied:
+        await instance.authorize(policy, max_output_tokens=64_000, allow_lower_max_output=True)
+    (one,) = denied.value.denied_by
+    assert one.retry_after_ms is not None  # what the first does not use comes back
+    await instance.capture(policy, granted.authorization.id, output_tokens=10)
+    again = await instance.authorize(policy, max_output_tokens=64_000, allow_lower_max_output=True)
+    assert again.authorization.grant.max_output_tokens == (10_000 - 3_150 - 3_000) // 15
+
+
+async def test_usage_that_was_never_authorized_debits_the_same_budgets(
+    instance: Instance, clock: SettableClock
+) -> None:
+    """A budget may go below zero with it; then nothing is authorized."""
+    policy = a_policy(budgets=(a_budget(25_000),))
+    for _ in range(3):
+        await instance.metering.record(policy, a_usage())
+    assert (await balances(instance, policy, clock))["daily"] == Balance(3 * COST_USD_PICOS)
+    with pytest.raises(AuthorizationDeniedError) as denied:
+        await instance.authorize(policy, input_tokens=1, max_output_tokens=1)
+    (one,) = denied.value.denied_by
+    assert one.remaining == 25_000 * 1_000_000 - 3 * COST_USD_PICOS < 0
+    assert one.resets_at_ms is not None
+
+
+async def test_a_budget_made_in_the_middle_of_its_window_knows_what_was_spent(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy()
+    await instance.metering.record(policy, a_usage())
+    first = await instance.authorize(policy)
+    await instance.capture(policy, first.authorization.id)
+    budgets = (a_budget(), a_budget(name="std", labels=(STANDARD,)))
+    later = a_policy(org_id=policy.org_id, budgets=budgets)
+    assert await balances(instance, later, clock) == {
+        "daily": Balance(2 * COST_USD_PICOS),
+        "std": Balance(),
+    }
+
+
+async def test_what_nobody_settles_is_charged_at_its_hold(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await instance.authorize(policy, hold_secs=10)
+    clock.advance_ms(9_999)
+    assert await instance.authorizations.expire_due() == 0
+    clock.advance_ms(1)
+    assert await instance.authorizations.expire_due() == 1
+    found = await instance.authorizations.find(policy, granted.authorization.id)
+    assert found.state is State.UNSETTLED
+    assert await balances(instance, policy, clock) == {
+        "daily": Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)
+    }
+    listed = await instance.authorizations.list_unfinished(policy, State.UNSETTLED)
+    assert [one.id for one in listed] == [granted.authorization.id]
+    clock.advance_ms(24 * 3_600_000)
+    await instance.capture(policy, granted.authorization.id)
+    accounts = accounts_of(policy, clock.now_ms() - 24 * 3_600_000 - 10_000)
+    assert list((await instance.budgets.read(accounts)).values()) == [Balance(COST_USD_PICOS)]
+
+
+async def test_a_capture_a_day_after_it_expired_is_refused(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await instance.authorize(policy, hold_secs=10)
+    clock.advance_ms(10_000)
+    await instance.authorizations.expire_due()
+    clock.advance_ms(24 * 3_600_000 + 1)
+    with pytest.raises(ConflictError):
+        await instance.capture(policy, granted.authorization.id)
+
+
+async def test_a_sweep_finds_what_a_dead_process_has_left(
+    store: Store, instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await Instance(store, clock).authorize(policy, hold_secs=60)
+    clock.advance_ms(60_000)
+    assert await instance.authorizations.sweep() == 0  # its region is not quiet yet
+    clock.advance_ms(300_000)
+    assert await instance.authorizations.sweep() == 1
+    found = await instance.authorizations.find(policy, granted.authorization.id)
+    assert found.state is State.UNSETTLED
+    assert (await balances(instance, policy, clock))["daily"].unsettled == HELD_USD_PICOS
+
+
+async def test_an_extended_authorization_expires_later(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await instance.authorize(policy, hold_secs=10)
+    clock.advance_ms(5_000)
+    extended = await instance.authorizations.extend(policy, granted.authorization.id, 60)
+    assert extended.expires_at_ms == clock.now_ms() + 60_000
+    clock.advance_ms(10_000)
+    assert await instance.authorizations.expire_due() == 0
+    clock.advance_ms(50_000)
+    assert await instance.authorizations.expire_due() == 1
+
+
+async def test_a_capture_after_midnight_settles_in_the_day_of_its_authorization(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(),), timezone="UTC")
+    clock.set("2030-01-15T23:59:59Z")
+    granted = await instance.authorize(policy)
+    before = accounts_of(policy, clock.now_ms())
+    clock.set("2030-01-16T00:00:30Z")
+    captured = await instance.capture(policy, granted.authorization.id)
+    assert captured.recorded.receipt.org_day == "20300115"
+    assert list((await instance.budgets.read(before)).values()) == [Balance(COST_USD_PICOS)]
+    assert await balances(instance, policy, clock) == {"daily": Balance()}
+
+
+async def test_a_capture_above_its_hold_is_counted_in_full(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(18_000),))
+    granted = await instance.authorize(policy)
+    captured = await instance.capture(policy, granted.authorization.id, output_tokens=2_000)
+    assert captured.overrun_usd_picos == 1_000 * 15_000_000
+    assert (await balances(instance, policy, clock))["daily"].spent == 33_000 * 1_000_000
+
+
+async def test_a_soft_budget_counts_and_denies_nobody(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(1, enforcement=Enforcement.SOFT),))
+    granted = await instance.authorize(policy)
+    assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
+    assert granted.authorization.held_usd_picos == HELD_USD_PICOS
+
+
+async def test_each_value_of_a_tag_has_a_budget(instance: Instance) -> None:
+    """Whoever has no such tag has a budget together with all who have none."""
+    policy = a_policy(
+        tag_keys=("team",),
+        org_budgets=(a_budget(20_000, name="team", per_tag="team"),),
+    )
+    await instance.authorize(policy, tags={"team": "search"})
+    with pytest.raises(AuthorizationDeniedError):
+        await instance.authorize(policy, tags={"team": "search"})
+    await instance.authorize(policy, tags={"team": "ads"})
+    await instance.authorize(policy)
+    with pytest.raises(AuthorizationDeniedError):
+        await instance.authorize(policy, tags={"other": "x"})
+
+
+async def test_a_dry_run_takes_nothing(instance: Instance, clock: SettableClock) -> None:
+    policy = a_policy(
+        budgets=(a_budget(18_000),), rate_limits={"*": {"rpm": RateLimit(1, 1, 60_000)}}
+    )
+    for _ in range(3):
+        tried = await instance.authorize(policy, dry_run=True)
+        assert tried.granted is not None
+    assert await balances(instance, policy, clock) == {"daily": Balance()}
+    await instance.authorize(policy)
+    with pytest.raises(AuthorizationDeniedError) as denied:
+        await instance.authorize(policy, dry_run=True)
+    assert {one.kind for one in denied.value.denied_by} == {Obstacle.BUDGET, Obstacle.LIMIT}
+
+
+async def test_another_apps_authorization_does_not_exist(instance: Instance) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    granted = await instance.authorize(policy)
+    other = a_policy(org_id=policy.org_id, app_id="other")  # type: ignore[arg-type]
+    for call in (
+        instance.authorizations.find(other, granted.authorization.id),
+        instance.authorizations.capture(other, granted.authorization.id, a_capture()),
+        instance.authorizations.void(other, granted.authorization.id, None),
+    ):
+        with pytest.raises(NotFoundError):
+            await call
+
+
+async def test_a_caller_that_leaves_gets_nothing_held(
+    instance: Instance, clock: SettableClock
+) -> None:
+    policy = a_policy(budgets=(a_budget(),))
+    await instance.authorize(policy, dry_run=True)  # opens the account
+    left = 0
+    for turns in range(40):
+        task = asyncio.create_task(instance.authorize(policy))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        left += isinstance(outcome, asyncio.CancelledError)
+        if isinstance(outcome, Authorized):
+            await instance.authorizations.void(policy, outcome.authorization.id, None)
+        await instance.authorizations.close()
+        assert await balances(instance, policy, clock) == {"daily": Balance()}
+    assert left > 3

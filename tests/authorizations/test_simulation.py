@@ -1,0 +1,373 @@
+"""Budgets under everything at once, in an order that a seed decides.
+
+Three instances with clocks up to two seconds wrong authorize, capture, void, extend and expire for
+two apps of an organisation, around a midnight of its zone. The wire loses requests and replies and
+delivers late, up to minutes; processes die at any call. Callers repeat what was not answered, at
+another instance, under ids of theirs or of ours; they abandon calls, capture after the expiry, and
+capture twice. In some histories usage is also recorded that nobody authorized, and a budget is
+given in the middle of the day.
+
+After every single step the items themselves are read: what a hard budget has used is at most its
+limit, and what every account has is exactly its records, its holds and what is unsettled. In the
+end nothing is held.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from authorizations.books import Auditor
+from authorizations.conftest import Instance, a_budget
+from authorizations.variants import BROKEN, CAUGHT_BY
+from faulty_store import Crashed, Faults, FaultyStore, Interleaving
+from memory_store import MemoryStore
+from metering.conftest import ECONOMY, LABELS, PREMIUM, STANDARD, a_policy, a_usage
+from minting import minted
+from pricekeeper.authorizations import Authorization, State
+from pricekeeper.budgets import accounts_of
+from pricekeeper.clock import ManualClock
+from pricekeeper.days import day_start_ms
+from pricekeeper.errors import (
+    AuthorizationDeniedError,
+    ConflictError,
+    OutcomeUnknownError,
+    PriceKeeperError,
+    StoreUnavailableError,
+)
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Policy, QuotaEnforcement, RateLimit, Window
+from pricekeeper.values import AppId, OrgId
+from slow_wire import SkewedClock, SlowWire
+
+HISTORIES = 2_000
+HISTORIES_EACH = 250
+INSTANCES, CALLERS, CALLS = 3, 5, 3
+SKEW_MS = 2_000
+HOUR_MS = 3_600_000
+TAGS: tuple[dict[str, str], ...] = ({}, {"team": "a"})
+ZONES = ("Pacific/Kiritimati", "UTC", "America/Sao_Paulo")
+FAULTS = (
+    Faults(
+        refused_pct=3, request_lost_pct=4, reply_lost_pct=5, late_pct=4, resent_pct=4, crashed_pct=2
+    ),
+    Faults(request_lost_pct=3, reply_lost_pct=6, late_pct=5, crashed_pct=2, spare_reads=True),
+)
+_NO_ANSWER = (OutcomeUnknownError, StoreUnavailableError, Crashed, asyncio.CancelledError)
+
+
+class Call:
+    """What a caller knows of a call of its own."""
+
+    def __init__(self, policy: Policy, asked_as: str | None, request: dict[str, Any]) -> None:
+        self.policy = policy
+        self.asked_as = asked_as
+        self.request = request
+        self.granted: Authorization | None = None
+        self.captures = 0
+        """How often a capture was sent that may have been applied."""
+        self.counted = 0
+        """How often it was told that its capture is the one that counts."""
+        self.kept_until_ms = 0
+
+    @property
+    def id(self) -> str:
+        assert self.granted is not None
+        return self.granted.shown_id
+
+
+class World:
+    """One deployment, its callers, and what they know."""
+
+    def __init__(self, store: MemoryStore, clock: ManualClock, seed: int) -> None:
+        self.random = Random(seed)
+        self.clock = clock
+        self.store = store
+        longest_ms = self.random.choice((50, 1_000, 20_000))
+        self.auditor = Auditor(store)
+        self.with_usage = self.random.random() < 0.4
+        self.turns = Interleaving(seed, lambda random: self.pass_time(random, longest_ms))
+        self.wire = SlowWire(store, self.turns, self.random.choice(FAULTS), clock)
+        self.calm = FaultyStore(store, self.turns, Faults())
+        self.policies = self.make_policies()
+        self.instances = [self.instance() for _ in range(INSTANCES)]
+        self.calls: list[Call] = []
+        self.known_hours: set[int] = set()
+        self.crashes = 0
+        self.outcomes: Counter[str] = Counter()
+        self.broken: list[AssertionError] = []
+
+    def make_policies(self) -> list[Policy]:
+        random = self.random
+        org_id = OrgId(str(uuid.UUID(int=random.getrandbits(128), version=4)))
+        window = random.choice((Window.HOUR, Window.DAY, Window.DAY, Window.MONTH))
+        common = {
+            "org_id": org_id,
+            "timezone": random.choice(ZONES),
+            "org_budgets": (
+                a_budget(random.choice((40_000, 90_000)), name="org", window=Window.DAY),
+                a_budget(60_000, name="team", window=Window.DAY, per_tag="team"),
+            ),
+            "tag_keys": ("team",),
+            "quotas": {PREMIUM: 45_000, STANDARD: 30_000, ECONOMY: 10_000},
+            "quota_enforcement": random.choice(list(QuotaEnforcement)),
+            "rate_limits": {"*": {"rpm": RateLimit(1_000, 1_000, 60_000)}},
+        }
+        return [
+            a_policy(AppId(name), budgets=(a_budget(limit, name="app", window=window),), **common)
+            for name, limit in (("one", 50_000), ("two", 20_000))
+        ]
+
+    def pass_time(self, random: Random, longest_ms: int) -> None:
+        """Between any two steps: look at the items, then let time pass."""
+        self.look()
+        self.clock.advance_ms(random.randrange(longest_ms))
+
+    def look(self) -> None:
+        self.know_accounts()
+        try:
+            self.auditor.check()
+            if not self.with_usage:
+                self.auditor.check_limits()
+            self.auditor.check_records()
+            self.check_kept()
+        except AssertionError as error:
+            self.broken.append(error)
+
+    def check_kept(self) -> None:
+        """Nothing is charged at its hold before its time, as far as clocks can tell."""
+        found = {one.shown_id: one for one in self.auditor.authorizations()}
+        for call in self.calls:
+            if call.granted is not None and found[call.id].state is State.UNSETTLED:
+                now_ms = self.clock.now_ms() + 2 * SKEW_MS
+                assert now_ms >= call.kept_until_ms, "it was charged at its hold too early"
+
+    def know_accounts(self) -> None:
+        """Let the auditor know every account that a call of about now may be held against."""
+        hour = self.clock.now_ms() // HOUR_MS
+        if hour in self.known_hours:
+            return
+        self.known_hours.add(hour)
+        for policy in self.policies:
+            for tags in TAGS:
+                for at_ms in ((hour - 1) * HOUR_MS, hour * HOUR_MS, (hour + 1) * HOUR_MS):
+                    self.auditor.know(accounts_of(policy, at_ms, tags))
+
+    def instance(self, store: Store | None = None) -> Instance:
+        skew_ms = 0 if store else self.random.randint(-SKEW_MS, SKEW_MS)
+        clock = SkewedClock(self.clock, self.turns, skew_ms)
+        return Instance(store or self.wire, clock, self.random.getrandbits(64))
+
+    async def ask(self, work: str, *args: Any, **kwargs: Any) -> Any:
+        """Ask any instance; one that dies is replaced."""
+        number = self.random.randrange(INSTANCES)
+        instance = self.instances[number]
+        try:
+            return await getattr(instance, work)(*args, **kwargs)
+        except Crashed:
+            self.crashes += 1
+            if self.instances[number] is instance:
+                self.instances[number] = self.instance()
+            raise
+
+    async def caller(self) -> None:
+        for _ in range(CALLS):
+            if self.with_usage and self.random.random() < 0.3:
+                await self.record()
+                continue
+            call = self.new_call()
+            await self.authorize(call)
+            if call.granted is not None:
+                await self.settle(call)
+
+    def new_call(self) -> Call:
+        random = self.random
+        policy = random.choice(self.policies)
+        asked_as = None
+        if random.random() < 0.4:
+            asked_as = (
+                minted(self.clock.now_ms(), random)
+                if random.random() < 0.5
+                else str(uuid.UUID(int=random.getrandbits(128), version=4))
+            )
+        tags = random.choice(TAGS)
+        request = {
+            "input_tokens": random.randrange(2_000),
+            "max_output_tokens": random.randrange(1, 2_000),
+            "model": random.choice(("auto", PREMIUM, STANDARD)),
+            "allow_lower_max_output": random.random() < 0.3,
+            "hold_secs": random.choice((10, 60, 900)),
+            "tags": tags,
+            "authorization_id": asked_as,
+        }
+        call = Call(policy, asked_as, request)
+        self.calls.append(call)
+        return call
+
+    async def authorize(self, call: Call) -> None:
+        for _ in range(3 if call.asked_as else 1):
+            try:
+                authorized = await self.ask("authorize", call.policy, **call.request)
+            except AuthorizationDeniedError:
+                self.outcomes["denied"] += 1
+                return
+            except _NO_ANSWER:
+                continue
+            self.outcomes["granted"] += 1
+            call.granted = authorized.authorization
+            call.kept_until_ms = authorized.authorization.expires_at_ms
+            return
+
+    async def settle(self, call: Call) -> None:
+        random = self.random
+        dice = random.random()
+        if dice < 0.15:
+            return  # it is abandoned
+        if dice < 0.3:
+            self.clock.advance_ms(random.choice((5_000, 70_000)))
+        if dice > 0.9:
+            with suppress(*_NO_ANSWER, ConflictError):
+                held = await self.ask("extend", call.policy, call.id, 120)
+                call.kept_until_ms = max(call.kept_until_ms, held.expires_at_ms)
+        if dice > 0.8:
+            with suppress(*_NO_ANSWER, ConflictError):
+                await self.ask("void", call.policy, call.id)
+            return
+        for _ in range(random.randrange(1, 4)):
+            await self.capture(call)
+
+    async def capture(self, call: Call) -> None:
+        assert call.granted is not None
+        grant = call.granted.grant
+        usage = {
+            "input_tokens": grant.input_tokens // 2,
+            "output_tokens": grant.max_output_tokens // 3,
+        }
+        first = call.captures == 0
+        try:
+            captured = await self.ask("capture", call.policy, call.id, **usage)
+        except ConflictError:
+            return
+        except _NO_ANSWER:
+            call.captures += 1
+            return
+        call.captures += 1
+        call.counted += not captured.is_duplicate
+        self.outcomes["captured"] += 1
+        if first and captured.is_duplicate:
+            self.broken.append(AssertionError("the first capture was told to be a duplicate"))
+
+    async def record(self) -> None:
+        policy = self.random.choice(self.policies)
+        request_id = minted(self.clock.now_ms(), self.random)
+        if self.random.random() < 0.3:
+            request_id = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        usage = a_usage(
+            request_id,
+            model_label=self.random.choice(LABELS),
+            input_tokens=self.random.randrange(300),
+            output_tokens=self.random.randrange(300),
+        )
+        for _ in range(2):
+            with suppress(*_NO_ANSWER):
+                await self.ask("record", policy, usage)
+                self.outcomes["recorded"] += 1
+
+    async def expire(self) -> None:
+        """Instances expire what they granted, and sweep what others left."""
+        for number in range(2 * INSTANCES):
+            instance = self.instances[number % INSTANCES]
+            await self.turns.turn()
+            with suppress(*_NO_ANSWER):
+                await instance.authorizations.expire_due()
+                await instance.authorizations.sweep()
+
+    async def finish(self) -> None:
+        """Let everything arrive; then let everything expire. Nothing is held any more."""
+        await self.wire.deliver()
+        self.look()
+        survivor = self.instance(self.calm)
+        for call in self.calls:
+            if call.granted is not None and call.captures and not call.counted:
+                with suppress(ConflictError):
+                    captured = await survivor.capture(
+                        call.policy,
+                        call.id,
+                        input_tokens=call.granted.grant.input_tokens // 2,
+                        output_tokens=call.granted.grant.max_output_tokens // 3,
+                    )
+                    call.counted += not captured.is_duplicate
+            assert call.counted <= 1, "a capture counted twice"
+        for waited_ms in (2 * HOUR_MS, 25 * HOUR_MS):
+            self.clock.advance_ms(waited_ms)
+            await survivor.authorizations.sweep()
+            self.look()
+        await survivor.close()
+        for key, balance in self.auditor.balances().items():
+            assert balance.held == 0, f"{key[1]}: {balance.held} is held for ever"
+        by_id = {one.shown_id: one for one in self.auditor.authorizations()}
+        for call in self.calls:
+            if call.granted is not None:
+                assert call.id in by_id, "a grant is gone"
+            if call.counted:
+                assert by_id[call.id].state is State.CAPTURED
+
+
+async def simulate(seed: int) -> World:
+    """One history, from ten minutes before a midnight on; raises what it finds wrong."""
+    clock = ManualClock(day_start_ms(ZONES[seed % len(ZONES)], "20181104") - 90_000)
+    store = MemoryStore(clock)
+    await store.create_tables()
+    world = World(store, clock, seed)
+    outcomes = await world.turns.run(*(world.caller() for _ in range(CALLERS)), world.expire())
+    for one in outcomes:
+        if isinstance(one, BaseException) and not isinstance(one, _NO_ANSWER):
+            raise one
+    await world.finish()
+    if world.broken:
+        raise world.broken[0]
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
+async def test_no_budget_is_overspent_and_nothing_stays_held(first: int) -> None:
+    """Whatever is lost, repeated, late or dead, at every step."""
+    befell: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    crashes = 0
+    for seed in range(first, first + HISTORIES_EACH):
+        world = await simulate(seed)
+        befell += world.wire.befell
+        outcomes += world.outcomes
+        crashes += world.crashes
+    assert befell.keys() >= {"refused", "request_lost", "reply_lost", "late", "crashed"}
+    assert crashes > HISTORIES_EACH // 4
+    assert min(outcomes[one] for one in ("granted", "denied", "captured", "recorded")) > 50
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_the_same_checks_catch_a_broken_variant(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the seed that `docs/proof.md` names."""
+    BROKEN[name](monkeypatch)
+    with pytest.raises((AssertionError, PriceKeeperError, LookupError)):
+        await simulate(CAUGHT_BY[name])
+
+
+def test_every_broken_variant_is_in_the_document() -> None:
+    listed = (Path(__file__).parents[2] / "docs" / "proof.md").read_text()
+    for name, seed in CAUGHT_BY.items():
+        assert f"| {name} | {seed} |" in listed
+    assert CAUGHT_BY.keys() == BROKEN.keys()
+
+
+@pytest.fixture(autouse=True)
+async def quiet() -> None:
+    """A simulated process that dies leaves tasks behind; asyncio need not tell."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)

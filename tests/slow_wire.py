@@ -1,0 +1,75 @@
+"""What a simulation puts between services and their store: a slow wire, and wrong clocks."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from pricekeeper.clock import ManualClock
+from pricekeeper.storage import Item, Key, Store, Table
+
+DYING_PCT, SLOW_PCT = 1, 1
+_T = TypeVar("_T")
+
+
+class SkewedClock(InterleavedClock):
+    """The clock of one machine, which is wrong by as much as clocks may be."""
+
+    def __init__(self, clock: ManualClock, turns: Interleaving, skew_ms: int) -> None:
+        super().__init__(clock, turns, clock.advance_ms)
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._skew_ms
+
+
+class SlowWire(FaultyStore):
+    """What is late may be late for minutes: a request, a reply, or the last one of who died."""
+
+    def __init__(
+        self, store: Store, turns: Interleaving, faults: Faults, clock: ManualClock
+    ) -> None:
+        super().__init__(store, turns, faults)
+        self._clock = clock
+
+    async def _write(self, send: Callable[[], Awaitable[_T]], *, again: bool) -> _T:
+        dice = self._turns.random.randrange(100) if self._turns.running else 100
+        if dice < DYING_PCT:
+            self.befell["last_request"] += 1
+            self._late.append(send)
+            raise Crashed
+        if dice < DYING_PCT + SLOW_PCT:
+            self.befell["slow_request"] += 1
+            await self._wait()
+            return await super()._write(send, again=again)
+        done = await super()._write(send, again=again)
+        if dice < DYING_PCT + 2 * SLOW_PCT:
+            self.befell["slow_reply"] += 1
+            await self._wait()
+        return done
+
+    async def _wait(self) -> None:
+        """Let others have their turns, for up to a few minutes."""
+        for _ in range(self._turns.random.randrange(20)):
+            await self._turns.turn()
+        self._clock.advance_ms(self._turns.random.choice((100, 5_000, 50_000, 150_000)))
+
+    async def _deliver_one(self) -> None:
+        if self._turns.random.random() < 0.1:
+            await super()._deliver_one()
+
+
+class TornStore(SlowWire):
+    """A read of many items is several reads, as on DynamoDB: others write in between."""
+
+    async def batch_get(
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
+    ) -> list[Item | None]:
+        del consistent
+        order = list(range(len(keys)))
+        self._turns.random.shuffle(order)
+        found: dict[int, Item | None] = {}
+        for part in (order[::3], order[1::3], order[2::3]):
+            await self._turns.turn()
+            items = await self._turns.alone(self._store.batch_get([keys[n] for n in part]))
+            found.update(zip(part, items, strict=True))
+        return [found[n] for n in range(len(keys))]
