@@ -350,12 +350,12 @@ def test_an_answer_is_fitted_into_what_is_left_if_the_caller_says_so(shop: Shop)
     """Never shorter than the caller can use, and never unasked."""
     wanted = {"max_output_tokens": 100_000}
     assert shop.authorize(**wanted).status == 429
+    too_short = shop.authorize(**wanted, allow_lower_max_output=True, min_output_tokens=2_000)
+    assert too_short.status == 429
     fitted = shop.authorize(**wanted, allow_lower_max_output=True)
     assert fitted.status == 201
     assert fitted.json["max_output_tokens"] == (40_000 - 4_400) // 22
     assert fitted.json["held_usd_micros"] <= 40_000
-    too_short = shop.authorize(**wanted, allow_lower_max_output=True, min_output_tokens=1_000)
-    assert too_short.status == 429
 
 
 class TestCapturing:
@@ -780,6 +780,17 @@ class TestBudgets:
         }
         assert money == {"": (0, WORST), "blue#1": (WORST, 0), "red": (0, WORST)}
         assert {one["name"] for one in shown} == {"team"}
+
+    def test_the_apps_and_the_organisations_are_told_apart_by_scope(self, api: Api) -> None:
+        """Two budgets of one name for the values of one tag: each is listed once."""
+        per_team = budget("team", 20_000, per_tag="team")
+        shop = open_shop(api, {"budgets": [per_team]}, tag_keys=["team"], budgets=[per_team])
+        shop.grant(tags={"team": "red"})
+        shown = shop.call("GET", "budgets").json["budgets"]
+        assert [(one["scope"], one["held_usd_micros"]) for one in shown] == [
+            ("ORG", WORST),
+            ("APP", WORST),
+        ]
 
     def test_at_most_a_hundred_values_of_a_tag(self, api: Api) -> None:
         """However many there are."""
