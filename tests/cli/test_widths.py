@@ -70,6 +70,7 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("usage", "list"): lambda _: (ORG, APP),
     ("spend",): lambda _: ("--from", "2026-01-01", "--to", "2026-01-03"),
     ("ledger", "rebuild"): lambda _: ("--day", "20260101"),
+    ("ledger", "check"): lambda _: (),
     ("limits", "show"): lambda _: (ORG, APP),
     ("limits", "reset"): lambda _: (ORG, APP, "--reason", NAME),
     ("limits", "repair"): lambda _: (),
