@@ -1,6 +1,7 @@
 """One decision before a call, one settlement after it, on every store."""
 
 import asyncio
+import dataclasses
 import uuid
 
 import pytest
@@ -28,6 +29,7 @@ from pricekeeper.errors import (
 from pricekeeper.metering import Outcome
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Enforcement, Policy, RateLimit, Window
+from pricekeeper.tenants.freeze import Freeze
 from selection.conftest import SettableClock
 
 
@@ -142,6 +144,25 @@ async def test_the_same_id_is_the_same_grant(instance: Instance, clock: Settable
     assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
     captured = await instance.capture(policy, asked_as)
     assert captured.recorded.request_id == asked_as
+
+
+async def test_a_repeat_is_not_denied_by_its_own_hold(
+    store: Store, instance: Instance, clock: SettableClock
+) -> None:
+    """One after the other, at another instance, at the same time, and after a freeze."""
+    policy = a_policy(budgets=(a_budget(20_000),))
+    ids = [str(uuid.uuid4()) for _ in range(2)]
+    first = await instance.authorize(policy, authorization_id=ids[0])
+    frozen = dataclasses.replace(policy, freeze=Freeze("ORG", "leaked", 1, by_org=False))
+    for asked, whose in ((instance, policy), (Instance(store, clock), policy), (instance, frozen)):
+        again = await asked.authorize(whose, authorization_id=ids[0])
+        assert again.authorization == first.authorization
+    await instance.void(policy, ids[0])
+    both = await asyncio.gather(
+        *(instance.authorize(policy, authorization_id=ids[1]) for _ in range(3))
+    )
+    assert len({one.authorization.id for one in both}) == 1
+    assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
 
 
 async def test_an_id_of_ours_is_known_again(instance: Instance) -> None:

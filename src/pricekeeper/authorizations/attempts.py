@@ -38,7 +38,12 @@ from pricekeeper.authorizations.decision import (
     decide,
 )
 from pricekeeper.authorizations.desk import Desk
-from pricekeeper.authorizations.items import aliased_id, authorization_key, authorization_of
+from pricekeeper.authorizations.items import (
+    alias_key,
+    aliased_id,
+    authorization_key,
+    authorization_of,
+)
 from pricekeeper.authorizations.settling import Capture, Changed, Void, settle
 from pricekeeper.authorizations.transaction import (
     OnAccounts,
@@ -90,6 +95,9 @@ class Attempts:
         self._left = list(commands)
         self._is_fresh = False
         self._doubt = False
+        self._knows_aliases = not any(
+            isinstance(one, Authorize) and one.wanted.asked_as for one in commands
+        )
         self._page_nonce = desk.poster.new_nonce()
         self._stale_terms: list[tuple[Debit, Normal]] = []
 
@@ -120,6 +128,7 @@ class Attempts:
             await self._settle_terms()
             if self._left:
                 self._forget()  # some are denied, by what may be old
+                await self._look_up_aliases()
             return
         self._is_fresh = False
         sent_at_ms = books.now_ms
@@ -182,7 +191,7 @@ class Attempts:
                     granted.append((command, decided))
                 else:
                     denied.append((command, decided))
-        if self._is_fresh and not granted and not changed:
+        if self._is_fresh and self._knows_aliases and not granted and not changed:
             for command, denial in denied:
                 self._desk.meter.denied += 1
                 self._stale_terms += _stale_terms(books, command.wanted)
@@ -284,6 +293,19 @@ class Attempts:
                 [command for command in self._left if isinstance(command, Authorize)]
             )
             await self._read_seen([one for one in self._left if isinstance(one, Settle)])
+
+    async def _look_up_aliases(self) -> None:
+        """Nobody is denied what was granted under the same id a moment ago."""
+        named = [one for one in self._left if isinstance(one, Authorize) and one.wanted.asked_as]
+        keys = [alias_key(self._org_id, one.wanted.asked_as) for one in named]
+        found = await self._desk.store.batch_get(keys) if keys else []
+        granted: list[Authorize] = []
+        for command, item in zip(named, found, strict=True):
+            if item is not None:
+                command.id = aliased_id(item) or command.id
+                granted.append(command)
+        await self._read_existing(granted)
+        self._knows_aliases = True
 
     async def _read_existing(self, commands: Sequence[Authorize]) -> None:
         found = await self._read_all([command.id for command in commands])

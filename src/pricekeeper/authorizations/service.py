@@ -41,6 +41,7 @@ from pricekeeper.authorizations.items import (
 )
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
+from pricekeeper.authorizations.request import fingerprint as fingerprint_of_request
 from pricekeeper.authorizations.settling import Action, Capture, Expire, Extend, Void
 from pricekeeper.authorizations.worker import Worker
 from pricekeeper.budgets import Budgets, accounts_for
@@ -128,12 +129,14 @@ class Authorizations:
         """
         request = checked(request)
         now_ms = self._clock.now_ms()
+        existing = None
+        if request.authorization_id is not None and not request.dry_run:
+            existing = await self._look_up(policy, request.authorization_id)
+        if existing is not None:
+            return _repeated(existing, fingerprint_of_request(policy.client_id, request))
         wanted = await self._candidates.find(policy, request, now_ms)
         if request.dry_run:
             return await self._try(policy, wanted, now_ms)
-        existing = await self._find_own(policy, request.authorization_id)
-        if existing is not None:
-            return _repeated(existing, wanted)
         authorization_id = new_authorization_id(now_ms, self._random.getrandbits(74))
         await self._regions.mark(policy.org_id, authorization_id)
         command = Authorize(wanted, authorization_id, self._new_nonce())
@@ -142,7 +145,7 @@ class Authorizations:
         if isinstance(outcome, Denied):
             raise await self._deny(policy, outcome)
         if isinstance(outcome, Repeated):
-            return _repeated(outcome.authorization, wanted)
+            return _repeated(outcome.authorization, wanted.fingerprint)
         self._open.add(policy.org_id, lanes_of(policy.agg_shard_count), outcome.authorization)
         return Authorized(outcome.authorization, outcome)
 
@@ -167,6 +170,7 @@ class Authorizations:
             output_tokens=usage.output_tokens,
             pricing_version=submission.terms.pricing_version,
             org_day=submission.terms.day,
+            price_estimated=submission.receipt(b"", 0).price_estimated,
         )
         action = Capture(settlement, self._bucket_tokens(grant.label, usage))
         since = await self._open_since(policy, seen, tags)
@@ -189,11 +193,7 @@ class Authorizations:
     async def find(self, policy: Policy, authorization_id: str) -> Authorization:
         """The authorization of a client; raises `NotFoundError` if it has none of that id."""
         canonical = parse_id(authorization_id)
-        found = await self._find_own(policy, canonical)
-        if found is None:
-            table, key = alias_key(policy.org_id, canonical)
-            own_id = aliased_id(await self._store.get(table, key))
-            found = None if own_id is None else await self._get(policy, own_id)
+        found = await self._look_up(policy, canonical)
         if found is None or found.grant.client_id != policy.client_id:
             raise NotFoundError("authorization")
         return found
@@ -321,6 +321,7 @@ class Authorizations:
                 cost_usd_picos=settlement.cost_usd_picos,
                 pricing_version=settlement.pricing_version,
                 org_day=settlement.org_day,
+                price_estimated=settlement.price_estimated,
             )
         recorded = await self._metering.answer_captured(
             policy, submission, receipt, accepted=settled.changed
@@ -351,11 +352,16 @@ class Authorizations:
         considered = [(one.label, one.because) for one in denied.considered]
         return AuthorizationDeniedError(denied.denied_by, considered)
 
-    async def _find_own(self, policy: Policy, authorization_id: str | None) -> Authorization | None:
-        """The authorization of an id that we made."""
-        if authorization_id is None or not is_own_id(authorization_id):
-            return None
-        return await self._get(policy, authorization_id)
+    async def _look_up(self, policy: Policy, authorization_id: str) -> Authorization | None:
+        """The authorization of an id that we made, or that its caller gave it."""
+        found = None
+        if is_own_id(authorization_id):
+            found = await self._get(policy, authorization_id)
+        if found is None:
+            table, key = alias_key(policy.org_id, authorization_id)
+            own_id = aliased_id(await self._store.get(table, key))
+            found = None if own_id is None else await self._get(policy, own_id)
+        return found
 
     async def _get(self, policy: Policy, own_id: str) -> Authorization | None:
         key = authorization_key(policy.org_id, own_id)
@@ -387,7 +393,7 @@ class Authorizations:
         return self._random.randbytes(8)
 
 
-def _repeated(existing: Authorization, wanted: Wanted) -> Authorized:
-    if existing.grant.fingerprint != wanted.fingerprint:
+def _repeated(existing: Authorization, fingerprint: bytes) -> Authorized:
+    if existing.grant.fingerprint != fingerprint:
         raise ConflictError("authorization_id", "was used for another request")
     return Authorized(existing, None)

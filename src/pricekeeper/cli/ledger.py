@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,6 +19,7 @@ from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # it brings every feature with it
     from pricekeeper.authorizations import Finding
+    from pricekeeper.budgets import Balance
     from pricekeeper.metering.aggregation_report import Change, RebuildReport
 
 ledger = typer.Typer(no_args_is_help=True, help="The journal that totals are made from.")
@@ -107,12 +107,16 @@ def _check_answer(findings: Sequence[Finding]) -> dict[str, Any]:
                 "agrees": one.agrees,
                 "moving": one.moving,
                 "mended": one.mended,
-                "enforced_usd_picos": msgspec.to_builtins(one.enforced),
-                "right_usd_picos": msgspec.to_builtins(one.right),
+                "enforced_usd_picos": _balance(one.enforced),
+                "right_usd_picos": _balance(one.right),
             }
             for one in findings
         ]
     }
+
+
+def _balance(balance: Balance) -> dict[str, int]:
+    return {"used": balance.used, "held": balance.held, "unsettled": balance.unsettled}
 
 
 def _check_picture(findings: Sequence[Finding]) -> RenderableType:

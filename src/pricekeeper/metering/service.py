@@ -301,6 +301,8 @@ class Metering:
         """The answer to a capture; one that counts is noted in the totals of this process."""
         if accepted:
             self.meter.accepted += 1
+            if receipt.price_estimated:
+                self.meter.estimated[receipt.model_label] += 1
             self._note_counted(submission)
             self._want_total(submission.account)
         else:
