@@ -1,4 +1,4 @@
-"""A budget is usable: what is held for calls that end up cheap comes back before anybody is told no.
+"""A budget is usable: what is held for cheap calls comes back before anybody is finally denied.
 
 Thirty-two callers ask for answers fifty times as long as those they get. So a few holds fill the
 budget, and most of the callers are denied most of the time; each of these denials says that it is
