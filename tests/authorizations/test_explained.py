@@ -21,6 +21,7 @@ from memory_store import MemoryStore
 from metering.conftest import LABELS, a_policy
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import AuthorizationDeniedError, DeniedBy, Obstacle
+from pricekeeper.metering import Aggregator
 from pricekeeper.tenants import (
     Budget,
     Enforcement,
@@ -30,6 +31,7 @@ from pricekeeper.tenants import (
     RateLimit,
     Window,
 )
+from pricekeeper.values import ModelLabel
 from selection.conftest import NOON_MS
 
 EXAMPLES = 300
@@ -87,9 +89,9 @@ def examples(draw: st.DrawFn) -> Example:
     policy = a_policy(
         budgets=draw(budgets("app")),
         org_budgets=draw(budgets("org")),
-        quotas={label: draw(st.integers(1, 40_000)) for label in LABELS},
+        quotas={label: draw(st.integers(0, 9)) ** 5 for label in LABELS},
         quota_scope=draw(st.sampled_from(QuotaScope)),
-        quota_enforcement=QuotaEnforcement.STRICT,
+        quota_enforcement=draw(st.sampled_from(QuotaEnforcement)),
         sticky_fallback_enabled=False,  # a label that was given up stays so, whatever is raised
         rate_limits=draw(limits()),
         org_rate_limits=draw(limits()),
@@ -145,17 +147,14 @@ def with_raised(policy: Policy, denied_by: Iterable[DeniedBy]) -> Policy:
         missing_usd_micros = -((one.remaining - one.needed) // PICOS_PER_MICRO)
         field = "rate_limits" if one.kind is Obstacle.LIMIT else "budgets"
         if one.kind is Obstacle.QUOTA:
-            assert one.label is not None
-            raised: Any = {
-                **policy.quotas,
-                one.label: policy.quotas[one.label] + missing_usd_micros,
-            }
-            policy = replace(policy, quotas=raised)
+            label = ModelLabel(one.label or "")
+            quotas = {**policy.quotas, label: policy.quotas[label] + missing_usd_micros}
+            policy = replace(policy, quotas=quotas)
             continue
         if one.scope == "ORG":
             field = f"org_{field}"
         if one.kind is Obstacle.LIMIT:
-            raised = raise_limit(getattr(policy, field), one)
+            raised: Any = raise_limit(getattr(policy, field), one)
         else:
             raised = tuple(
                 msgspec.structs.replace(
@@ -174,8 +173,7 @@ def raise_limit(
 ) -> dict[str, dict[str, RateLimit]]:
     """Raise the capacity for one label. A bucket keeps the share of its capacity that it has.
 
-    One that is empty stays empty, so there a limit of another length is written: an absent limit is
-    a full one.
+    One that is empty stays empty whatever its capacity, so there the limit is taken away.
     """
     assert denied.label is not None
     own = {**limits.get("*", {}), **limits.get(denied.label, {})}
@@ -184,6 +182,31 @@ def raise_limit(
         capacity = -(-limit.capacity * denied.needed // denied.remaining)
         own[denied.name] = RateLimit(capacity, limit.refill_amount, limit.refill_period_ms)
         return {**limits, denied.label: own}
-    every = {label: {**limits.get("*", {}), **limits.get(label, {})} for label in LABELS}
+    every: dict[str, dict[str, RateLimit]] = {
+        label: {**limits.get("*", {}), **limits.get(label, {})} for label in LABELS
+    }
     del every[denied.label][denied.name]
     return every
+
+
+async def test_a_budget_is_named_also_if_every_advisory_quota_is_spent() -> None:
+    """Selection finds no label at all then; the quota alone would not be the whole truth."""
+    clock = ManualClock(NOON_MS)
+    store = MemoryStore(clock)
+    instance = Instance(store, clock, seed=1)
+    policy = a_policy(
+        quotas=dict.fromkeys(LABELS, 1),
+        sticky_fallback_enabled=False,
+        budgets=(a_budget(30_000),),
+    )
+    for label in LABELS:
+        made = await instance.authorize(policy, model=label)
+        await instance.capture(policy, made.authorization.id)
+    await Aggregator(store, clock).run_once()
+    request: Request = {"model": "auto", "max_output_tokens": 200_000, "input_tokens": 0}
+    denied_by = await find_denial(instance, policy, request)
+    assert [one.name for one in denied_by] == ["daily", "quota-premium"]
+    for one in denied_by:
+        assert await find_denial(instance, with_raised(policy, [one]), request)
+    await instance.authorize(with_raised(policy, denied_by), **request)
+    await instance.close()

@@ -65,6 +65,8 @@ class Candidate(msgspec.Struct, frozen=True):
     worst: WorstCase
     accounts: tuple[BudgetAccount, ...]
     buckets: tuple[BucketLimits, ...]
+    barred_by: DeniedBy | None = None
+    """What denies it whatever the books say; it is a candidate so that all the rest is named."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -259,6 +261,9 @@ def _find_obstacles(
         for account in candidate.accounts
         if account.is_hard and (obstacle := _account_obstacle(books, account, needed)) is not None
     ]
+    barred_by = candidate.barred_by
+    if barred_by is not None and barred_by.name not in {one.name for one in found}:
+        found.append(barred_by)
     scopes = {bucket.entity: bucket.scope for bucket in candidate.buckets}
     for debit in wanted.debits(candidate, output_tokens):
         denial = books.find_violations(debit)
