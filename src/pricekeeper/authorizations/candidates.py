@@ -7,7 +7,7 @@ further down the ordering follow.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -34,7 +34,7 @@ from pricekeeper.pricing import (
     normalise_model_id,
     worst_case,
 )
-from pricekeeper.selection import Choice, LabelRole, QuotaStatus, Reason, Selector
+from pricekeeper.selection import Choice, LabelQuota, LabelRole, QuotaStatus, Reason, Selector
 from pricekeeper.tenants import ANY_LABEL, Policy, QuotaEnforcement, QuotaScope, RateLimits
 from pricekeeper.values import ModelLabel
 
@@ -47,10 +47,18 @@ _ROLES: Final = {
 }
 
 
-class _Labels(msgspec.Struct, frozen=True):
-    """The labels that a call may be made with, each with the reason, and those passed over."""
+class _Usable(NamedTuple):
+    """A label that a call may be made with, or could be if its quota were not spent."""
 
-    usable: tuple[tuple[ModelLabel, Reason], ...]
+    label: ModelLabel
+    reason: Reason
+    barred_by: DeniedBy | None = None
+
+
+class _Labels(msgspec.Struct, frozen=True):
+    """The labels that a call may be made with, and those passed over."""
+
+    usable: tuple[_Usable, ...]
     passed_over: tuple[Considered, ...] = ()
 
 
@@ -69,10 +77,7 @@ class Candidates:
         """
         _require_unfrozen(policy)
         labels = await self._find_labels(policy, request)
-        candidates = [
-            await self._make(policy, request, label, reason, at_ms)
-            for label, reason in labels.usable
-        ]
+        candidates = [await self._make(policy, request, label, at_ms) for label in labels.usable]
         known = {name for one in candidates for bucket in one.buckets for name in bucket.limits}
         for name in request.consume or ():
             if name not in known:
@@ -96,11 +101,13 @@ class Candidates:
     async def _find_labels(self, policy: Policy, request: AuthorizationRequest) -> _Labels:
         if request.model != AUTO:
             label = find_label(self._prices.catalogue, policy, request.model)
-            usable = [(label, Reason.NORMAL)]
+            usable = [_Usable(label, Reason.NORMAL)]
             if request.may_fall_back:
                 below = policy.model_ordering[policy.model_ordering.index(label) + 1 :]
                 usable += [
-                    (one, Reason.QUOTA_EXCEEDED) for one in below if self._may_use(policy, one)
+                    _Usable(one, Reason.QUOTA_EXCEEDED)
+                    for one in below
+                    if self._may_use(policy, one)
                 ]
             return _Labels(tuple(usable))
         choice = (await self._selection.assess(policy)).choice
@@ -110,23 +117,36 @@ class Candidates:
         """The label in force and, if it may fall back, those below it."""
         strict = policy.quota_enforcement is QuotaEnforcement.STRICT
         passed_over: list[Considered] = []
-        usable: list[tuple[ModelLabel, Reason]] = []
+        usable: list[_Usable] = []
         for use in choice.quotas:
             if use.role is LabelRole.CHOSEN:
-                usable.append((use.label, choice.reason))
+                usable.append(_Usable(use.label, choice.reason))
                 if not request.may_fall_back:
                     break
             elif usable and use.role is LabelRole.NOT_NEEDED:
                 spent = use.status is QuotaStatus.EXCEEDED and not strict
                 if self._may_use(policy, use.label) and not spent:
-                    usable.append((use.label, Reason.QUOTA_EXCEEDED))
+                    usable.append(_Usable(use.label, Reason.QUOTA_EXCEEDED))
             elif choice.label is None and strict and use.role is LabelRole.EXCEEDED:
-                usable.append((use.label, Reason.QUOTA_EXCEEDED))
+                usable.append(_Usable(use.label, Reason.QUOTA_EXCEEDED))
             else:
                 passed_over.append(Considered(use.label, _ROLES[use.role]))
         if not usable:
+            usable = self._barred(policy, choice)
+            passed_over = [one for one in passed_over if one.label not in {u.label for u in usable}]
+        if not usable:
             raise _all_spent(policy, choice, passed_over, self._selection.now_ms())
         return _Labels(tuple(usable), tuple(passed_over))
+
+    def _barred(self, policy: Policy, choice: Choice) -> list[_Usable]:
+        """The labels that a higher quota would bring back, if selection finds none at all."""
+        now_ms = self._selection.now_ms()
+        return [
+            _Usable(use.label, choice.reason, _spent_quota(policy, use, now_ms))
+            for use in choice.quotas
+            if use.role in (LabelRole.EXCEEDED, LabelRole.DISABLED)
+            and use.label in self._prices.catalogue
+        ]
 
     def _may_use(self, policy: Policy, label: ModelLabel) -> bool:
         return label in self._prices.catalogue and policy.quotas.get(label, 0) > 0
@@ -135,10 +155,10 @@ class Candidates:
         self,
         policy: Policy,
         request: AuthorizationRequest,
-        label: ModelLabel,
-        reason: Reason,
+        usable: _Usable,
         at_ms: int,
     ) -> Candidate:
+        label = usable.label
         model = self._prices.catalogue.model(label)
         tokens = TokenUsage(
             input_tokens=request.input_tokens, output_tokens=request.max_output_tokens
@@ -154,7 +174,14 @@ class Candidates:
             batch=request.batch,
         )
         accounts = await self._budgets.open_for(policy, label, request.tags, at_ms)
-        return Candidate(label, reason.value, worst, accounts, bucket_limits(policy, label))
+        return Candidate(
+            label,
+            usable.reason.value,
+            worst,
+            accounts,
+            bucket_limits(policy, label),
+            usable.barred_by,
+        )
 
 
 def find_label(catalogue: Catalogue, policy: Policy, model: str) -> ModelLabel:
@@ -207,22 +234,23 @@ def _require_unfrozen(policy: Policy) -> None:
         )
 
 
+def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:
+    by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
+    scope = Scope.APP if by_app else Scope.ORG
+    return DeniedBy(
+        Obstacle.QUOTA,
+        f"quota-{use.label}",
+        scope.value,
+        use.label,
+        1,
+        (use.quota_usd_micros - use.spend_usd_micros) * PICOS_PER_MICRO,
+        next_midnight_ms(policy.timezone, now_ms),
+    )
+
+
 def _all_spent(
     policy: Policy, choice: Choice, passed_over: list[Considered], now_ms: int
 ) -> AuthorizationDeniedError:
-    """What is said if selection finds no label: the quota of the first one is in the way."""
-    by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
-    scope = Scope.APP if by_app else Scope.ORG
-    denied_by = [
-        DeniedBy(
-            Obstacle.QUOTA,
-            f"quota-{use.label}",
-            scope.value,
-            use.label,
-            1,
-            (use.quota_usd_micros - use.spend_usd_micros) * PICOS_PER_MICRO,
-            next_midnight_ms(policy.timezone, now_ms),
-        )
-        for use in choice.quotas[:1]
-    ]
+    """What is said if every label is given up or undefined: the first one's quota is in the way."""
+    denied_by = [_spent_quota(policy, use, now_ms) for use in choice.quotas[:1]]
     return AuthorizationDeniedError(denied_by, [(one.label, one.because) for one in passed_over])

@@ -3,8 +3,9 @@
 `Books` are the accounts and buckets as they were last seen, and what the commands that are decided
 together change about them. Settlements come first, so that what they give back is there for others.
 An authorization walks its candidates and takes the first that every account and every bucket has
-room for, all or nothing. If none has, the denial names what denies the candidate with the fewest
-obstacles: raising exactly these admits the call, and raising fewer admits no other candidate.
+room for, all or nothing. If none has, the denial names what denies one candidate: one that needs
+nothing but time, if there is such a one, and of these the one with the fewest obstacles. Raising
+exactly these admits the call, and raising fewer admits no other candidate.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Candidate(msgspec.Struct, frozen=True):
     worst: WorstCase
     accounts: tuple[BudgetAccount, ...]
     buckets: tuple[BucketLimits, ...]
+    barred_by: DeniedBy | None = None
+    """What denies it whatever the books say; it is a candidate so that all the rest is named."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -205,7 +208,7 @@ class Books:
 def decide(books: Books, wanted: Wanted, authorization_id: str, nonce: bytes) -> Granted | Denied:
     """Take the first candidate that there is room for, or say what is in the way."""
     considered = list(wanted.passed_over)
-    fewest: list[DeniedBy] | None = None
+    named: list[DeniedBy] | None = None
     for candidate in wanted.candidates:
         output_tokens = _fit(books, wanted, candidate)
         denied_by = _find_obstacles(books, wanted, candidate, output_tokens)
@@ -215,9 +218,17 @@ def decide(books: Books, wanted: Wanted, authorization_id: str, nonce: bytes) ->
                 books, wanted, candidate, output_tokens, authorization_id, nonce, considered
             )
         considered.append(Considered(candidate.label, "; ".join(one.text for one in denied_by)))
-        if fewest is None or len(denied_by) < len(fewest):
-            fewest = denied_by
-    return Denied(tuple(fewest or ()), tuple(considered))
+        if named is None or _farness(denied_by) < _farness(named):
+            named = denied_by
+    return Denied(tuple(named or ()), tuple(considered))
+
+
+def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
+    """How far a candidate is from being admitted: whether waiting is not enough, then by how many.
+
+    What a capture of another call would lift must not be hidden behind a label that is spent.
+    """
+    return any(one.retry_after_ms is None for one in denied_by), len(denied_by)
 
 
 def _fit(books: Books, wanted: Wanted, candidate: Candidate) -> int:
@@ -250,6 +261,9 @@ def _find_obstacles(
         for account in candidate.accounts
         if account.is_hard and (obstacle := _account_obstacle(books, account, needed)) is not None
     ]
+    barred_by = candidate.barred_by
+    if barred_by is not None and barred_by.name not in {one.name for one in found}:
+        found.append(barred_by)
     scopes = {bucket.entity: bucket.scope for bucket in candidate.buckets}
     for debit in wanted.debits(candidate, output_tokens):
         denial = books.find_violations(debit)

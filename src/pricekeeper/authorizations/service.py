@@ -60,7 +60,7 @@ from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import Policy, QuotaEnforcement
 from pricekeeper.values import parse_reason
 
 CAPTURES_MAX: Final = 100
@@ -344,7 +344,9 @@ class Authorizations:
 
     async def _deny(self, policy: Policy, denied: Denied) -> AuthorizationDeniedError:
         """The denial; a quota that is spent is given up, as selection does it."""
-        if any(one.kind is Obstacle.QUOTA and one.remaining <= 0 for one in denied.denied_by):
+        strict = policy.quota_enforcement is QuotaEnforcement.STRICT
+        spent = [one for one in denied.denied_by if one.kind is Obstacle.QUOTA]
+        if strict and any(one.remaining <= 0 for one in spent):
             try:
                 await self._selection.assess(policy, force_check=True)
             except StoreError as error:  # the next selection tries again
