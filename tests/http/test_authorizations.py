@@ -867,3 +867,25 @@ async def test_what_nobody_settles_is_charged_until_it_is(tmp_path: Path) -> Non
         assert (late["status"], late["cost_usd_micros"]) == ("captured", 6_600)
         (month,) = (await ask("GET", "budgets"))["budgets"]
         assert (month["unsettled_usd_micros"], month["spent_usd_micros"]) == (0, 6_600)
+
+
+def test_what_is_held_is_part_of_the_spend(shop: Shop) -> None:
+    """By whatever it is broken down, until it is settled."""
+    first, second = shop.grant(tags={"team": "red"}), shop.grant()
+    day = shop.show(first)["authorized_at"][:10]
+    whole = shop.show(first)["held_usd_micros"]
+
+    def read(group_by: str) -> Any:
+        path = f"/api/v1/spend?from={day}&to={day}&group_by={group_by}"
+        shown = shop.api.call("GET", path, token=shop.tenant.app_token)
+        assert shown.status == 200, shown.data
+        return shown.json
+
+    by_tag = {row["tag:team"]: row["held_usd_micros"] for row in read("tag:team")["rows"]}
+    assert by_tag == {"red": whole, "": whole}
+    (row,) = read("label,app")["rows"]
+    assert (row["label"], row["held_usd_micros"], row["requests"]) == ("premium", 2 * whole, 0)
+    assert shop.void(second).status == 204
+    assert read("day")["total"]["held_usd_micros"] == whole
+    assert shop.capture(first).status == 200
+    assert read("day")["total"]["held_usd_micros"] == 0

@@ -12,7 +12,7 @@ Bounds: `REMEMBERED_MAX` authorizations of this process; those beyond are left t
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Final, NamedTuple
 
 from pricekeeper.authorizations.authorization import Authorization, State
@@ -117,7 +117,7 @@ class Regions:
         """The authorizations of an organisation that are open, or those that are unsettled."""
         if state is State.UNSETTLED:
             markers = query_items(self._store, unsettled_query(org_id))
-            regions = [unsettled_region(item) async for item in markers]
+            regions = [unsettled_region(item)[1] async for item in markers]
         else:
             ahead_ms = self._clock.now_ms() + VISITS_MS[0]
             marked = await self._read_marked(0, ahead_ms)
@@ -129,10 +129,25 @@ class Regions:
             if one.state is state
         ]
 
+    async def read_exposed(self, org_ids: Collection[str]) -> list[tuple[str, Authorization]]:
+        """What is open or unsettled at these organisations: the markers are read once for all."""
+        wanted = set(org_ids)
+        alone = next(iter(wanted)) if len(wanted) == 1 else ""
+        markers = query_items(self._store, unsettled_query(alone))
+        regions = {unsettled_region(item) async for item in markers}
+        regions |= set(await self._read_marked(0, self._clock.now_ms() + VISITS_MS[0]))
+        return [
+            (org_id, one)
+            for org_id, region in sorted(regions)
+            if org_id in wanted
+            async for one in self.read(org_id, region)
+            if one.state in (State.OPEN, State.UNSETTLED)
+        ]
+
     async def read_all_marked(self, org_id: str) -> list[str]:
         """Every region of an organisation in which anything may be open or unsettled."""
         markers = query_items(self._store, unsettled_query(org_id))
-        regions = {unsettled_region(item) async for item in markers}
+        regions = {unsettled_region(item)[1] async for item in markers}
         ahead_ms = self._clock.now_ms() + VISITS_MS[0]
         for visit in range(len(VISITS_MS)):
             marked = await self._read_marked(visit, ahead_ms)

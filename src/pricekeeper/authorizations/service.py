@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -205,6 +205,10 @@ class Authorizations:
             one for one in found if policy.app_id is None or one.grant.client_id == policy.client_id
         ]
         return sorted(mine, key=lambda one: one.id, reverse=True)
+
+    async def read_exposed(self, org_ids: Collection[str]) -> list[tuple[str, Authorization]]:
+        """What is held, and what is charged and unsettled, at these organisations."""
+        return await self._regions.read_exposed(org_ids)
 
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
