@@ -66,6 +66,8 @@ from pricekeeper.values import parse_reason
 CAPTURES_MAX: Final = 100
 EXPIRY_INTERVAL_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
+SELDOM_MS: Final = 600_000
+"""How often an instance sweeps whose totals another process aggregates."""
 _PERMILLE: Final = 1_000
 
 _log = structlog.get_logger(__name__)
@@ -232,14 +234,14 @@ class Authorizations:
                     await self._regions.note_visited(org_id, region, visit)
         return expired
 
-    async def run_forever(self) -> None:
-        """Expire what is due every second, and sweep every minute; a failure waits for the next."""
+    async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
+        """Expire what is due every second, and sweep now and then; a failure waits for the next."""
         swept_at_ms = self._clock.monotonic_ms()
         while True:
             await self._clock.sleep_ms(EXPIRY_INTERVAL_MS)
             try:
                 await self.expire_due()
-                if self._clock.monotonic_ms() - swept_at_ms >= SWEEP_INTERVAL_MS:
+                if self._clock.monotonic_ms() - swept_at_ms >= sweep_interval_ms:
                     swept_at_ms = self._clock.monotonic_ms()
                     await self.sweep()
             except StoreError as error:
