@@ -91,6 +91,7 @@ class Regions:
         self._store = store
         self._clock = clock
         self._marked: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
+        self._noted: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
 
     async def mark(self, org_id: str, authorization_id: str) -> None:
         """Mark the region of an authorization before it is written, unless this process has."""
@@ -156,7 +157,9 @@ class Regions:
 
     async def note_unsettled(self, org_id: str, region: str) -> None:
         """Let those who list unsettled authorizations know where one is."""
-        await self._store.put(unsettled_put(org_id, region))
+        if (org_id, region) not in self._noted:
+            await self._store.put(unsettled_put(org_id, region))
+            self._noted.put((org_id, region), True)  # noqa: FBT003
 
     async def note_visited(self, org_id: str, region: str, visit: int) -> None:
         """Nothing is open in the region: it is visited later once more, or never again."""

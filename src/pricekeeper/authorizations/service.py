@@ -66,6 +66,7 @@ from pricekeeper.values import parse_reason
 CAPTURES_MAX: Final = 100
 EXPIRY_INTERVAL_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
+EXPIRED_AT_ONCE: Final = 100
 SELDOM_MS: Final = 600_000
 """How often an instance sweeps whose totals another process aggregates."""
 _PERMILLE: Final = 1_000
@@ -215,8 +216,17 @@ class Authorizations:
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
         due = self._open.take_due(self._clock.now_ms())
-        for one in due:
-            await self._expire(one.org_id, one.lanes, one.authorization)
+        for start in range(0, len(due), EXPIRED_AT_ONCE):
+            some = due[start : start + EXPIRED_AT_ONCE]
+            done = await asyncio.gather(
+                *(self._expire(one.org_id, one.lanes, one.authorization) for one in some),
+                return_exceptions=True,
+            )
+            for failure in done:
+                if isinstance(failure, StoreError):  # a sweep finds it
+                    _log.warning("expiry_failed", error=failure.code)
+                elif isinstance(failure, BaseException):
+                    raise failure
         return len(due)
 
     async def sweep(self) -> int:
