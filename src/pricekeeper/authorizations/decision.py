@@ -35,7 +35,6 @@ from pricekeeper.limiter.bucket import (
     Normal,
     Retry,
     expected,
-    is_ahead,
     plan,
     scarcest,
 )
@@ -189,11 +188,9 @@ class Books:
         return 0 if before is None else before.tokens.get(limit, 0)
 
     def reading_ms(self, key: BucketKey) -> int:
-        """The time that counts for a bucket; one that was refilled far ahead stands still."""
+        """The time that counts for a bucket: never before it was last refilled."""
         bucket = self._buckets.get(key)
-        if bucket is not None and is_ahead(bucket, self.now_ms):
-            return bucket.refilled_at_ms
-        return self.now_ms
+        return self.now_ms if bucket is None else max(self.now_ms, bucket.refilled_at_ms)
 
     def _total(self, debit: Debit) -> Debit:
         before = self.debits.get((debit.entity, debit.resource))
