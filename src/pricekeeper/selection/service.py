@@ -127,12 +127,13 @@ class Selector:
         if force_check:
             return await self._forced.run(policy, lambda: self._decide(policy, live=True))
         decision = self._cache.get(policy)
-        if decision is not None and self._has_seen_it_spent(decision):
-            return await self._forced.run(policy, lambda: self._decide(policy, live=True))
-        if decision is not None:
+        if decision is None:
+            decision = await self._deciding.run(policy, lambda: self._decide(policy, live=False))
+        else:
             self.meter.warm += 1
-            return decision
-        return await self._deciding.run(policy, lambda: self._decide(policy, live=False))
+        if self._has_seen_it_spent(decision):
+            return await self._forced.run(policy, lambda: self._decide(policy, live=True))
+        return decision
 
     def now_ms(self) -> int:
         """The time by which decisions are made."""
