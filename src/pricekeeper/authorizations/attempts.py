@@ -73,6 +73,7 @@ from pricekeeper.limiter.bucket import Debit, Normal, expected
 from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.limits import limit_of
 from pricekeeper.limiter.writes import adjust, normal
+from pricekeeper.metering import Submission
 from pricekeeper.metering.journal import ID_DIGITS, entry_on, is_full, region_at
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.storage import Key, Update
@@ -88,10 +89,9 @@ _AT_ONCE: Final = 2
 class Attempts:
     """The attempts to carry out some commands together."""
 
-    def __init__(self, desk: Desk, org_id: str, lanes: int, commands: Sequence[Command]) -> None:
+    def __init__(self, desk: Desk, org_id: str, commands: Sequence[Command]) -> None:
         self._desk = desk
         self._org_id = org_id
-        self._lanes = lanes
         self._left = list(commands)
         self._is_fresh = False
         self._doubt = False
@@ -106,8 +106,6 @@ class Attempts:
             await self._pause(attempt)
             try:
                 await self._attempt()
-            except TransactionCancelledError as cancelled:
-                raise ContendedError(str(cancelled)) from cancelled
             except (OutcomeUnknownError, ContendedError) as failure:
                 self._doubt |= isinstance(failure, OutcomeUnknownError)
                 await self._look_again()
@@ -132,14 +130,9 @@ class Attempts:
             return
         self._is_fresh = False
         sent_at_ms = books.now_ms
-        posting = PostedRegion(self._org_id, region_at(sent_at_ms), self._lanes)
         submissions = [one.submission for one, _ in changed if one.submission is not None]
-        for region in {
-            posting.region,
-            *(one.address.region for one in submissions if one.address is not None),
-        }:
-            if submissions:
-                await desk.poster.mark(posting._replace(region=region), sent_at_ms)
+        for posting in dict.fromkeys(_posting(one, sent_at_ms) for one in submissions):
+            await desk.poster.mark(posting, sent_at_ms)
         steps = make_transaction(
             self._org_id,
             books,
@@ -147,7 +140,7 @@ class Attempts:
             changed,
             sent_at_ms=sent_at_ms,
             page_nonce=self._page_nonce,
-            expires_at_epoch=desk.poster.expires_at_epoch(posting.region),
+            expires_at_epoch=desk.poster.expires_at_epoch(region_at(sent_at_ms)),
         )
         try:
             await self.send(steps)
@@ -345,7 +338,7 @@ class Attempts:
         for command, grant in granted:
             self._desk.meter.granted += 1
             if command.future.cancelled() and not command.wanted.asked_as:
-                self._desk.give_up(self._org_id, self._lanes, grant.authorization)
+                self._desk.give_up(self._org_id, grant.authorization)
             answer(command.future, grant)
         for settlement, change in changed:
             self._desk.meter.settled[change.after.state.value] += 1
@@ -392,7 +385,7 @@ class Attempts:
         middle = len(left) // 2
         for half in (left[:middle], left[middle:]):
             try:
-                await Attempts(self._desk, self._org_id, self._lanes, half).run()
+                await Attempts(self._desk, self._org_id, half).run()
             except StoreError as error:
                 for command in half:
                     fail(command, error)
@@ -457,6 +450,13 @@ def _debit_since(books: Books, command: Settle) -> None:
 def is_own_change(command: Settle, seen: Authorization) -> bool:
     """Whether the authorization is as this command has left it: only its reply was lost."""
     return seen.nonce == command.nonce
+
+
+def _posting(submission: Submission, sent_at_ms: int) -> PostedRegion:
+    """Where the record of a capture is: the region of its id, or of now if it is on our page."""
+    address = submission.address
+    region = region_at(sent_at_ms) if address is None else address.region
+    return PostedRegion(submission.org_id, region, submission.lanes)
 
 
 def _note_found(command: Authorize | Settle, found: Authorization | None) -> None:

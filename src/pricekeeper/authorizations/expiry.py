@@ -35,6 +35,8 @@ from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import Store, query_items
 
 REMEMBERED_MAX: Final = 100_000
+SETTLED_MAX: Final = 1_000
+"""How many that are settled wait for their time in the heap, beside as many as are open."""
 MARKED_MAX: Final = 10_000
 VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
 """How old a region is at each visit."""
@@ -46,7 +48,6 @@ class Due(NamedTuple):
     expires_at_ms: int
     id: str
     org_id: str
-    lanes: int
     authorization: Authorization
 
 
@@ -57,13 +58,16 @@ class OpenList:
         self._open: dict[str, Due] = {}
         self._heap: list[tuple[int, str]] = []
 
-    def add(self, org_id: str, lanes: int, authorization: Authorization) -> None:
+    def add(self, org_id: str, authorization: Authorization) -> None:
         """Remember when it expires; one that is extended is remembered anew."""
         if len(self._open) >= REMEMBERED_MAX and authorization.id not in self._open:
             return
-        due = Due(authorization.expires_at_ms, authorization.id, org_id, lanes, authorization)
+        due = Due(authorization.expires_at_ms, authorization.id, org_id, authorization)
         self._open[due.id] = due
         heapq.heappush(self._heap, (due.expires_at_ms, due.id))
+        if len(self._heap) > 2 * len(self._open) + SETTLED_MAX:
+            self._heap = [(one.expires_at_ms, one.id) for one in self._open.values()]
+            heapq.heapify(self._heap)
 
     def remove(self, authorization_id: str) -> None:
         """Forget one that is settled."""
@@ -79,6 +83,11 @@ class OpenList:
                 del self._open[authorization_id]
                 due.append(one)
         return due
+
+    @property
+    def remembered(self) -> int:
+        """How many entries there are in memory, those of settled ones among them."""
+        return len(self._heap)
 
     def __len__(self) -> int:
         return len(self._open)

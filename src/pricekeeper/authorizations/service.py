@@ -55,7 +55,6 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.metering import Metering, Recorded, Submission, Usage, fingerprint
-from pricekeeper.metering.journal import lanes_of
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
@@ -143,13 +142,13 @@ class Authorizations:
         authorization_id = new_authorization_id(now_ms, self._random.getrandbits(74))
         await self._regions.mark(policy.org_id, authorization_id)
         command = Authorize(wanted, authorization_id, self._new_nonce())
-        self._worker(policy.org_id, lanes_of(policy.agg_shard_count)).submit(command)
-        outcome = await self._outcome(policy, command)
+        self._worker(policy.org_id).submit(command)
+        outcome = await self._outcome(policy.org_id, command)
         if isinstance(outcome, Denied):
             raise await self._deny(policy, outcome)
         if isinstance(outcome, Repeated):
             return _repeated(outcome.authorization, wanted.fingerprint)
-        self._open.add(policy.org_id, lanes_of(policy.agg_shard_count), outcome.authorization)
+        self._open.add(policy.org_id, outcome.authorization)
         return Authorized(outcome.authorization, outcome)
 
     async def capture(self, policy: Policy, authorization_id: str, usage: Usage) -> Captured:
@@ -219,7 +218,7 @@ class Authorizations:
         for start in range(0, len(due), EXPIRED_AT_ONCE):
             some = due[start : start + EXPIRED_AT_ONCE]
             done = await asyncio.gather(
-                *(self._expire(one.org_id, one.lanes, one.authorization) for one in some),
+                *(self._expire(one.org_id, one.authorization) for one in some),
                 return_exceptions=True,
             )
             for failure in done:
@@ -238,7 +237,7 @@ class Authorizations:
                 async for one in self._regions.read(org_id, region):
                     if one.state is State.OPEN:
                         due = one.expires_at_ms <= self._clock.now_ms()
-                        some_open |= not (due and await self._expire(org_id, 1, one))
+                        some_open |= not (due and await self._expire(org_id, one))
                         expired += due
                 if not some_open:
                     await self._regions.note_visited(org_id, region, visit)
@@ -265,7 +264,7 @@ class Authorizations:
                 return
             await asyncio.wait(tasks)
 
-    async def _outcome(self, policy: Policy, command: Authorize) -> Granted | Denied | Repeated:
+    async def _outcome(self, org_id: str, command: Authorize) -> Granted | Denied | Repeated:
         """What was decided; what is granted to a caller that leaves at that moment goes back."""
         try:
             return await command.future
@@ -274,8 +273,7 @@ class Authorizations:
             failed = future.cancelled() or future.exception() is not None
             outcome = None if failed else future.result()
             if isinstance(outcome, Granted) and not command.wanted.asked_as:
-                lanes = lanes_of(policy.agg_shard_count)
-                self._give_up(policy.org_id, lanes, outcome.authorization)
+                self._give_up(org_id, outcome.authorization)
             raise
 
     async def _settle(
@@ -287,11 +285,10 @@ class Authorizations:
         since: tuple[HeldAccount, ...] = (),
     ) -> Settled:
         command = Settle(action, seen, self._new_nonce(), submission, since)
-        lanes = lanes_of(policy.agg_shard_count)
-        self._worker(policy.org_id, lanes).submit(command)
+        self._worker(policy.org_id).submit(command)
         settled = await command.future
         if settled.authorization.state is State.OPEN:
-            self._open.add(policy.org_id, lanes, settled.authorization)
+            self._open.add(policy.org_id, settled.authorization)
         else:
             self._open.remove(settled.authorization.id)
         return settled
@@ -310,11 +307,11 @@ class Authorizations:
         await self._budgets.open_all(accounts)
         return tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
 
-    async def _expire(self, org_id: str, lanes: int, authorization: Authorization) -> bool:
+    async def _expire(self, org_id: str, authorization: Authorization) -> bool:
         """Charge it at its hold, if nobody has settled it; whether it is open no longer."""
         await self._regions.note_unsettled(org_id, region_of(authorization.id))
         command = Settle(Expire(), authorization, self._new_nonce())
-        self._worker(org_id, lanes).submit(command)
+        self._worker(org_id).submit(command)
         settled = await command.future
         if settled.changed:
             grant = authorization.grant
@@ -394,15 +391,15 @@ class Authorizations:
         output = -(-usage.output_tokens * factor // _PERMILLE)
         return usage.input_tokens + written + output
 
-    def _give_up(self, org_id: str, lanes: int, authorization: Authorization) -> None:
+    def _give_up(self, org_id: str, authorization: Authorization) -> None:
         """Give back what was granted to a caller that has left and does not know its id."""
         command = Settle(Void("its caller has left"), authorization, self._new_nonce())
-        self._worker(org_id, lanes).submit(command)
+        self._worker(org_id).submit(command)
 
-    def _worker(self, org_id: str, lanes: int) -> Worker:
+    def _worker(self, org_id: str) -> Worker:
         worker = self._workers.get(org_id)
         if worker is None:
-            worker = Worker(self._desk, org_id, lanes, lambda: self._end(org_id))
+            worker = Worker(self._desk, org_id, lambda: self._end(org_id))
             self._workers[org_id] = worker
         return worker
 

@@ -34,10 +34,9 @@ OPERATIONS_MAX: Final = 96
 class Worker:
     """Decides and writes the commands of one organisation."""
 
-    def __init__(self, desk: Desk, org_id: str, lanes: int, end: Callable[[], None]) -> None:
+    def __init__(self, desk: Desk, org_id: str, end: Callable[[], None]) -> None:
         self._desk = desk
         self._org_id = org_id
-        self._lanes = lanes
         self._end = end
         self._waiting: deque[Command] = deque()
         self.task: asyncio.Task[None] | None = None
@@ -81,7 +80,7 @@ class Worker:
         """Decide and write them, and answer everybody, whatever happens."""
         error: BaseException = StoreError("the authorization was not decided")
         try:
-            await Attempts(self._desk, self._org_id, self._lanes, commands).run()
+            await Attempts(self._desk, self._org_id, commands).run()
         except StoreError as failure:
             error = failure
         except BaseException as failure:

@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from pricekeeper.budgets.window import Span, window_at
+from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Key
 from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, QuotaScope, Window
 
-PICOS_PER_MICRO: Final = 1_000_000
 EVERY_VALUE: Final = "ALL"
 _QUOTA: Final = "quota-"
 

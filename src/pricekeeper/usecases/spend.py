@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final, NamedTuple
 
@@ -40,13 +41,14 @@ class Viewer(NamedTuple):
     app_id: AppId | None = None
 
 
-class Exposure(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Exposure:
     """What is held, and what is charged and unsettled."""
 
     held_usd_picos: int
     unsettled_usd_picos: int
 
-    def __add__(self, other: Exposure) -> Exposure:  # type: ignore[override]
+    def __add__(self, other: Exposure) -> Exposure:
         return Exposure(
             self.held_usd_picos + other.held_usd_picos,
             self.unsettled_usd_picos + other.unsettled_usd_picos,
