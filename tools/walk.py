@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from pricekeeper.cli.demo.service import demo_settings, running_service
-from pricekeeper.client import Admin, PriceKeeper
+from pricekeeper.client import Admin, Api
 from pricekeeper.clock import SystemClock
 from pricekeeper.telemetry.logs import configure_logging
 
@@ -101,11 +101,11 @@ async def walk(url: str, key: str, trace: Trace, *, whole: bool) -> None:
     client_id, secret = claimed["client_id"], claimed["client_secret"]
 
     async def login() -> None:
-        async with PriceKeeper(url, client_id, secret) as another:
+        async with Api(url, client_id, secret) as another:
             with trace.recording():
                 await another.limits()
 
-    async with PriceKeeper(url, client_id, secret) as keeper:
+    async with Api(url, client_id, secret) as keeper:
         steps: dict[str, Step] = {
             "model selection": lambda: keeper.select(force_check=True),
             "usage record": lambda: keeper.record("premium", input_tokens=10, output_tokens=5),

@@ -7,13 +7,13 @@ import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
 from pricekeeper.cli.local import LocalAdmin, LocalKeeper
-from pricekeeper.client import Admin, PriceKeeper
+from pricekeeper.client import Admin, Api
 
 CHAT = f"org-{ORG}-app-chat"
 
 
 @pytest.mark.parametrize(
-    ("local", "remote"), [(LocalAdmin, Admin), (LocalKeeper, PriceKeeper)], ids=["admin", "keeper"]
+    ("local", "remote"), [(LocalAdmin, Admin), (LocalKeeper, Api)], ids=["admin", "keeper"]
 )
 def test_what_the_store_offers_is_called_as_a_service_is(local: type, remote: type) -> None:
     """The same names, parameters and defaults: a command need not know what it works on."""

@@ -6,7 +6,7 @@ import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
 from free_port import free_port
-from pricekeeper.client import PriceKeeper
+from pricekeeper.client import Api
 
 
 @pytest.mark.parametrize("key", ["wrong-wrong-wrong-wrong", None])
@@ -130,7 +130,7 @@ def record_a_call(cli: Cli) -> None:
     client_id = f"org-{ORG}-app-chat"
 
     async def record() -> None:
-        async with PriceKeeper(url, client_id, cli.secrets[client_id]) as keeper:
+        async with Api(url, client_id, cli.secrets[client_id]) as keeper:
             await keeper.record("premium", 1_000_000, 0)
 
     asyncio.run(record())

@@ -19,7 +19,7 @@ from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.local import LocalBackend
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.cli.watch import frames
-from pricekeeper.client import PriceKeeper
+from pricekeeper.client import Api
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.errors import InvalidValueError, PriceKeeperError, StoreUnavailableError
 from pricekeeper.metering import Usage
@@ -206,14 +206,14 @@ def test_an_organisations_own_credentials_take_one_session(service: Cli) -> None
     service.secrets[claimed["client_id"]] = claimed["client_secret"]
     service.become(claimed["client_id"])
     service.monkeypatch.delenv("PRICEKEEPER_PROVISIONING_KEY")
-    opened: list[PriceKeeper] = []
-    begin = PriceKeeper.__init__
+    opened: list[Api] = []
+    begin = Api.__init__
 
-    def count(keeper: PriceKeeper, *arguments: Any, **more: Any) -> None:
+    def count(keeper: Api, *arguments: Any, **more: Any) -> None:
         opened.append(keeper)
         begin(keeper, *arguments, **more)
 
-    service.monkeypatch.setattr(PriceKeeper, "__init__", count)
+    service.monkeypatch.setattr(Api, "__init__", count)
     assert len(service.ok("watch", ORG, "--once")["apps"]) == 2
     assert len(opened) == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pricekeeper.cli.demo.service import demo_settings, running_service
-from pricekeeper.client import Admin, PriceKeeper
+from pricekeeper.client import Admin, Api
 from tokens.conftest import MovableClock
 
 APP = "chat"
@@ -40,9 +40,9 @@ class Acme:
     def admin(self) -> Admin:
         return Admin(self.url, self.key, clock=self.clock)
 
-    def keeper(self, client_id: str | None = None, **more: Any) -> PriceKeeper:
+    def keeper(self, client_id: str | None = None, **more: Any) -> Api:
         name = client_id or f"org-{self.org_id}-app-{APP}"
-        return PriceKeeper(self.url, name, self.secrets[name], clock=self.clock, **more)
+        return Api(self.url, name, self.secrets[name], clock=self.clock, **more)
 
     async def register(self) -> None:
         async with self.admin() as admin:
@@ -73,6 +73,6 @@ async def acme(service: tuple[str, str], clock: MovableClock) -> Acme:
 
 
 @pytest.fixture
-async def keeper(acme: Acme) -> AsyncIterator[PriceKeeper]:
+async def keeper(acme: Acme) -> AsyncIterator[Api]:
     async with acme.keeper() as keeper:
         yield keeper

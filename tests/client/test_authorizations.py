@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from client.conftest import APP, APP_BODY, ORG_BODY, Acme
 from client.scripted import LOST, HastyClock, Reply, ScriptedService
 from client.test_transport import TOKEN, keeper_of
-from pricekeeper.client import DeniedError, MissingError, PriceKeeper, RejectedError
+from pricekeeper.client import Api, DeniedError, MissingError, RejectedError
 from pricekeeper.errors import InvalidValueError
 
 WORST_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
@@ -34,13 +34,13 @@ async def a_budget(acme: Acme) -> None:
         await admin.put_app(acme.org_id, APP, {**APP_BODY, "rate_limits": {"*": {"rpm": rpm}}})
 
 
-async def money(keeper: PriceKeeper) -> tuple[int, int]:
+async def money(keeper: Api) -> tuple[int, int]:
     """What was spent of the budget, and what is held."""
     (month,) = (await keeper.budgets())["budgets"]
     return month["spent_usd_micros"], month["held_usd_micros"]
 
 
-async def test_a_call_is_authorized_made_and_captured(keeper: PriceKeeper) -> None:
+async def test_a_call_is_authorized_made_and_captured(keeper: Api) -> None:
     """The whole of it in one block."""
     async with await keeper.authorize(1_000, 500) as allowed:
         assert (allowed.label, allowed.reason) == ("premium", "NORMAL")
@@ -55,7 +55,7 @@ async def test_a_call_is_authorized_made_and_captured(keeper: PriceKeeper) -> No
     assert await money(keeper) == (COST_USD_MICROS, 0)
 
 
-async def test_a_denial_names_all_that_denies(keeper: PriceKeeper) -> None:
+async def test_a_denial_names_all_that_denies(keeper: Api) -> None:
     """As values, to act on."""
     with pytest.raises(DeniedError) as denied:
         await keeper.authorize(1_000, 100_000, model="premium", consume={"rpm": 7})
@@ -73,7 +73,7 @@ async def test_a_denial_names_all_that_denies(keeper: PriceKeeper) -> None:
     assert "monthly" in str(error)
 
 
-async def test_too_fast_is_told_apart(keeper: PriceKeeper) -> None:
+async def test_too_fast_is_told_apart(keeper: Api) -> None:
     """It is worth a try later, if not in this minute."""
     with pytest.raises(DeniedError) as denied:
         await keeper.authorize(1, 1, consume={"rpm": 7})
@@ -81,7 +81,7 @@ async def test_too_fast_is_told_apart(keeper: PriceKeeper) -> None:
 
 
 class TestLeaving:
-    async def test_a_call_that_bedrock_refused_is_given_back(self, keeper: PriceKeeper) -> None:
+    async def test_a_call_that_bedrock_refused_is_given_back(self, keeper: Api) -> None:
         """Nothing was used, so nothing stays held."""
         about: Any = {
             "Error": {"Code": "ThrottlingException", "Message": "slow down"},
@@ -96,7 +96,7 @@ class TestLeaving:
         shown = await keeper.authorization(allowed.id)
         assert (shown["status"], shown["void_reason"]) == ("voided", "Bedrock refused the call")
 
-    async def test_after_any_other_failure_it_stays_held(self, keeper: PriceKeeper) -> None:
+    async def test_after_any_other_failure_it_stays_held(self, keeper: Api) -> None:
         """Nobody knows what is billed; it can be captured or voided by whoever finds out."""
         allowed = await keeper.authorize(1_000, 500)
         with pytest.raises(KeyError):
@@ -109,7 +109,7 @@ class TestLeaving:
         assert await money(keeper) == (0, 0)
 
 
-async def test_it_is_extended_and_shown(keeper: PriceKeeper) -> None:
+async def test_it_is_extended_and_shown(keeper: Api) -> None:
     """For as long as a slow call takes."""
     allowed = await keeper.authorize(1_000, 500, hold_secs=60, tags={"team": "red"})
     await allowed.extend(3_600)
@@ -123,7 +123,7 @@ async def test_it_is_extended_and_shown(keeper: PriceKeeper) -> None:
         await keeper.authorization("7c9e6679-7425-40de-944b-e07fc1f90ae7")
 
 
-async def test_several_are_captured_at_once(keeper: PriceKeeper) -> None:
+async def test_several_are_captured_at_once(keeper: Api) -> None:
     """Each is judged by itself."""
     allowed = await keeper.authorize(1_000, 500)
     tokens = {"input_tokens": 1_000, "output_tokens": 100}
@@ -134,7 +134,7 @@ async def test_several_are_captured_at_once(keeper: PriceKeeper) -> None:
     assert (done["captured"], done["failed"]) == (1, 1)
 
 
-async def test_a_dry_run_can_not_be_settled(keeper: PriceKeeper) -> None:
+async def test_a_dry_run_can_not_be_settled(keeper: Api) -> None:
     """It holds nothing."""
     tried = await keeper.authorize(1_000, 500, dry_run=True)
     assert tried.id is None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from client.conftest import APP, APP_BODY, Acme
-from pricekeeper.client import ModelCall, PriceKeeper, RateLimitedError
+from pricekeeper.client import Api, ModelCall, RateLimitedError
 from pricekeeper.errors import SettingsError
 
 REPLY: dict[str, Any] = {
@@ -25,13 +25,13 @@ async def tokens_a_minute(acme: Acme) -> None:
         await admin.put_app(acme.org_id, APP, {**APP_BODY, "rate_limits": {"*": limits}})
 
 
-async def left(keeper: PriceKeeper) -> dict[str, int]:
+async def left(keeper: Api) -> dict[str, int]:
     """What is in the buckets of the first label."""
     limits = (await keeper.limits())["resources"]["premium"]
     return {name: limit["remaining"] for name, limit in limits.items()}
 
 
-async def was_recorded(keeper: PriceKeeper, call: ModelCall) -> bool:
+async def was_recorded(keeper: Api, call: ModelCall) -> bool:
     """Whether the usage in `REPLY` was counted before, under the call's own id."""
     recorded = await keeper.record(
         call.label,
@@ -51,7 +51,7 @@ async def failing_after(call: ModelCall, input_tokens: int, output_tokens: int) 
         raise KeyError("ours")
 
 
-async def test_a_call_is_chosen_let_in_recorded_and_settled(keeper: PriceKeeper) -> None:
+async def test_a_call_is_chosen_let_in_recorded_and_settled(keeper: Api) -> None:
     """The whole of it in one block."""
     async with keeper.call({"rpm": 1, "tpm": 4_000}) as call:
         assert (call.label, call.selection.reason) == ("premium", "NORMAL")
@@ -66,7 +66,7 @@ async def test_a_call_is_chosen_let_in_recorded_and_settled(keeper: PriceKeeper)
     assert await was_recorded(keeper, call)
 
 
-async def test_every_kind_of_token_is_told_apart(keeper: PriceKeeper) -> None:
+async def test_every_kind_of_token_is_told_apart(keeper: Api) -> None:
     """Reads and writes of the cache, for five minutes and for an hour, at their own prices."""
     usage = {
         "inputTokens": 100,
@@ -97,7 +97,7 @@ async def test_every_kind_of_token_is_told_apart(keeper: PriceKeeper) -> None:
     assert (await left(keeper))["tpm"] == 10_000 - (100 + 10 * 5 + 500)
 
 
-async def test_the_tier_that_was_served_is_what_is_billed(keeper: PriceKeeper) -> None:
+async def test_the_tier_that_was_served_is_what_is_billed(keeper: Api) -> None:
     """A tier without a price is counted at the highest there is, and the caller is told."""
     async with keeper.call() as call:
         call.used({**REPLY, "serviceTier": {"type": "flex"}})
@@ -107,7 +107,7 @@ async def test_the_tier_that_was_served_is_what_is_billed(keeper: PriceKeeper) -
     assert call.recorded.cost_usd_micros == COST_USD_MICROS
 
 
-async def test_a_failure_after_the_call_is_billed(keeper: PriceKeeper) -> None:
+async def test_a_failure_after_the_call_is_billed(keeper: Api) -> None:
     """The tokens are spent, whatever became of the answer."""
     call = keeper.call({"tpm": 4_000})
     with pytest.raises(KeyError, match="ours"):
@@ -117,7 +117,7 @@ async def test_a_failure_after_the_call_is_billed(keeper: PriceKeeper) -> None:
     assert (await left(keeper))["tpm"] == 10_000 - 1_500
 
 
-async def test_a_failure_to_record_does_not_hide_the_callers_own(keeper: PriceKeeper) -> None:
+async def test_a_failure_to_record_does_not_hide_the_callers_own(keeper: Api) -> None:
     """It is noted on it."""
     with pytest.raises(KeyError) as caught:
         await failing_after(keeper.call(), -1, 0)
@@ -125,7 +125,7 @@ async def test_a_failure_to_record_does_not_hide_the_callers_own(keeper: PriceKe
     assert "could not be told" in caught.value.__notes__[0]
 
 
-async def test_a_call_beyond_a_limit_is_never_begun(keeper: PriceKeeper) -> None:
+async def test_a_call_beyond_a_limit_is_never_begun(keeper: Api) -> None:
     """The refusal names the limit; the block is not entered."""
     with pytest.raises(RateLimitedError) as denied:
         async with keeper.call({"rpm": 1, "tpm": 20_000}):
@@ -136,7 +136,7 @@ async def test_a_call_beyond_a_limit_is_never_begun(keeper: PriceKeeper) -> None
 
 
 async def test_who_is_cancelled_on_the_way_out_is_billed_all_the_same(
-    keeper: PriceKeeper,
+    keeper: Api,
 ) -> None:
     """A call that was made is recorded, though nobody waits for it any more."""
     call, told = keeper.call(), asyncio.Event()
@@ -166,6 +166,6 @@ async def test_the_environment_names_service_and_client(acme: Acme) -> None:
     }
     for name in environment:
         with pytest.raises(SettingsError, match=name):
-            PriceKeeper.from_environment({**environment, name: ""})
-    async with PriceKeeper.from_environment(environment) as keeper:
+            Api.from_environment({**environment, name: ""})
+    async with Api.from_environment(environment) as keeper:
         assert (await keeper.select()).label == "premium"

@@ -3,12 +3,12 @@
 import pytest
 
 from client.conftest import APP, Acme
-from pricekeeper.client import Admin, ClientFrozenError, ForbiddenError, MissingError, PriceKeeper
+from pricekeeper.client import Admin, Api, ClientFrozenError, ForbiddenError, MissingError
 
 REASON = "its secret has leaked"
 
 
-async def test_a_frozen_app_is_told_and_does_not_try_again(acme: Acme, keeper: PriceKeeper) -> None:
+async def test_a_frozen_app_is_told_and_does_not_try_again(acme: Acme, keeper: Api) -> None:
     """Once asked is once refused; what it has used can be recorded, and leases end."""
     lease = await keeper.acquire("premium", {"rpm": 1})
     async with acme.admin() as admin:
@@ -34,9 +34,7 @@ async def test_a_frozen_app_is_told_and_does_not_try_again(acme: Acme, keeper: P
     assert keeper.tokens.logins == 1
 
 
-async def test_sessions_are_seen_and_ended_by_an_administrator(
-    acme: Acme, keeper: PriceKeeper
-) -> None:
+async def test_sessions_are_seen_and_ended_by_an_administrator(acme: Acme, keeper: Api) -> None:
     """The app logs in again and does not notice."""
     await keeper.limits()
     async with acme.admin() as admin:
@@ -55,7 +53,7 @@ async def test_sessions_are_seen_and_ended_by_an_administrator(
 
 @pytest.mark.parametrize("previous_only", [False, True])
 async def test_revoked_credentials_open_nothing(
-    acme: Acme, keeper: PriceKeeper, *, previous_only: bool
+    acme: Acme, keeper: Api, *, previous_only: bool
 ) -> None:
     """Until they are rotated and claimed; or not at all, where only the old one is revoked."""
     await keeper.limits()
@@ -75,7 +73,7 @@ async def test_revoked_credentials_open_nothing(
                 await present.limits()
 
 
-async def test_limits_are_reset(acme: Acme, keeper: PriceKeeper) -> None:
+async def test_limits_are_reset(acme: Acme, keeper: Api) -> None:
     """What was used up is there again."""
     await keeper.acquire("premium", {"rpm": 3})
     async with acme.admin() as admin:

@@ -6,9 +6,9 @@ import pytest
 
 from client.conftest import APP, Acme
 from pricekeeper.client import (
+    Api,
     ForbiddenError,
     MissingError,
-    PriceKeeper,
     QuotaSpentError,
     RateLimitedError,
     RejectedError,
@@ -18,7 +18,7 @@ from pricekeeper.errors import InvalidValueError
 HOUR_MS = 3_600_000
 
 
-async def test_the_five_minutes_of_an_app(keeper: PriceKeeper) -> None:
+async def test_the_five_minutes_of_an_app(keeper: Api) -> None:
     """Select, acquire, record, adjust: as the documentation shows it."""
     model = await keeper.select()
     async with await keeper.acquire(model.label, {"rpm": 1}) as lease:
@@ -30,7 +30,7 @@ async def test_the_five_minutes_of_an_app(keeper: PriceKeeper) -> None:
     assert recorded.cost_usd_micros == (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 
 
-async def test_a_token_is_renewed_before_it_ends(keeper: PriceKeeper, acme: Acme) -> None:
+async def test_a_token_is_renewed_before_it_ends(keeper: Api, acme: Acme) -> None:
     """One session for as long as the app lives, however often its token runs out."""
     for _ in range(4):
         await keeper.limits()
@@ -40,7 +40,7 @@ async def test_a_token_is_renewed_before_it_ends(keeper: PriceKeeper, acme: Acme
     assert (keeper.tokens.logins, keeper.tokens.renewals) == (1, 3)
 
 
-async def test_an_ended_session_is_replaced(keeper: PriceKeeper) -> None:
+async def test_an_ended_session_is_replaced(keeper: Api) -> None:
     """The app does not notice; it has another session afterwards."""
     before = (await keeper.sessions())["sessions"][0]["session_id"]
     await keeper.end_session(before)
@@ -53,7 +53,7 @@ async def test_an_ended_session_is_replaced(keeper: PriceKeeper) -> None:
 async def test_a_wrong_secret_is_refused(acme: Acme) -> None:
     """There is nothing to renew."""
     client_id = f"org-{acme.org_id}"
-    async with PriceKeeper(acme.url, client_id, "pks_wrong") as stranger:
+    async with Api(acme.url, client_id, "pks_wrong") as stranger:
         with pytest.raises(ForbiddenError):
             await stranger.usage()
 
@@ -67,7 +67,7 @@ async def test_closing_ends_the_session(acme: Acme) -> None:
         assert len((await staying.sessions())["sessions"]) == 1
 
 
-async def test_a_selection_is_kept_as_long_as_it_says(keeper: PriceKeeper, acme: Acme) -> None:
+async def test_a_selection_is_kept_as_long_as_it_says(keeper: Api, acme: Acme) -> None:
     """The same answer for five minutes, then a new one; at once if it is forced."""
     first = await keeper.select()
     assert await keeper.select() is first
@@ -77,7 +77,7 @@ async def test_a_selection_is_kept_as_long_as_it_says(keeper: PriceKeeper, acme:
     assert await keeper.select() is not kept
 
 
-async def test_spending_everything_moves_on_and_then_stops(keeper: PriceKeeper) -> None:
+async def test_spending_everything_moves_on_and_then_stops(keeper: Api) -> None:
     """From premium to standard, then no model until midnight."""
     await keeper.record("premium", 300_000, 0)
     model = await keeper.select(force_check=True)
@@ -89,7 +89,7 @@ async def test_spending_everything_moves_on_and_then_stops(keeper: PriceKeeper) 
     assert caught.value.resets_at.endswith("T00:00:00Z")
 
 
-async def test_the_same_record_counts_once(keeper: PriceKeeper) -> None:
+async def test_the_same_record_counts_once(keeper: Api) -> None:
     """And the second answer says so."""
     request_id = str(uuid.uuid4())
     first = await keeper.record("premium", 10, 10, request_id=request_id)
@@ -101,7 +101,7 @@ async def test_the_same_record_counts_once(keeper: PriceKeeper) -> None:
     assert caught.value.code == "REQUEST_ID_REUSED"
 
 
-async def test_a_batch_is_judged_record_by_record(keeper: PriceKeeper) -> None:
+async def test_a_batch_is_judged_record_by_record(keeper: Api) -> None:
     """One bad record does not spoil the rest."""
     good = {
         "request_id": str(uuid.uuid4()),
@@ -114,7 +114,7 @@ async def test_a_batch_is_judged_record_by_record(keeper: PriceKeeper) -> None:
     assert (answer["accepted"], answer["failed"]) == (1, 1)
 
 
-async def test_a_denial_says_which_limit_and_until_when(keeper: PriceKeeper) -> None:
+async def test_a_denial_says_which_limit_and_until_when(keeper: Api) -> None:
     """Exactly what the limiter knows."""
     await keeper.acquire("premium", {"rpm": 3})
     with pytest.raises(RateLimitedError) as caught:
@@ -128,7 +128,7 @@ async def test_a_denial_says_which_limit_and_until_when(keeper: PriceKeeper) -> 
     assert never.value.retry_after_ms is None
 
 
-async def test_a_lease_is_settled_to_what_was_used(keeper: PriceKeeper) -> None:
+async def test_a_lease_is_settled_to_what_was_used(keeper: Api) -> None:
     """An adjustment by its id applies once."""
     lease = await keeper.acquire("premium", {"rpm": 2})
     adjustment_id = str(uuid.uuid4())

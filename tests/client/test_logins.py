@@ -13,7 +13,7 @@ import pytest
 
 from client.conftest import APP, APP_BODY, ORG_BODY, Acme
 from client.scripted import HastyClock, Reply, TokenService
-from pricekeeper.client import Admin, ForbiddenError, PriceKeeper, RateLimitedError
+from pricekeeper.client import Admin, Api, ForbiddenError, RateLimitedError
 from pricekeeper.client.tokens import DOUBT_EVERY_MS, PUT_OFF_MAX, REFUSED_MS, UNPROVEN_MS
 from pricekeeper.client.transport import RENEWALS_MAX
 from serving import running_server
@@ -43,8 +43,8 @@ async def service() -> AsyncIterator[TokenService]:
 
 
 @pytest.fixture
-async def keeper(service: TokenService, clock: HastyClock) -> AsyncIterator[PriceKeeper]:
-    async with PriceKeeper(service.url, f"org-{ORG}-app-chat", "secret", clock=clock) as keeper:
+async def keeper(service: TokenService, clock: HastyClock) -> AsyncIterator[Api]:
+    async with Api(service.url, f"org-{ORG}-app-chat", "secret", clock=clock) as keeper:
         yield keeper
 
 
@@ -53,14 +53,14 @@ async def results(ask: Callable[[], Awaitable[object]], count: int = AT_ONCE) ->
     return await asyncio.gather(*(ask() for _ in range(count)), return_exceptions=True)
 
 
-async def test_many_requests_share_one_login(keeper: PriceKeeper, service: TokenService) -> None:
+async def test_many_requests_share_one_login(keeper: Api, service: TokenService) -> None:
     """Whoever comes while a token is being fetched waits for that one."""
     assert await results(keeper.limits) == [{"resources": {}}] * AT_ONCE
     assert service.asked("/auth/token") == 1
 
 
 async def test_a_session_that_ended_leads_to_one_quiet_login(
-    keeper: PriceKeeper, service: TokenService
+    keeper: Api, service: TokenService
 ) -> None:
     """Evicted or revoked in the middle of its life: nobody asks to refresh what is over."""
     await keeper.limits()
@@ -71,7 +71,7 @@ async def test_a_session_that_ended_leads_to_one_quiet_login(
 
 
 async def test_a_dead_token_is_sent_once_by_each_request(
-    keeper: PriceKeeper, service: TokenService
+    keeper: Api, service: TokenService
 ) -> None:
     """Those that were under way found out; nobody after them tries it again."""
     await keeper.limits()
@@ -87,7 +87,7 @@ async def test_a_dead_token_is_sent_once_by_each_request(
 
 
 async def test_a_token_that_ended_in_a_sleep_is_renewed(
-    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+    keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
     """The monotonic clock stood still meanwhile; the session lives, and its slot is kept."""
     await keeper.limits()
@@ -99,7 +99,7 @@ async def test_a_token_that_ended_in_a_sleep_is_renewed(
 
 
 async def test_a_service_that_refuses_every_token_is_believed(
-    keeper: PriceKeeper, service: TokenService
+    keeper: Api, service: TokenService
 ) -> None:
     """After a few tokens, each of them another; the refusal is then the answer."""
     service.dead.update(f"at-{number}" for number in range(100))
@@ -110,7 +110,7 @@ async def test_a_service_that_refuses_every_token_is_believed(
 
 
 async def test_a_refused_login_is_one_answer_for_all(
-    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+    keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
     """A secret that was rotated away does not turn each call into a login."""
     service.logins = [WRONG] * 100
@@ -125,7 +125,7 @@ async def test_a_refused_login_is_one_answer_for_all(
 
 
 async def test_a_login_that_is_put_off_is_waited_for(
-    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+    keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
     """As long as the service says, by all requests together."""
     service.logins = [TOO_MANY] * PUT_OFF_MAX
@@ -136,7 +136,7 @@ async def test_a_login_that_is_put_off_is_waited_for(
 
 
 async def test_a_login_that_is_put_off_for_long_is_told(
-    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+    keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
     """The caller decides whether to wait a minute; until then the service is left alone."""
     service.logins = [Reply(429, TOO_MANY.body, {"Retry-After": "60"})]
@@ -149,7 +149,7 @@ async def test_a_login_that_is_put_off_for_long_is_told(
     await keeper.limits()
 
 
-async def test_a_login_is_not_put_off_for_ever(keeper: PriceKeeper, service: TokenService) -> None:
+async def test_a_login_is_not_put_off_for_ever(keeper: Api, service: TokenService) -> None:
     """There is a bound, and the refusal is what the caller sees then."""
     service.logins = [TOO_MANY] * 100
     with pytest.raises(RateLimitedError):
@@ -159,7 +159,7 @@ async def test_a_login_is_not_put_off_for_ever(keeper: PriceKeeper, service: Tok
 
 
 async def test_a_429_that_hides_a_refused_token_is_found_out(
-    keeper: PriceKeeper, service: TokenService, clock: HastyClock
+    keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
     """An address that had too many tokens refused is answered 429: once a minute we log in."""
     await keeper.limits()
@@ -181,7 +181,7 @@ async def test_a_429_that_hides_a_refused_token_is_found_out(
 
 
 async def test_who_is_cancelled_does_not_end_the_login_of_the_others(
-    keeper: PriceKeeper, service: TokenService
+    keeper: Api, service: TokenService
 ) -> None:
     """The login belongs to all that wait for it."""
     impatient = asyncio.create_task(keeper.limits())
@@ -196,7 +196,7 @@ async def test_who_is_cancelled_does_not_end_the_login_of_the_others(
 
 async def test_who_closes_meanwhile_leaves_no_session(service: TokenService) -> None:
     """A login that is under way is waited for, and its session is ended."""
-    keeper = PriceKeeper(service.url, f"org-{ORG}-app-chat", "secret", clock=HastyClock())
+    keeper = Api(service.url, f"org-{ORG}-app-chat", "secret", clock=HastyClock())
     asking = asyncio.create_task(keeper.limits())
     await asyncio.sleep(0)
     asking.cancel()
@@ -231,11 +231,11 @@ CALLS = 30
 PROCESS = textwrap.dedent(
     """
     import asyncio, collections, json, sys
-    from pricekeeper.client import PriceKeeper, ServiceError
+    from pricekeeper.client import Api, ServiceError
 
     async def main(calls):
         outcomes = collections.Counter()
-        async with PriceKeeper.from_environment() as keeper:
+        async with Api.from_environment() as keeper:
             await keeper.limits()
             print("ready", flush=True)
             sys.stdin.readline()

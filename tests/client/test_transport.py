@@ -8,9 +8,9 @@ from client.scripted import LOST, HastyClock, Reply, ScriptedService
 from free_port import free_port
 from pricekeeper.client import (
     Admin,
+    Api,
     ForbiddenError,
     MissingError,
-    PriceKeeper,
     QuotaSpentError,
     RateLimitedError,
     RejectedError,
@@ -42,8 +42,8 @@ RECORDED = Reply(
 )
 
 
-def keeper_of(service: ScriptedService, clock: HastyClock | None = None) -> PriceKeeper:
-    return PriceKeeper(
+def keeper_of(service: ScriptedService, clock: HastyClock | None = None) -> Api:
+    return Api(
         service.url, f"org-{ORG}-app-chat", "secret", clock=clock or HastyClock(), timeout_secs=5
     )
 

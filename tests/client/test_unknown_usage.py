@@ -19,8 +19,8 @@ from botocore.exceptions import (
 
 from client.bedrock import REFUSALS, SILENT, THROTTLED_AT_LAST, Bedrock, running_bedrock
 from client.conftest import APP, APP_BODY, Acme
-from pricekeeper.client import ModelCall, PriceKeeper
-from pricekeeper.client.refusals import CALLS, REFUSAL_CODES, is_free_refusal
+from pricekeeper.bedrock.refusals import CALLS, REFUSAL_CODES, is_free_refusal
+from pricekeeper.client import Api, ModelCall
 from pricekeeper.errors import InvalidValueError
 
 MINUTE = {"refill_amount": 3, "refill_period_ms": 60_000}
@@ -43,13 +43,13 @@ def bedrock() -> Iterator[Bedrock]:
         yield bedrock
 
 
-async def left(keeper: PriceKeeper) -> dict[str, int]:
+async def left(keeper: Api) -> dict[str, int]:
     """What is in the buckets of the first label."""
     limits = (await keeper.limits())["resources"]["premium"]
     return {name: limit["remaining"] for name, limit in limits.items()}
 
 
-async def spent(keeper: PriceKeeper) -> int:
+async def spent(keeper: Api) -> int:
     """What the next record says that the day comes to, the record itself costing nothing."""
     recorded = await keeper.record("premium", 0, 0)
     total: int = recorded.answer["daily_total"]["cost_usd_micros"]
@@ -76,7 +76,7 @@ def raise_error(error: Exception) -> None:
 
 @pytest.mark.parametrize("code", REFUSALS)
 async def test_what_bedrock_itself_refused_is_free(
-    keeper: PriceKeeper, bedrock: Bedrock, code: str
+    keeper: Api, bedrock: Bedrock, code: str
 ) -> None:
     """The tokens are given back, nothing is recorded, and the caller sees the refusal."""
     call = keeper.call(TAKEN)
@@ -89,7 +89,7 @@ async def test_what_bedrock_itself_refused_is_free(
 
 
 async def test_a_stream_that_was_refused_before_it_began_is_free(
-    keeper: PriceKeeper, bedrock: Bedrock
+    keeper: Api, bedrock: Bedrock
 ) -> None:
     """There was no output."""
     call = keeper.call(TAKEN)
@@ -149,7 +149,7 @@ UNKNOWN: dict[str, tuple[Callable[[Bedrock], None], type[BaseException]]] = {
 
 @pytest.mark.parametrize(("fail", "kind"), UNKNOWN.values(), ids=UNKNOWN)
 async def test_everything_else_is_unknown_and_gives_nothing_back(
-    keeper: PriceKeeper,
+    keeper: Api,
     bedrock: Bedrock,
     fail: Callable[[Bedrock], None],
     kind: type[BaseException],
@@ -165,7 +165,7 @@ async def test_everything_else_is_unknown_and_gives_nothing_back(
 
 @pytest.mark.parametrize(("fail", "kind"), UNKNOWN.values(), ids=UNKNOWN)
 async def test_the_upper_bound_is_recorded_where_it_is_known(
-    keeper: PriceKeeper,
+    keeper: Api,
     bedrock: Bedrock,
     fail: Callable[[Bedrock], None],
     kind: type[BaseException],
@@ -182,7 +182,7 @@ async def test_the_upper_bound_is_recorded_where_it_is_known(
     assert await left(keeper) == LESS
 
 
-async def test_a_call_that_botocore_repeated_is_unknown(keeper: PriceKeeper) -> None:
+async def test_a_call_that_botocore_repeated_is_unknown(keeper: Api) -> None:
     """The last attempt was refused; what became of those before it, nobody can tell."""
     call = keeper.call(TAKEN)
     with running_bedrock(attempts=2) as bedrock:
@@ -192,7 +192,7 @@ async def test_a_call_that_botocore_repeated_is_unknown(keeper: PriceKeeper) -> 
     assert (call.usage_unknown, await left(keeper)) == (True, LESS)
 
 
-async def test_a_cancelled_call_is_unknown(keeper: PriceKeeper) -> None:
+async def test_a_cancelled_call_is_unknown(keeper: Api) -> None:
     """Who gives up waiting does not stop the model."""
     call, inside = keeper.call(TAKEN), asyncio.Event()
 
@@ -213,7 +213,7 @@ async def test_a_cancelled_call_is_unknown(keeper: PriceKeeper) -> None:
     assert (await left(keeper), await spent(keeper)) == (LESS, MOST_USD_MICROS)
 
 
-async def test_who_does_not_say_what_it_used_is_told(keeper: PriceKeeper) -> None:
+async def test_who_does_not_say_what_it_used_is_told(keeper: Api) -> None:
     """A stream that was left with a ``break``, for example: the upper bound counts."""
     call = keeper.call(TAKEN)
     with pytest.raises(InvalidValueError, match=r"call\.used"):
@@ -224,9 +224,7 @@ async def test_who_does_not_say_what_it_used_is_told(keeper: PriceKeeper) -> Non
     assert (await left(keeper), await spent(keeper)) == (LESS, MOST_USD_MICROS)
 
 
-async def test_what_was_said_counts_and_not_the_bound(
-    keeper: PriceKeeper, bedrock: Bedrock
-) -> None:
+async def test_what_was_said_counts_and_not_the_bound(keeper: Api, bedrock: Bedrock) -> None:
     """The bound is only for what nobody knows."""
     async with keeper.call(TAKEN) as call:
         call.at_most(3_000, 1_000)
@@ -237,7 +235,7 @@ async def test_what_was_said_counts_and_not_the_bound(
     assert await left(keeper) == {"rpm": 2, "tpm": 10_000 - 1_500}
 
 
-async def test_who_never_called_the_model_may_say_so(keeper: PriceKeeper) -> None:
+async def test_who_never_called_the_model_may_say_so(keeper: Api) -> None:
     """With or without an error; then the tokens are given back."""
     call = keeper.call(TAKEN)
     before = partial(raise_error, KeyError("before the call"))
@@ -250,7 +248,7 @@ async def test_who_never_called_the_model_may_say_so(keeper: PriceKeeper) -> Non
     assert (await left(keeper), await spent(keeper)) == (WHOLE, 0)
 
 
-async def test_a_lease_follows_the_same_rule(keeper: PriceKeeper, bedrock: Bedrock) -> None:
+async def test_a_lease_follows_the_same_rule(keeper: Api, bedrock: Bedrock) -> None:
     """It is given back when Bedrock refused, and by who says so, and not for any other failure."""
     with pytest.raises(ReadTimeoutError):
         async with await keeper.acquire("premium", TAKEN):

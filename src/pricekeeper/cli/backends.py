@@ -26,11 +26,11 @@ from pricekeeper.settings import (
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
     from pricekeeper.cli.local import LocalAdmin, LocalKeeper
-    from pricekeeper.client import Admin, PriceKeeper
+    from pricekeeper.client import Admin, Api
     from pricekeeper.tenants import Client
 
     AnyAdmin: TypeAlias = Admin | LocalAdmin
-    AnyKeeper: TypeAlias = PriceKeeper | LocalKeeper
+    AnyKeeper: TypeAlias = Api | LocalKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class RemoteBackend:
             self._closing.push_async_callback(self._admin.close)
         return self._admin
 
-    def reader(self, client: Client) -> PriceKeeper:
+    def reader(self, client: Client) -> Api:
         """With the key that was said, or the client's credentials, or the environment's key."""
         credentials, own = self._target.client, {client.client_id, client.org.client_id}
         has_own = credentials is not None and credentials[0] in own
@@ -115,9 +115,9 @@ class RemoteBackend:
             return self.keeper(client)
         return self.admin.reader(client)
 
-    def keeper(self, client: Client, *, itself: bool = False) -> PriceKeeper:
+    def keeper(self, client: Client, *, itself: bool = False) -> Api:
         """What concerns one client, with its own credentials or those of its organisation."""
-        from pricekeeper.client import PriceKeeper  # noqa: PLC0415
+        from pricekeeper.client import Api  # noqa: PLC0415
 
         credentials = self._target.client
         if credentials is None:
@@ -133,7 +133,7 @@ class RemoteBackend:
                 f"{' or '.join(sorted(allowed))}"
             )
         app_id = None if client_id == client.client_id else client.app_id
-        keeper = PriceKeeper(self._url, client_id, secret, app_id=app_id)
+        keeper = Api(self._url, client_id, secret, app_id=app_id)
         self._closing.push_async_callback(keeper.close)
         return keeper
 

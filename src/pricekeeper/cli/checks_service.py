@@ -13,7 +13,7 @@ import aiohttp
 from pricekeeper.cli.backends import Target
 from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check, secrets_check
 from pricekeeper.cli.secret_ages import read_served_secrets
-from pricekeeper.client import Admin, PriceKeeper, ServiceError
+from pricekeeper.client import Admin, Api, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.http.health import CLOCK_IN_DOUBT
@@ -80,7 +80,7 @@ async def _check_key(target: Target, url: str) -> AsyncIterator[Check]:
 async def _check_credentials(url: str, client_id: str, secret: str) -> Check:
     try:
         parse_client_id(client_id)
-        async with PriceKeeper(url, client_id, secret) as keeper:
+        async with Api(url, client_id, secret) as keeper:
             await keeper.sessions()
     except PriceKeeperError as error:
         return Check("credentials", "FAIL", str(error), "pricekeeper credentials rotate, and claim")

@@ -1,7 +1,7 @@
 """Straight on the store: the service's use cases, called without socket and credentials.
 
 Whoever can open the store owns what is in it, so nobody is asked who they are. `LocalAdmin` and
-`LocalKeeper` offer to commands what `client.Admin` and `client.PriceKeeper` do, and their answers
+`LocalKeeper` offer to commands what `client.Admin` and `client.Api` do, and their answers
 are the same. A service that runs on the same store sees a change within thirty seconds.
 """
 

@@ -1,8 +1,8 @@
-"""The service from outside: for apps (`PriceKeeper`) and for whoever provisions them (`Admin`).
+"""The service from outside: for apps (`Api`) and for whoever provisions them (`Admin`).
 
 ::
 
-    async with PriceKeeper(url, client_id, client_secret) as keeper:
+    async with Api(url, client_id, client_secret) as keeper:
         async with keeper.call({"rpm": 1, "tpm": 4_000}) as call:
             reply = bedrock.converse(modelId=call.model_id, messages=messages)
             call.used(reply)
@@ -19,6 +19,7 @@ what is only shown comes as the JSON of the REST contract. Errors are in `client
 
 from pricekeeper.client.admin import Admin
 from pricekeeper.client.answers import Captured, Recorded, Selection
+from pricekeeper.client.api import Api
 from pricekeeper.client.calls import Authorization, Lease, ModelCall
 from pricekeeper.client.errors import (
     ClientFrozenError,
@@ -34,11 +35,11 @@ from pricekeeper.client.errors import (
     UnavailableError,
     UnreachableError,
 )
-from pricekeeper.client.keeper import PriceKeeper
 from pricekeeper.client.transport import Request, Transport
 
 __all__ = [
     "Admin",
+    "Api",
     "Authorization",
     "Captured",
     "ClientFrozenError",
@@ -48,7 +49,6 @@ __all__ = [
     "Lease",
     "MissingError",
     "ModelCall",
-    "PriceKeeper",
     "QuotaSpentError",
     "RateLimitedError",
     "Recorded",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from pricekeeper.client.keeper import PriceKeeper
+from pricekeeper.client.api import Api
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
     ApiKey,
@@ -20,8 +20,8 @@ from pricekeeper.client.transport import (
     Wire,
     path_of,
 )
+from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, SystemClock
-from pricekeeper.tenants import Client
 from pricekeeper.values import parse_app_id, parse_org_id
 
 PAGES_MAX: Final = 10_000
@@ -172,12 +172,12 @@ class Admin:
         query = {"from": first, "to": last, "group_by": group_by}
         return await self._ask("GET", path_of(*_BASE, "spend"), query=query)
 
-    def reader(self, client: Client) -> PriceKeeper:
+    def reader(self, client: Client) -> Api:
         """A look at a client's data, with the key: its usage and its limits, and nothing else.
 
         It shares this one's connections; it need not be closed.
         """
-        return PriceKeeper.over(self._transport, client)
+        return Api.over(self._transport, client)
 
     async def close(self) -> None:
         await self._transport.close()

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypedDict, Unpack
 
+from pricekeeper.bedrock.refusals import is_free_refusal
 from pricekeeper.client.answers import Captured, Recorded, Selection
 from pricekeeper.client.errors import ServiceError
-from pricekeeper.client.refusals import is_free_refusal
 from pricekeeper.errors import InvalidValueError
 
 TOKENS: Final = "tpm"
@@ -65,7 +65,7 @@ class AuthorizeFields(TypedDict, total=False):
 
 
 class Keeper(Protocol):
-    """What a call, a lease and an authorization need of `client.keeper.PriceKeeper`."""
+    """What a call, a lease and an authorization need of `client.api.Api`."""
 
     async def select(self) -> Selection:
         """The model to call now."""
@@ -225,7 +225,7 @@ class Authorization:
 
 
 class ModelCall:
-    """A call of a model, from the decision to the bill. Made by `PriceKeeper.call`."""
+    """A call of a model, from the decision to the bill. Made by `Api.call`."""
 
     def __init__(self, keeper: Keeper, consume: Mapping[str, int], settle: str) -> None:
         self.request_id = keeper.new_request_id()

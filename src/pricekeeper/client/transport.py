@@ -1,6 +1,6 @@
 """The transport of requests to the service: the port, and its implementation over HTTP.
 
-`Admin` and `PriceKeeper` make `Request` values and know no more. Over HTTP a request is sent again
+`Admin` and `Api` make `Request` values and know no more. Over HTTP a request is sent again
 only if doing it twice is harmless (``repeatable``) or if it was surely not done: the access token
 was refused, or there was no connection. A refused access token is not sent again.
 """

@@ -4,8 +4,8 @@ Features ask `Tenants.policy` and get one merged value. A client that does not e
 no more, is a `NotFoundError` there, which is how everybody else learns of a deletion.
 """
 
+from pricekeeper.client_ids import Client, parse_client_id
 from pricekeeper.tenants.budget import Budget, Enforcement, QuotaEnforcement, Window
-from pricekeeper.tenants.client import Client, parse_client_id
 from pricekeeper.tenants.configuration import (
     ANY_LABEL,
     AppSettings,

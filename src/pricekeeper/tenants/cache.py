@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.policy import Policy
 
 POLICY_AGE_MS_MAX: Final = 30_000

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from pricekeeper.client_ids import Client
 from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnknownError
 from pricekeeper.storage import Item, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
-from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.freeze import Freeze, FreezeScope, next_freeze, require_authority
 from pricekeeper.tenants.reading import ReadItem, read_back
 from pricekeeper.values import Attribution

@@ -10,12 +10,12 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnknownError
 from pricekeeper.storage import Action, Item, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
-from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.policy import Generation, Life
 from pricekeeper.tenants.reading import ReadItem, read_back
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pricekeeper.client_ids import Client
 from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,
@@ -36,7 +37,6 @@ from pricekeeper.storage import (
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import configuration as bounds
 from pricekeeper.tenants.budget import BUDGETS_MAX, Budget, QuotaEnforcement, is_budget_name
-from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import (
     AppSettings,
     OrgSettings,

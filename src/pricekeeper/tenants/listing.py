@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from pricekeeper.client_ids import Client
 from pricekeeper.errors import InvalidValueError, NotFoundError, UnreadableItemError
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
-from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.policy import Policy
 from pricekeeper.values import AppId, OrgId
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from pricekeeper.client_ids import Client
 from pricekeeper.tenants.budget import Budget, QuotaEnforcement
-from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import (
     INHERITED,
     AppSettings,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pricekeeper.client_ids import Client
 from pricekeeper.errors import OutcomeUnknownError, StoreError
 from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
-from pricekeeper.tenants.client import Client
 
 
 class ReadItem(Protocol):

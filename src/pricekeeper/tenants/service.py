@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import SingleFlight
 from pricekeeper.errors import (
@@ -44,7 +45,6 @@ from pricekeeper.storage import (
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import freezing, items
 from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
-from pricekeeper.tenants.client import Client
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.freeze import Freeze, require_authority
 from pricekeeper.tenants.generations import random_name, start_generation

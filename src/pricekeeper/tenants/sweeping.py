@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pricekeeper.client_ids import Client
 from pricekeeper.errors import TransactionCancelledError
 from pricekeeper.storage import Delete, Item, Key, Store
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
-from pricekeeper.tenants.client import Client
 
 SWEEP_PAGES_MAX: Final = 100
 """Pages in one call, so at most ten thousand apps; what is left then waits for the next."""

@@ -30,9 +30,9 @@ from pricekeeper.cli.demo.traffic import (
 from pricekeeper.cli.drawing import usd
 from pricekeeper.client import (
     Admin,
+    Api,
     ForbiddenError,
     Lease,
-    PriceKeeper,
     RateLimitedError,
     Request,
     Selection,
@@ -54,21 +54,21 @@ PODS: Final = 2
 class Pods:
     """The processes that an app runs as: each has a session of its own, and takes its turn."""
 
-    def __init__(self, start: Callable[[], PriceKeeper]) -> None:
+    def __init__(self, start: Callable[[], Api]) -> None:
         self._start = start
         self.all = [start() for _ in range(PODS)]
         self._turns = itertools.count()
 
     @property
-    def running(self) -> list[PriceKeeper]:
+    def running(self) -> list[Api]:
         """The latest ones."""
         return self.all[-PODS:]
 
-    def next(self) -> PriceKeeper:
+    def next(self) -> Api:
         """Whose turn it is."""
         return self.running[next(self._turns) % PODS]
 
-    def replace_oldest(self) -> tuple[PriceKeeper, PriceKeeper]:
+    def replace_oldest(self) -> tuple[Api, Api]:
         """Take the oldest out of service and start a new one: both."""
         oldest = self.running[0]
         self.all.append(self._start())
@@ -96,7 +96,7 @@ class Company:
         self.board = board
         self.ledger = ledger
         self._pods: dict[str, Pods] = {}
-        self._org: PriceKeeper | None = None
+        self._org: Api | None = None
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
         self._closing = AsyncExitStack()
 
@@ -126,11 +126,11 @@ class Company:
                 for pod in pods.running:  # in turn, so that it is known which is the oldest
                     await pod.select()
 
-    async def _claimed(self, admin: Admin, created: Mapping[str, Any]) -> Callable[[], PriceKeeper]:
+    async def _claimed(self, admin: Admin, created: Mapping[str, Any]) -> Callable[[], Api]:
         """Claim the secret of a new client: what starts a process of it."""
         claimed = await admin.claim(created["secret_retrieval"]["token"])
         credentials = claimed["client_id"], claimed["client_secret"]
-        return lambda: PriceKeeper(self.url, *credentials, clock=self.clock)
+        return lambda: Api(self.url, *credentials, clock=self.clock)
 
     async def live_through(self, planned: list[Planned]) -> None:
         """Make every call at its time. When the machine can't keep up, time waits for it."""
@@ -168,7 +168,7 @@ class Company:
         finally:
             self._slots.release()
 
-    async def _lease(self, keeper: PriceKeeper, call: Planned, label: str, reserve: int) -> Lease:
+    async def _lease(self, keeper: Api, call: Planned, label: str, reserve: int) -> Lease:
         """Take what the call may need; if it is denied, wait exactly as long as it is told to."""
         consume = {"tpm": reserve, **({"long_jobs": 1} if call.long_job else {})}
         lease_id = str(uuid.uuid4())
@@ -192,7 +192,7 @@ class Company:
                 return lease
         raise OverloadedError(f"{call.app_id}: still denied after waiting {DENIALS_MAX} times")
 
-    async def _report(self, keeper: PriceKeeper, call: Planned, label: str) -> None:
+    async def _report(self, keeper: Api, call: Planned, label: str) -> None:
         """Record the usage, twice if the first reply got lost. The ledger counts it once."""
         now_ms = self.clock.now_ms()
         request_id = new_request_id(now_ms)

@@ -31,16 +31,16 @@ from pricekeeper.client.transport import (
     Wire,
     path_of,
 )
+from pricekeeper.client_ids import Client, parse_client_id
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import InvalidValueError, SettingsError
 from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, URL
-from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.values import new_request_id, parse_app_id
 
 ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
 
 
-class PriceKeeper:
+class Api:
     """One client of the service: an app, or an organisation, which may act for its apps.
 
     ``app_id`` names the app that an organisation acts for. Use it as an async context manager, or
@@ -280,9 +280,9 @@ class PriceKeeper:
         """End every session and every token of the client, this one's too."""
         await self._send("DELETE", "/auth/sessions")
 
-    def of_app(self, app_id: str) -> PriceKeeper:
+    def of_app(self, app_id: str) -> Api:
         """An app of this organisation, over the same connections: it need not be closed."""
-        return PriceKeeper.over(self._transport, Client(self._client.org_id, parse_app_id(app_id)))
+        return Api.over(self._transport, Client(self._client.org_id, parse_app_id(app_id)))
 
     async def close(self) -> None:
         """End the session and let go of the connections."""

@@ -1,0 +1,202 @@
+"""How much a request can cost at the most, read from its own body.
+
+A prompt has at most as many tokens as it has bytes in UTF-8: tokenizers that begin with single
+bytes never make more. Names, roles and numbers of the JSON are counted, too; they stand for the
+markers that a model's template puts around them. Pictures, documents and sound are not text: what
+they can come to is stated below. A capture above its hold is counted in full all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pricekeeper.bedrock.families import Family
+
+TEMPLATE_TOKENS: Final = 64
+"""What a model's template adds to any prompt."""
+TOOL_TOKENS: Final = 1_024
+"""What the instructions for tools add, if there are tools."""
+IMAGE_TOKENS: Final = 8_192
+"""More than any model on Bedrock makes of one picture."""
+AUDIO_TOKENS: Final = 100_000
+VIDEO_TOKENS: Final = 300_000
+DOCUMENT_TOKENS: Final = 8_192
+"""What is added for each document to `DOCUMENT_TOKENS_PER_BYTE` for each byte of it."""
+DOCUMENT_TOKENS_PER_BYTE: Final = 3
+"""A compressed document has more text than bytes."""
+INPUT_TOKENS_MAX: Final = 2_000_000
+"""No model on Bedrock reads more, so no prompt costs more."""
+TAGS_MAX: Final = 16
+
+_IMAGES: Final = frozenset({"image", "image_url", "input_image"})
+_MEDIA: Final = {"audio": AUDIO_TOKENS, "video": VIDEO_TOKENS, "input_audio": AUDIO_TOKENS}
+_CACHE_MARKS: Final = frozenset({"cachePoint", "cache_control"})
+_NOT_PROMPT: Final = frozenset({"requestMetadata", "inferenceConfig", "serviceTier"})
+
+
+@dataclass(frozen=True, slots=True)
+class CallBounds:
+    """What a call can use at the most, and what it says about itself."""
+
+    input_tokens: int
+    max_output_tokens: int | None
+    """``None`` if the request does not say."""
+    cache_write: str = "none"
+    """``none``, ``5m`` or ``1h``: what is written to the cache at the most."""
+    service_tier: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Sum:
+    tokens: int = TEMPLATE_TOKENS
+    cache_write: str = "none"
+
+
+def bounds_of(body: Mapping[str, Any]) -> CallBounds:
+    """The bounds of the JSON body of ``converse`` or ``invoke``, in one pass over it."""
+    total = _Sum()
+    # A stack of its own: a body may be nested deeper than Python calls itself.
+    waiting: list[Any] = [
+        value for name, value in body.items() if name not in _NOT_PROMPT and value is not None
+    ]
+    while waiting:
+        _add(waiting.pop(), total, waiting)
+    if "toolConfig" in body or "tools" in body:
+        total.tokens += TOOL_TOKENS
+    tier = body.get("serviceTier")
+    return CallBounds(
+        input_tokens=min(total.tokens, INPUT_TOKENS_MAX),
+        max_output_tokens=_stated_max_output(body),
+        cache_write=total.cache_write,
+        service_tier=_text(tier.get("type")) if isinstance(tier, dict) else _text(tier),
+        tags=tags_of(body.get("requestMetadata")),
+    )
+
+
+def tags_of(metadata: Any) -> dict[str, str]:
+    """The pairs of ``requestMetadata`` that are text, as many as Bedrock takes."""
+    if not isinstance(metadata, dict):
+        return {}
+    pairs = [(key, value) for key, value in metadata.items() if isinstance(value, str)]
+    return dict(pairs[:TAGS_MAX])
+
+
+def _add(value: Any, total: _Sum, waiting: list[Any]) -> None:
+    """Count one value; what is inside of it is put off."""
+    if isinstance(value, str):
+        total.tokens += len(value.encode("utf-8", "surrogatepass"))
+    elif isinstance(value, dict):
+        _add_mapping(value, total, waiting)
+    elif isinstance(value, list):
+        total.tokens += len(value)
+        waiting.extend(value)
+    elif value is not None:
+        total.tokens += len(str(value))
+
+
+def _add_mapping(block: Mapping[str, Any], total: _Sum, waiting: list[Any]) -> None:
+    kind = block.get("type")
+    if kind in _IMAGES or kind in _MEDIA or kind == "document":
+        total.tokens += _media_tokens(str(kind), block)
+        return
+    for name, inner in block.items():
+        total.tokens += len(name.encode("utf-8", "surrogatepass")) + 1
+        if name in _CACHE_MARKS and isinstance(inner, dict):
+            is_long = inner.get("ttl") == "1h" or total.cache_write == "1h"
+            total.cache_write = "1h" if is_long else "5m"
+        elif (name in _IMAGES or name in _MEDIA or name == "document") and _is_block(inner):
+            total.tokens += _media_tokens(name, inner)
+        elif name == "images" and isinstance(inner, list):
+            total.tokens += IMAGE_TOKENS * len(inner)
+        else:
+            waiting.append(inner)
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, dict) and ("source" in value or "url" in value)
+
+
+def _media_tokens(kind: str, block: Mapping[str, Any]) -> int:
+    if kind in _IMAGES:
+        return IMAGE_TOKENS
+    if kind in _MEDIA:
+        return _MEDIA[kind]
+    source = block.get("source")
+    inner = source if isinstance(source, dict) else {}
+    written = next((inner[name] for name in ("bytes", "data", "text") if name in inner), "")
+    size = len(written) if isinstance(written, str) else INPUT_TOKENS_MAX
+    return DOCUMENT_TOKENS + DOCUMENT_TOKENS_PER_BYTE * size
+
+
+_STATED: Final = ("max_tokens", "max_completion_tokens", "max_gen_len", "max_tokens_to_sample")
+_INSIDE: Final = (
+    ("inferenceConfig", "maxTokens"),
+    ("inferenceConfig", "max_new_tokens"),
+    ("textGenerationConfig", "maxTokenCount"),
+)
+_TIMES: Final = ("n", "num_generations")
+_WHERE: Final = {
+    Family.ANTHROPIC: "max_tokens",
+    Family.LLAMA: "max_gen_len",
+    Family.MISTRAL: "max_tokens",
+    Family.COHERE: "max_tokens",
+    Family.OPENAI: "max_completion_tokens",
+    Family.OTHER: "max_tokens",
+}
+
+
+def _stated_max_output(body: Mapping[str, Any]) -> int | None:
+    found = [body[name] for name in _STATED if name in body]
+    for outer, inner in _INSIDE:
+        inside = body.get(outer)
+        if isinstance(inside, dict) and inner in inside:
+            found.append(inside[inner])
+    stated = [one for one in found if _is_count(one)]
+    if not stated:
+        return None
+    return int(max(stated)) * _answers(body)
+
+
+def _answers(body: Mapping[str, Any]) -> int:
+    """How many answers to the one prompt are asked for."""
+    return max([1, *(int(body[name]) for name in _TIMES if _is_count(body.get(name)))])
+
+
+def with_max_output(
+    body: Mapping[str, Any], max_output_tokens: int, family: Family | None
+) -> dict[str, Any]:
+    """The body with that longest answer. ``family`` is ``None`` for ``converse``."""
+    changed: dict[str, Any] = dict(body)
+    max_output_tokens = max(1, max_output_tokens // _answers(body))
+    for name in _STATED:
+        if name in changed:
+            changed[name] = max_output_tokens
+            return changed
+    for outer, inner in _INSIDE:
+        inside = changed.get(outer)
+        if isinstance(inside, dict) and inner in inside:
+            changed[outer] = {**inside, inner: max_output_tokens}
+            return changed
+    if family in (None, Family.NOVA):
+        _set_inside(changed, "inferenceConfig", "maxTokens", max_output_tokens)
+    elif family is Family.TITAN:
+        _set_inside(changed, "textGenerationConfig", "maxTokenCount", max_output_tokens)
+    else:
+        changed[_WHERE[family]] = max_output_tokens
+    return changed
+
+
+def _set_inside(body: MutableMapping[str, Any], outer: str, inner: str, value: int) -> None:
+    inside = body.get(outer)
+    body[outer] = {**(inside if isinstance(inside, dict) else {}), inner: value}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,56 @@
+"""Model families: whose body an ``invoke`` has, told by the model's id or by the body itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+
+class Family(StrEnum):
+    """Models whose requests and replies have the same form."""
+
+    ANTHROPIC = "anthropic"
+    NOVA = "nova"
+    TITAN = "titan"
+    LLAMA = "llama"
+    MISTRAL = "mistral"
+    COHERE = "cohere"
+    OPENAI = "openai"
+    OTHER = "other"
+
+
+_IN_THE_ID: Final = (
+    ("anthropic.", Family.ANTHROPIC),
+    ("amazon.nova", Family.NOVA),
+    ("amazon.titan", Family.TITAN),
+    ("meta.", Family.LLAMA),
+    ("mistral.", Family.MISTRAL),
+    ("cohere.", Family.COHERE),
+    ("openai.", Family.OPENAI),
+)
+_IN_THE_BODY: Final = (
+    ("anthropic_version", Family.ANTHROPIC),
+    ("schemaVersion", Family.NOVA),
+    ("inferenceConfig", Family.NOVA),
+    ("textGenerationConfig", Family.TITAN),
+    ("inputText", Family.TITAN),
+    ("max_gen_len", Family.LLAMA),
+    ("max_completion_tokens", Family.OPENAI),
+)
+
+
+def family_of_model(model_id: str) -> Family:
+    """The family that a model id, profile id or ARN names."""
+    for part, family in _IN_THE_ID:
+        if part in model_id:
+            return family
+    return Family.OTHER
+
+
+def family_of_body(body: Mapping[str, Any]) -> Family:
+    """The family that the body of an ``invoke`` is for; `Family.OTHER` if it does not tell."""
+    for name, family in _IN_THE_BODY:
+        if name in body:
+            return family
+    return Family.OTHER

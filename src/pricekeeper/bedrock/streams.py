@@ -1,0 +1,121 @@
+"""The usage in an event stream, skimmed from its bytes as they pass.
+
+Bytes are not changed and not kept: of each frame of AWS's encoding only the length is read, and
+three payloads are looked at: the first two, where Anthropic says what was read from a cache, and
+the last, where every model says what was used.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pricekeeper.bedrock.operations import Operation
+from pricekeeper.bedrock.usage import Usage, usage_of_body, usage_of_converse, usage_of_metrics
+
+FRAME_BYTES_MAX: Final = 32 << 20
+"""A frame that says it is longer is no frame: the rest of the stream is not looked at."""
+_PRELUDE: Final = struct.Struct("!III")
+_FRAME_BYTES_MIN: Final = 16
+_CRC_BYTES: Final = 4
+_FIRST: Final = 2
+
+
+class StreamUsage:
+    """What a stream says was used, once it has said so."""
+
+    __slots__ = ("_buffer", "_first", "_is_converse", "_last", "_lost", "_model_id", "size")
+
+    def __init__(self, operation: Operation, model_id: str) -> None:
+        self._is_converse = operation.is_converse
+        self._model_id = model_id
+        self._buffer = bytearray()
+        self._first: list[bytes] = []
+        self._last = b""
+        self._lost = False
+        self.size = 0
+        """How many bytes have passed."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Look at the next bytes."""
+        self.size += len(chunk)
+        if self._lost:
+            return
+        self._buffer += chunk
+        at = 0
+        while len(self._buffer) - at >= _FRAME_BYTES_MIN:
+            length, headers_length, _ = _PRELUDE.unpack_from(self._buffer, at)
+            if not _FRAME_BYTES_MIN + headers_length <= length <= FRAME_BYTES_MAX:
+                self._lost = True
+                self._buffer.clear()
+                return
+            if len(self._buffer) - at < length:
+                break
+            payload_at = at + _PRELUDE.size + headers_length
+            self._keep(bytes(self._buffer[payload_at : at + length - _CRC_BYTES]))
+            at += length
+        del self._buffer[:at]
+
+    def _keep(self, payload: bytes) -> None:
+        if len(self._first) < _FIRST:
+            self._first.append(payload)
+        self._last = payload
+
+    def usage(self) -> Usage | None:
+        """What was used; ``None`` as long as the stream has not said it."""
+        if self._is_converse:
+            last = _parsed(self._last)
+            return None if last is None else usage_of_converse(last, self._model_id)
+        last = _chunk(self._last)
+        total = None if last is None else usage_of_metrics(last)
+        if total is None:
+            return None
+        return self._with_cache(total)
+
+    def _with_cache(self, total: Usage) -> Usage:
+        """Add what only the beginning says: for how long the cache was written."""
+        for begun in self._begun():
+            if not begun.cache_write_1h_tokens:
+                continue
+            for_an_hour = begun.cache_write_1h_tokens
+            written = max(total.cache_write_5m_tokens, begun.cache_write_5m_tokens + for_an_hour)
+            return Usage(
+                total.input_tokens,
+                total.output_tokens,
+                max(total.cache_read_tokens, begun.cache_read_tokens),
+                written - for_an_hour,
+                for_an_hour,
+            )
+        return total
+
+    def _begun(self) -> Iterator[Usage]:
+        for payload in self._first:
+            event = _chunk(payload)
+            message = None if event is None else event.get("message")
+            found = usage_of_body(message, self._model_id) if isinstance(message, dict) else None
+            if found is not None:
+                yield found
+
+
+def _parsed(payload: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(payload)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _chunk(payload: bytes) -> dict[str, Any] | None:
+    """What is inside of a chunk of an ``invoke`` stream."""
+    outer = _parsed(payload)
+    encoded = None if outer is None else outer.get("bytes")
+    if not isinstance(encoded, str):
+        return None
+    try:
+        return _parsed(base64.b64decode(encoded))
+    except (binascii.Error, ValueError):
+        return None

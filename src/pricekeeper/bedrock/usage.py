@@ -1,0 +1,190 @@
+"""What a reply says was used, in the words of a usage record.
+
+What was *served* counts: the tier and the model that answered, not those that were asked for. A
+reply that does not say what was used has no usage: that is ``None``, and never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_INCLUDED_IN_INPUT: Final = ("openai.",)
+"""Models whose input count has the tokens in it that were read from a cache."""
+INPUT_HEADER: Final = "x-amzn-bedrock-input-token-count"
+OUTPUT_HEADER: Final = "x-amzn-bedrock-output-token-count"
+CACHE_READ_HEADER: Final = "x-amzn-bedrock-cache-read-input-token-count"
+CACHE_WRITE_HEADER: Final = "x-amzn-bedrock-cache-write-input-token-count"
+TIER_HEADER: Final = "x-amzn-bedrock-service-tier"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as Bedrock counted them, and what they were served with."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    service_tier: str | None = None
+    model_id: str | None = None
+    """The model that answered, if the reply names one that was not asked for."""
+
+    def record(self, model_id: str) -> dict[str, Any]:
+        """The fields of a usage record; what is nothing is left out."""
+        found: dict[str, Any] = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "bedrock_model_id": self.model_id or model_id,
+        }
+        for name in ("cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"):
+            if getattr(self, name):
+                found[name] = getattr(self, name)
+        if self.service_tier is not None:
+            found["service_tier"] = self.service_tier
+        return found
+
+
+def usage_of_converse(reply: Mapping[str, Any], model_id: str) -> Usage | None:
+    """The usage in Converse's reply, or in the ``metadata`` event of its stream."""
+    usage = reply.get("usage")
+    if not _has_counts(usage, "inputTokens", "outputTokens"):
+        return None
+    assert isinstance(usage, Mapping)  # noqa: S101 - `_has_counts` says so
+    read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
+    details = usage.get("cacheDetails") or ()
+    for_an_hour = sum(_count(one, "inputTokens") for one in details if one.get("ttl") == "1h")
+    tier = reply.get("serviceTier")
+    return Usage(
+        input_tokens=_without_cached(usage["inputTokens"], read, model_id),
+        output_tokens=usage["outputTokens"],
+        cache_read_tokens=read,
+        cache_write_5m_tokens=max(0, written - for_an_hour),
+        cache_write_1h_tokens=for_an_hour,
+        service_tier=tier.get("type") if isinstance(tier, Mapping) else None,
+        model_id=_routed_model(reply),
+    )
+
+
+def usage_of_invoke(
+    body: Mapping[str, Any], headers: Mapping[str, str], model_id: str
+) -> Usage | None:
+    """The usage in the model's own reply, or in the headers; ``headers`` has lower-case names."""
+    found = usage_of_body(body, model_id) or usage_of_headers(headers)
+    tier = headers.get(TIER_HEADER)
+    if found is None or tier is None:
+        return found
+    return _with_tier(found, tier)
+
+
+def usage_of_body(body: Mapping[str, Any], model_id: str) -> Usage | None:
+    """The usage that a family's reply states in its own words."""
+    usage = body.get("usage")
+    if _has_counts(usage, "input_tokens", "output_tokens"):
+        return _anthropic(body["usage"])
+    if _has_counts(usage, "inputTokens", "outputTokens"):
+        return usage_of_converse(body, model_id)
+    if _has_counts(usage, "prompt_tokens", "completion_tokens"):
+        return _openai(body["usage"])
+    if _has_counts(body, "prompt_token_count", "generation_token_count"):
+        return Usage(body["prompt_token_count"], body["generation_token_count"])
+    if _has_counts(body, "inputTextTokenCount") and isinstance(body.get("results"), list):
+        output = sum(_count(one, "tokenCount") for one in body["results"])
+        return Usage(body["inputTextTokenCount"], output)
+    return usage_of_metrics(body)
+
+
+def usage_of_metrics(body: Mapping[str, Any]) -> Usage | None:
+    """What the last event of an ``invoke`` stream states for any model."""
+    metrics = body.get("amazon-bedrock-invocationMetrics")
+    if not _has_counts(metrics, "inputTokenCount", "outputTokenCount"):
+        return None
+    assert isinstance(metrics, Mapping)  # noqa: S101 - `_has_counts` says so
+    return Usage(
+        metrics["inputTokenCount"],
+        metrics["outputTokenCount"],
+        cache_read_tokens=_count(metrics, "cacheReadInputTokenCount"),
+        cache_write_5m_tokens=_count(metrics, "cacheWriteInputTokenCount"),
+    )
+
+
+def usage_of_headers(headers: Mapping[str, str]) -> Usage | None:
+    """The counts that come with the answer to an ``invoke``."""
+    counts = {
+        name: int(headers[name])
+        for name in (INPUT_HEADER, OUTPUT_HEADER, CACHE_READ_HEADER, CACHE_WRITE_HEADER)
+        if headers.get(name, "").isascii() and headers.get(name, "").isdigit()
+    }
+    if INPUT_HEADER not in counts or OUTPUT_HEADER not in counts:
+        return None
+    return Usage(
+        counts[INPUT_HEADER],
+        counts[OUTPUT_HEADER],
+        cache_read_tokens=counts.get(CACHE_READ_HEADER, 0),
+        cache_write_5m_tokens=counts.get(CACHE_WRITE_HEADER, 0),
+    )
+
+
+def _anthropic(usage: Mapping[str, Any]) -> Usage:
+    written = _count(usage, "cache_creation_input_tokens")
+    created = usage.get("cache_creation")
+    for_an_hour = 0
+    if isinstance(created, Mapping):
+        for_an_hour = _count(created, "ephemeral_1h_input_tokens")
+    return Usage(
+        usage["input_tokens"],
+        usage["output_tokens"],
+        cache_read_tokens=_count(usage, "cache_read_input_tokens"),
+        cache_write_5m_tokens=max(0, written - for_an_hour),
+        cache_write_1h_tokens=for_an_hour,
+        service_tier=None,
+    )
+
+
+def _openai(usage: Mapping[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details")
+    read = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
+    return Usage(
+        max(0, usage["prompt_tokens"] - read), usage["completion_tokens"], cache_read_tokens=read
+    )
+
+
+def _with_tier(usage: Usage, tier: str) -> Usage:
+    return Usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_5m_tokens,
+        usage.cache_write_1h_tokens,
+        tier,
+        usage.model_id,
+    )
+
+
+def _routed_model(reply: Mapping[str, Any]) -> str | None:
+    """The model that a prompt router chose."""
+    trace = reply.get("trace")
+    router = trace.get("promptRouter") if isinstance(trace, Mapping) else None
+    invoked = router.get("invokedModelId") if isinstance(router, Mapping) else None
+    return invoked if isinstance(invoked, str) else None
+
+
+def _without_cached(input_tokens: int, read: int, model_id: str) -> int:
+    if any(part in model_id for part in _INCLUDED_IN_INPUT):
+        return max(0, input_tokens - read)
+    return input_tokens
+
+
+def _has_counts(value: Any, *names: str) -> bool:
+    return isinstance(value, Mapping) and all(_is_count(value.get(name)) for name in names)
+
+
+def _count(value: Any, name: str) -> int:
+    found = value.get(name) if isinstance(value, Mapping) else None
+    return found if isinstance(found, int) and _is_count(found) else 0
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
