@@ -20,8 +20,7 @@ def _as_ruff_sorts(name: str) -> tuple[int, str]:
 FACES = [
     importlib.import_module(name)
     for name in (
-        "pricekeeper",
-        *(f"pricekeeper.{layer}" for layer in ("bootstrap", "client", "containment")),
+        *(f"pricekeeper.{layer}" for layer in ("bedrock", "bootstrap", "client", "containment")),
         *(f"pricekeeper.{layer}" for layer in ("credentials", "limiter")),
         *(f"pricekeeper.{layer}" for layer in ("metering", "pricing", "selection", "sessions")),
         *(f"pricekeeper.{layer}" for layer in ("storage", "telemetry", "tenants", "tokens")),
@@ -44,7 +43,7 @@ def test_all_is_what_is_exposed(module: ModuleType) -> None:
 
 def test_every_exposed_name_exists() -> None:
     """Nothing is promised that cannot be imported."""
-    for module in FACES:
+    for module in (pricekeeper, *FACES):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 

@@ -8,11 +8,13 @@ they can come to is stated below. A capture above its hold is counted in full al
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pricekeeper.bedrock.families import Family
+from pricekeeper.bedrock.usage import TIER_HEADER
 
 TEMPLATE_TOKENS: Final = 64
 """What a model's template adds to any prompt."""
@@ -29,6 +31,7 @@ DOCUMENT_TOKENS_PER_BYTE: Final = 3
 INPUT_TOKENS_MAX: Final = 2_000_000
 """No model on Bedrock reads more, so no prompt costs more."""
 TAGS_MAX: Final = 16
+METADATA_HEADER: Final = "x-amzn-bedrock-request-metadata"
 
 _IMAGES: Final = frozenset({"image", "image_url", "input_image"})
 _MEDIA: Final = {"audio": AUDIO_TOKENS, "video": VIDEO_TOKENS, "input_audio": AUDIO_TOKENS}
@@ -55,8 +58,12 @@ class _Sum:
     cache_write: str = "none"
 
 
-def bounds_of(body: Mapping[str, Any]) -> CallBounds:
-    """The bounds of the JSON body of ``converse`` or ``invoke``, in one pass over it."""
+def bounds_of(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> CallBounds:
+    """The bounds of the JSON body of ``converse`` or ``invoke``, in one pass over it.
+
+    ``headers``, with lower-case names, are where an ``invoke`` says its tier and its tags.
+    """
+    headers = headers or {}
     total = _Sum()
     # A stack of its own: a body may be nested deeper than Python calls itself.
     waiting: list[Any] = [
@@ -66,13 +73,13 @@ def bounds_of(body: Mapping[str, Any]) -> CallBounds:
         _add(waiting.pop(), total, waiting)
     if "toolConfig" in body or "tools" in body:
         total.tokens += TOOL_TOKENS
-    tier = body.get("serviceTier")
+    tier = body.get("serviceTier") or headers.get(TIER_HEADER)
     return CallBounds(
         input_tokens=min(total.tokens, INPUT_TOKENS_MAX),
         max_output_tokens=_stated_max_output(body),
         cache_write=total.cache_write,
         service_tier=_text(tier.get("type")) if isinstance(tier, dict) else _text(tier),
-        tags=tags_of(body.get("requestMetadata")),
+        tags=tags_of(body.get("requestMetadata") or _json_or_none(headers.get(METADATA_HEADER))),
     )
 
 
@@ -196,6 +203,13 @@ def _set_inside(body: MutableMapping[str, Any], outer: str, inner: str, value: i
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _json_or_none(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return None
 
 
 def _text(value: Any) -> str | None:

@@ -34,6 +34,14 @@ REFUSAL_CODES: Final = frozenset(
 it comes inside a stream, after output."""
 
 
+def is_refusal(code: str, status: int) -> bool:
+    """Whether an answer with that error code and HTTP status is Bedrock's own refusal."""
+    if code in REFUSAL_CODES:
+        return True
+    # Credentials that AWS refuses have names of their own; a gateway's error has only a number.
+    return status == HTTPStatus.FORBIDDEN and code.isidentifier()
+
+
 def is_free_refusal(error: BaseException) -> bool:
     """Whether the error is Bedrock's refusal of the one attempt that was made."""
     # botocore is loaded already if the error is one of its own, and else this costs little.
@@ -46,7 +54,4 @@ def is_free_refusal(error: BaseException) -> bool:
     if error.operation_name not in CALLS or about.get("RetryAttempts", 0):
         return False
     code = error.response.get("Error", {}).get("Code", "")
-    if code in REFUSAL_CODES:
-        return "HTTPStatusCode" in about
-    # Credentials that AWS refuses have names of their own; a gateway's error has only a number.
-    return about.get("HTTPStatusCode") == HTTPStatus.FORBIDDEN and code.isidentifier()
+    return "HTTPStatusCode" in about and is_refusal(code, about["HTTPStatusCode"])

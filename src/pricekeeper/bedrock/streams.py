@@ -12,6 +12,7 @@ import binascii
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from pricekeeper.bedrock.operations import Operation
@@ -28,11 +29,23 @@ _FIRST: Final = 2
 class StreamUsage:
     """What a stream says was used, once it has said so."""
 
-    __slots__ = ("_buffer", "_first", "_is_converse", "_last", "_lost", "_model_id", "size")
+    __slots__ = (
+        "_buffer",
+        "_first",
+        "_is_converse",
+        "_last",
+        "_lost",
+        "_model_id",
+        "_tier",
+        "size",
+    )
 
-    def __init__(self, operation: Operation, model_id: str) -> None:
+    def __init__(
+        self, operation: Operation, model_id: str, service_tier: str | None = None
+    ) -> None:
         self._is_converse = operation.is_converse
         self._model_id = model_id
+        self._tier = service_tier
         self._buffer = bytearray()
         self._first: list[bytes] = []
         self._last = b""
@@ -74,7 +87,7 @@ class StreamUsage:
         total = None if last is None else usage_of_metrics(last)
         if total is None:
             return None
-        return self._with_cache(total)
+        return replace(self._with_cache(total), service_tier=self._tier)
 
     def _with_cache(self, total: Usage) -> Usage:
         """Add what only the beginning says: for how long the cache was written."""
@@ -83,12 +96,11 @@ class StreamUsage:
                 continue
             for_an_hour = begun.cache_write_1h_tokens
             written = max(total.cache_write_5m_tokens, begun.cache_write_5m_tokens + for_an_hour)
-            return Usage(
-                total.input_tokens,
-                total.output_tokens,
-                max(total.cache_read_tokens, begun.cache_read_tokens),
-                written - for_an_hour,
-                for_an_hour,
+            return replace(
+                total,
+                cache_read_tokens=max(total.cache_read_tokens, begun.cache_read_tokens),
+                cache_write_5m_tokens=written - for_an_hour,
+                cache_write_1h_tokens=for_an_hour,
             )
         return total
 

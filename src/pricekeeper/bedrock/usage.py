@@ -7,8 +7,8 @@ reply that does not say what was used has no usage: that is ``None``, and never 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeGuard
 
 _INCLUDED_IN_INPUT: Final = ("openai.",)
 """Models whose input count has the tokens in it that were read from a cache."""
@@ -52,7 +52,6 @@ def usage_of_converse(reply: Mapping[str, Any], model_id: str) -> Usage | None:
     usage = reply.get("usage")
     if not _has_counts(usage, "inputTokens", "outputTokens"):
         return None
-    assert isinstance(usage, Mapping)  # noqa: S101 - `_has_counts` says so
     read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
     details = usage.get("cacheDetails") or ()
     for_an_hour = sum(_count(one, "inputTokens") for one in details if one.get("ttl") == "1h")
@@ -76,7 +75,7 @@ def usage_of_invoke(
     tier = headers.get(TIER_HEADER)
     if found is None or tier is None:
         return found
-    return _with_tier(found, tier)
+    return replace(found, service_tier=tier)
 
 
 def usage_of_body(body: Mapping[str, Any], model_id: str) -> Usage | None:
@@ -101,7 +100,6 @@ def usage_of_metrics(body: Mapping[str, Any]) -> Usage | None:
     metrics = body.get("amazon-bedrock-invocationMetrics")
     if not _has_counts(metrics, "inputTokenCount", "outputTokenCount"):
         return None
-    assert isinstance(metrics, Mapping)  # noqa: S101 - `_has_counts` says so
     return Usage(
         metrics["inputTokenCount"],
         metrics["outputTokenCount"],
@@ -151,18 +149,6 @@ def _openai(usage: Mapping[str, Any]) -> Usage:
     )
 
 
-def _with_tier(usage: Usage, tier: str) -> Usage:
-    return Usage(
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cache_read_tokens,
-        usage.cache_write_5m_tokens,
-        usage.cache_write_1h_tokens,
-        tier,
-        usage.model_id,
-    )
-
-
 def _routed_model(reply: Mapping[str, Any]) -> str | None:
     """The model that a prompt router chose."""
     trace = reply.get("trace")
@@ -177,7 +163,7 @@ def _without_cached(input_tokens: int, read: int, model_id: str) -> int:
     return input_tokens
 
 
-def _has_counts(value: Any, *names: str) -> bool:
+def _has_counts(value: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping) and all(_is_count(value.get(name)) for name in names)
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from pricekeeper import __version__
 from pricekeeper.cli import (
     access,
     authorizations,
@@ -28,6 +27,7 @@ from pricekeeper.cli import (
 from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 from pricekeeper.cli.exits import tell_unknown_settings
 from pricekeeper.cli.terminal import make_console
+from pricekeeper.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -1,46 +1,53 @@
-"""The service from outside: for apps (`Api`) and for whoever provisions them (`Admin`).
+"""The service from outside: for apps, for their Bedrock clients, and for whoever provisions them.
 
 ::
 
-    async with Api(url, client_id, client_secret) as keeper:
-        async with keeper.call({"rpm": 1, "tpm": 4_000}) as call:
-            reply = bedrock.converse(modelId=call.model_id, messages=messages)
-            call.used(reply)
+    bedrock = pricekeeper.wrap(boto3.client("bedrock-runtime"))
+    bedrock.converse(modelId="auto", messages=messages)
 
-A call that Bedrock itself refused is free. After any other failure nobody knows what is billed, so
-nothing is given back; `call.at_most` names what is recorded then.
-
-`keeper.select`, `keeper.acquire` and `keeper.record` are its parts, for whoever needs them apart.
-`keeper.authorize` is for apps with budgets: one decision before the call that holds the most that
-it can cost, and one settlement after it.
-Tokens are fetched, renewed and replaced behind the scenes. What an app acts on comes as values;
-what is only shown comes as the JSON of the REST contract. Errors are in `client.errors`.
+`wrap` is for programs that have a client of the boto3 family. `PriceKeeper` and `AsyncPriceKeeper`
+are for calls that are made by hand, `Admin` is for provisioning. `Api` has the calls of the REST
+contract as they are. Errors are in `client.errors`.
 """
 
 from pricekeeper.client.admin import Admin
-from pricekeeper.client.answers import Captured, Recorded, Selection
+from pricekeeper.client.answers import (
+    Authorization,
+    Captured,
+    Lease,
+    Recorded,
+    Selection,
+    Settled,
+)
 from pricekeeper.client.api import Api
-from pricekeeper.client.calls import Authorization, Lease, ModelCall
+from pricekeeper.client.calls import ModelCall
 from pricekeeper.client.errors import (
+    BreakerOpenError,
     ClientFrozenError,
     DeniedBy,
     DeniedError,
     ForbiddenError,
     MissingError,
+    NoAnswerError,
     QuotaSpentError,
     RateLimitedError,
     RejectedError,
     ReplyLostError,
     ServiceError,
+    SpoolFullError,
     UnavailableError,
     UnreachableError,
 )
+from pricekeeper.client.keeper import AsyncPriceKeeper, PriceKeeper
 from pricekeeper.client.transport import Request, Transport
+from pricekeeper.client.wrapping import wrap
 
 __all__ = [
     "Admin",
     "Api",
+    "AsyncPriceKeeper",
     "Authorization",
+    "BreakerOpenError",
     "Captured",
     "ClientFrozenError",
     "DeniedBy",
@@ -49,6 +56,8 @@ __all__ = [
     "Lease",
     "MissingError",
     "ModelCall",
+    "NoAnswerError",
+    "PriceKeeper",
     "QuotaSpentError",
     "RateLimitedError",
     "Recorded",
@@ -57,7 +66,10 @@ __all__ = [
     "Request",
     "Selection",
     "ServiceError",
+    "Settled",
+    "SpoolFullError",
     "Transport",
     "UnavailableError",
     "UnreachableError",
+    "wrap",
 ]

@@ -86,3 +86,69 @@ class Captured(Recorded):
         """By how much the call cost more than that."""
         overrun: int = self.answer["overrun_usd_micros"]
         return overrun
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a usage record or a capture came to."""
+
+    id: str
+    duplicate: bool
+    cost_usd_micros: int
+    held_usd_micros: int = 0
+    """What had been held for the call, if it was authorized."""
+    overrun_usd_micros: int = 0
+    """By how much it cost more than that."""
+
+    @classmethod
+    def of(cls, entry_id: str, result: Mapping[str, Any]) -> Self:
+        """From one result of a batch."""
+        return cls(
+            entry_id,
+            duplicate=result["status"] == "duplicate",
+            cost_usd_micros=result["cost_usd_micros"],
+            held_usd_micros=result.get("held_usd_micros", 0),
+            overrun_usd_micros=result.get("overrun_usd_micros", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Tokens that were taken from buckets."""
+
+    id: str
+    limits: Mapping[str, Mapping[str, Any]]
+    """How each limit stood afterwards: ``remaining``, ``capacity``, ``resets_at``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """A call that may be made, and what is held for it."""
+
+    id: str
+    """By which it is settled; empty, if it was only tried."""
+    label: str
+    model_id: str
+    reason: str
+    held_usd_micros: int
+    max_output_tokens: int
+    """The longest answer that is held for: the call's ``maxTokens``."""
+    expires_at: str
+    answer: Mapping[str, Any] = field(repr=False)
+    is_blind: bool = False
+    """Whether it was allowed without the service: nothing is held for it anywhere."""
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """From the JSON of ``POST /authorizations``."""
+        model = answer["model"]
+        return cls(
+            answer["authorization_id"] or "",
+            label=model["label"],
+            model_id=model["bedrock_model_id"],
+            reason=model["reason"],
+            held_usd_micros=answer["held_usd_micros"],
+            max_output_tokens=answer["max_output_tokens"],
+            expires_at=answer["expires_at"],
+            answer=answer,
+        )

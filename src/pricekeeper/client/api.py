@@ -1,4 +1,6 @@
-"""An app's side: which model now, may I, and what it used.
+"""The calls of the REST contract, on the event loop of whoever makes them.
+
+`PriceKeeper` and `AsyncPriceKeeper` stand on this; the command line uses it as it is.
 
 What an app sends all day may be sent again when a reply is lost, and is: usage has its request
 id, a lease and its adjustments have theirs, an authorization has its own, and asking changes
@@ -13,16 +15,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Self, Unpack
 
-from pricekeeper.client.answers import Captured, Recorded, Selection
-from pricekeeper.client.calls import (
-    TOKENS,
-    Authorization,
-    AuthorizeFields,
-    Lease,
-    ModelCall,
-    UsageFields,
-)
-from pricekeeper.client.tokens import Tokens
+from pricekeeper.client.answers import Authorization, Captured, Lease, Recorded, Selection
+from pricekeeper.client.fields import AuthorizeFields, UsageFields
+from pricekeeper.client.tokens import OutsideTokens, Tokens
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
     HttpTransport,
@@ -43,8 +38,9 @@ ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
 class Api:
     """One client of the service: an app, or an organisation, which may act for its apps.
 
-    ``app_id`` names the app that an organisation acts for. Use it as an async context manager, or
-    call `close`: that ends the session.
+    ``app_id`` names the app that an organisation acts for. ``outside_slots`` takes tokens that
+    need no session, so that any number of processes can share one client's credentials. Use it as
+    an async context manager, or call `close`: that ends the session.
     """
 
     def __init__(
@@ -56,6 +52,7 @@ class Api:
         app_id: str | None = None,
         clock: Clock | None = None,
         timeout_secs: float = TIMEOUT_SECS,
+        outside_slots: bool = False,
     ) -> None:
         client = parse_client_id(client_id)
         if app_id is not None:
@@ -63,7 +60,8 @@ class Api:
                 raise InvalidValueError("app_id", f"{client_id} is another app")
             client = Client(client.org_id, parse_app_id(app_id))
         clock, wire = clock or SystemClock(), Wire(url, timeout_secs)
-        self.tokens: Tokens | None = Tokens(wire, client_id, client_secret, clock)
+        kind = OutsideTokens if outside_slots else Tokens
+        self.tokens: Tokens | None = kind(wire, client_id, client_secret, clock)
         self._begin(HttpTransport(wire, self.tokens, clock), client, clock)
 
     @classmethod
@@ -104,14 +102,6 @@ class Api:
         self._selected, self._keep_until_ms = selected, now_ms + selected.keep_secs * 1000
         return selected
 
-    def call(self, consume: Mapping[str, int] | None = None, *, settle: str = TOKENS) -> ModelCall:
-        """One model call inside its budget, as an ``async with`` block: see `client.calls`.
-
-        ``consume`` is taken from the buckets of whatever label is chosen; nothing, if it is left
-        out. The limit that ``settle`` names is set right afterwards.
-        """
-        return ModelCall(self, consume or {}, settle)
-
     def new_request_id(self) -> str:
         """An id for one call's usage, with its time in it: that makes it cheap to count."""
         return new_request_id(self._clock.now_ms())
@@ -139,7 +129,9 @@ class Api:
 
     async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Count up to 100 records, each with its ``request_id``; each is judged by itself."""
-        return await self._report("usage/batch", {"requests": list(records)})
+        answer = await self._report("usage/batch", {"requests": list(records)})
+        self._selected = None  # the answer does not say how the quotas stand
+        return answer
 
     async def acquire(
         self, resource: str, consume: Mapping[str, int], *, lease_id: str | None = None
@@ -148,7 +140,7 @@ class Api:
         named = lease_id or str(uuid.uuid4())
         body = {"resource": resource, "consume": dict(consume), "lease_id": named}
         answer = await self._post("limits/acquire", body)
-        return Lease(self, answer["lease_id"], answer["limits"])
+        return Lease(answer["lease_id"], answer["limits"])
 
     async def adjust(
         self, lease_id: str, delta: Mapping[str, int], *, adjustment_id: str | None = None
@@ -186,7 +178,7 @@ class Api:
             body["dry_run"] = True
         else:
             body["authorization_id"] = authorization_id or self.new_request_id()
-        return Authorization.of(self, await self._post("authorizations", body))
+        return Authorization.of(await self._post("authorizations", body))
 
     async def capture(
         self,
@@ -205,7 +197,9 @@ class Api:
 
     async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Capture up to 100 calls, each with its ``authorization_id``, and judged by itself."""
-        return await self._report("captures", {"captures": list(captures)})
+        answer = await self._report("captures", {"captures": list(captures)})
+        self._selected = None  # the answer does not say how the quotas stand
+        return answer
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
         """Give everything back that an authorization holds: the model was never reached."""

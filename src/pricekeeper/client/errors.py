@@ -12,7 +12,10 @@
     ├── DeniedError              429: a call was not authorized; ``denied_by`` says by what
     └── UnavailableError         503, or no answer at all; later may work
         ├── UnreachableError     nothing was sent
-        └── ReplyLostError       it was sent, and may have been done
+        ├── ReplyLostError       it was sent, and may have been done
+        │   └── NoAnswerError    it was sent, and the deadline has passed
+        ├── BreakerOpenError     it has not answered before; nothing was sent
+        └── SpoolFullError       too much waits to be told; nothing was sent
 
 Each carries the ``problem`` as the service document it, with the id under which its log has more.
 """
@@ -190,6 +193,29 @@ class ReplyLostError(UnavailableError):
     def __init__(self, url: str, reason: str) -> None:
         detail = f"{url} did not answer ({reason}); it may have been done"
         super().__init__(Problem(0, "REPLY_LOST", detail))
+
+
+class NoAnswerError(ReplyLostError):
+    """The deadline has passed."""
+
+    def __init__(self, url: str, deadline_ms: int) -> None:
+        super().__init__(url, f"within {deadline_ms} ms")
+
+
+class BreakerOpenError(UnavailableError):
+    """The service has not answered, and was not asked again: it is tried in the background."""
+
+    def __init__(self, url: str) -> None:
+        detail = f"{url} does not answer; it is tried again in the background"
+        super().__init__(Problem(0, "BREAKER_OPEN", detail))
+
+
+class SpoolFullError(UnavailableError):
+    """So much waits to be told to the service that no further call may be begun."""
+
+    def __init__(self, url: str) -> None:
+        detail = f"the spool is full: {url} has to be told what was used first"
+        super().__init__(Problem(0, "SPOOL_FULL", detail))
 
 
 _KINDS: Mapping[int, type[ServiceError]] = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote_plus
@@ -46,6 +47,8 @@ class Tokens:
         # RFC 6749 has both encoded like form fields, before the base64 of HTTP Basic.
         pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
         self._basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        plain = base64.b64encode(f"{client_id}:{client_secret}".encode()).decode()
+        self._plain_basic = {"Authorization": f"Basic {plain}"}
         self._clock = clock
         self._access = ""
         self._refresh = ""
@@ -157,15 +160,40 @@ class Tokens:
         answer: Mapping[str, Any] = await self._wire.exchange(
             Request("POST", path, body=body), self._basic
         )
-        life_secs = int(answer["expires_in"])
+        self._refresh = answer["refresh_token"]
+        self._keep(answer["access_token"], int(answer["expires_in"]), asked_at_ms, asked_at_wall_ms)
+        return self._access
+
+    def _keep(self, access: str, life_secs: int, asked_at_ms: int, asked_at_wall_ms: int) -> None:
+        """Use this token from now on, until shortly before its end."""
         lasts_ms = (life_secs - min(MARGIN_SECS_MAX, life_secs // 10)) * 1000
-        self._access, self._refresh = answer["access_token"], answer["refresh_token"]
+        self._access = access
         self._renew_at_ms = asked_at_ms + lasts_ms
         self._renew_at_wall_ms = asked_at_wall_ms + lasts_ms
         self._accepted_at_ms = self._clock.monotonic_ms()
-        return self._access
 
     def _remember_refusal(self, error: ServiceError, wait_ms: int) -> None:
         """Answer with this error for a while, so that an app's calls do not become logins."""
         self._refusal = error
         self._refused_until_ms = self._clock.monotonic_ms() + wait_ms
+
+
+class OutsideTokens(Tokens):
+    """Tokens that need no session: one for each process, and none pushes another out."""
+
+    async def _refresh_or_log_in(self) -> str:
+        asked_at_ms, asked_at_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        answer: Mapping[str, Any] = await self._wire.exchange(
+            Request("GET", "/auth/aws-credentials"), self._plain_basic
+        )
+        access: str = answer["Token"]
+        self.logins += 1
+        self._keep(access, _life_secs(access), asked_at_ms, asked_at_wall_ms)
+        return access
+
+
+def _life_secs(token: str) -> int:
+    """For how long a token lasts, by its own words: the two clocks need not agree."""
+    payload = token.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return int(claims["exp"]) - int(claims["iat"])

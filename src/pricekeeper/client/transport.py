@@ -17,7 +17,6 @@ import aiohttp
 import msgspec
 import yarl
 
-from pricekeeper import __version__
 from pricekeeper.client.errors import (
     ForbiddenError,
     RateLimitedError,
@@ -29,6 +28,7 @@ from pricekeeper.client.errors import (
 )
 from pricekeeper.clock import Clock
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.version import __version__
 
 TIMEOUT_SECS: Final = 10
 ATTEMPTS_MAX: Final = 3

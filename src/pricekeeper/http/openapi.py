@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper import __version__
 from pricekeeper.http.edge import FORM, JSON
 from pricekeeper.http.operation import Access, Operation
 from pricekeeper.http.wire import OAuthError, ProblemBody
 from pricekeeper.usecases.wire.values import APP_ID
+from pricekeeper.version import __version__
 
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFERENCE: Final = "#/components/schemas/{name}"

@@ -28,9 +28,14 @@ from pricekeeper.settings.reading import (
     read_settings,
 )
 from pricekeeper.settings.table import (
+    CLIENT_ALLOWANCE,
+    CLIENT_DEADLINE,
     CLIENT_ID,
+    CLIENT_MAX_OUTPUT,
+    CLIENT_ON_UNAVAILABLE,
     CLIENT_SECRET,
     CLIENT_SETTINGS,
+    CLIENT_SPOOL,
     CONFIG,
     CONNECTIONS_DEFAULT,
     DATA_DIR,
@@ -52,9 +57,14 @@ from pricekeeper.settings.table import (
 
 __all__ = [
     "API_LIMITS_PER_MINUTE",
+    "CLIENT_ALLOWANCE",
+    "CLIENT_DEADLINE",
     "CLIENT_ID",
+    "CLIENT_MAX_OUTPUT",
+    "CLIENT_ON_UNAVAILABLE",
     "CLIENT_SECRET",
     "CLIENT_SETTINGS",
+    "CLIENT_SPOOL",
     "CONFIG",
     "CONNECTIONS_DEFAULT",
     "DATA_DIR",

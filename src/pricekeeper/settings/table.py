@@ -33,6 +33,11 @@ SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
 CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
 CLIENT_SECRET: Final = "PRICEKEEPER_CLIENT_SECRET"  # noqa: S105 - its name
+CLIENT_DEADLINE: Final = "PRICEKEEPER_DEADLINE_MS"
+CLIENT_ON_UNAVAILABLE: Final = "PRICEKEEPER_ON_UNAVAILABLE"
+CLIENT_ALLOWANCE: Final = "PRICEKEEPER_ALLOWANCE_USD_MICROS"
+CLIENT_SPOOL: Final = "PRICEKEEPER_SPOOL_DIR"
+CLIENT_MAX_OUTPUT: Final = "PRICEKEEPER_MAX_OUTPUT_TOKENS"
 RETRIEVAL_TOKEN: Final = "PRICEKEEPER_RETRIEVAL_TOKEN"  # noqa: S105 - its name
 
 NO_PROXIES: Final = "none"
@@ -86,6 +91,13 @@ CLIENT_SETTINGS: Final = (
     Setting(URL, "", "where the service is, such as https://keeper.example.com"),
     Setting(CLIENT_ID, "", "who is calling: org-ORG-app-APP, or org-ORG"),
     Setting(CLIENT_SECRET, "", "its secret, as it was claimed"),
+    Setting(CLIENT_DEADLINE, "2000", "how long a client waits for the service, in milliseconds"),
+    Setting(
+        CLIENT_ON_UNAVAILABLE, "deny", "deny, allow or allow-within, if the service is not there"
+    ),
+    Setting(CLIENT_ALLOWANCE, "", "for allow-within: what a process may spend in an hour then"),
+    Setting(CLIENT_SPOOL, "state folder", "where usage is kept until it is told; or memory"),
+    Setting(CLIENT_MAX_OUTPUT, "4096", "the longest answer of a call that does not say one"),
     Setting(RETRIEVAL_TOKEN, "", "for pricekeeper credentials claim: what to claim a secret with"),
 )
 """What is set where a client or the command line runs. The service does not look at them."""

@@ -163,7 +163,7 @@ class Company:
             lease = await self._lease(keeper, call, model.label, tokens * 2)
             await self.clock.sleep_ms(MODEL_MS)
             await self._report(keeper, call, model.label)
-            await lease.adjust({"tpm": -tokens})
+            await keeper.adjust(lease.id, {"tpm": -tokens})
             app.calls += 1
         finally:
             self._slots.release()

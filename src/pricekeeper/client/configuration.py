@@ -1,0 +1,116 @@
+"""How a client behaves: one frozen value, from arguments or from the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self, get_args
+from urllib.parse import urlsplit
+
+from pricekeeper.client_ids import Client, parse_client_id
+from pricekeeper.errors import InvalidValueError, SettingsError
+from pricekeeper.settings import (
+    CLIENT_ALLOWANCE,
+    CLIENT_DEADLINE,
+    CLIENT_ID,
+    CLIENT_MAX_OUTPUT,
+    CLIENT_ON_UNAVAILABLE,
+    CLIENT_SECRET,
+    CLIENT_SPOOL,
+    URL,
+)
+from pricekeeper.values import parse_app_id
+
+OnUnavailable = Literal["deny", "allow", "allow-within"]
+DEADLINE_MS: Final = 2_000
+DEADLINE_MS_MAX: Final = 60_000
+MAX_OUTPUT_TOKENS: Final = 4_096
+_REQUIRED: Final = {"url": URL, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
+_TEXTS: Final = {"on_unavailable": CLIENT_ON_UNAVAILABLE, "spool_dir": CLIENT_SPOOL}
+_NUMBERS: Final = {
+    "deadline_ms": CLIENT_DEADLINE,
+    "allowance_usd_micros": CLIENT_ALLOWANCE,
+    "max_output_tokens": CLIENT_MAX_OUTPUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Which service, as whom, and what to do when it can't be reached."""
+
+    url: str
+    client_id: str
+    client_secret: str
+    app_id: str | None = None
+    """The app that an organisation's credentials act for."""
+    deadline_ms: int = DEADLINE_MS
+    """How long any wait for the service may take."""
+    on_unavailable: OnUnavailable = "deny"
+    allowance_usd_micros: int | None = None
+    """For ``allow-within``: what may be spent in an hour while the service can't be reached."""
+    spool_dir: str | None = None
+    max_output_tokens: int = MAX_OUTPUT_TOKENS
+    """The longest answer of a call that does not say one."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidValueError(
+                "url", f"{self.url!r} is not a URL such as http://127.0.0.1:8080"
+            )
+        if self.on_unavailable not in get_args(OnUnavailable):
+            raise InvalidValueError("on_unavailable", "must be deny, allow or allow-within")
+        if self.on_unavailable == "allow-within" and self.allowance_usd_micros is None:
+            raise InvalidValueError(
+                "allowance_usd_micros", "must be set: what an hour without the service may cost"
+            )
+        _check_range("deadline_ms", self.deadline_ms, DEADLINE_MS_MAX)
+        _check_range("max_output_tokens", self.max_output_tokens, 1_000_000)
+        self.client  # noqa: B018 - raises if it is none
+
+    @property
+    def client(self) -> Client:
+        """Whom the calls are made for."""
+        client = parse_client_id(self.client_id)
+        if self.app_id is None:
+            return client
+        if client.app_id not in (None, self.app_id):
+            raise InvalidValueError("app_id", f"{self.client_id} is another app")
+        return Client(client.org_id, parse_app_id(self.app_id))
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
+        """From arguments, and from the environment where there is none."""
+        surroundings = os.environ if environment is None else environment
+        values = {name: value for name, value in given.items() if value is not None}
+        for field, name in _REQUIRED.items():
+            if field not in values:
+                if not surroundings.get(name):
+                    raise SettingsError(name, "must be set: it comes with the app's credentials")
+                values[field] = surroundings[name]
+        for field, name in _TEXTS.items():
+            if field not in values and surroundings.get(name):
+                values[field] = surroundings[name]
+        for field, name in _NUMBERS.items():
+            if field not in values and surroundings.get(name):
+                values[field] = _whole(name, surroundings[name])
+        return cls(**values)
+
+    def __repr__(self) -> str:
+        return f"Configuration(url={self.url!r}, client_id={self.client_id!r})"
+
+    def of_app(self, app_id: str) -> Configuration:
+        """The same for an app of the organisation."""
+        return replace(self, app_id=app_id)
+
+
+def _check_range(field: str, value: int, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidValueError(field, f"must be a whole number from 1 to {most}")
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise SettingsError(name, "must be a whole number")
+    return int(text)

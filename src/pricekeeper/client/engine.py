@@ -1,0 +1,357 @@
+"""A keeper's work in one process, whatever thread or event loop calls it.
+
+Everything that talks to the service runs on one thread with an event loop of its own, so callers
+need no loop and never block one. Every wait has a deadline. What must be told goes into the spool
+at once, from the caller's own thread, and to the service in the background.
+
+When the service does not answer, the breaker opens and the choice that was made for it applies:
+``deny``, ``allow``, or ``allow-within`` an allowance. What was allowed blind is recorded as usage
+with a tag that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar, Unpack
+
+from pricekeeper.client.allowance import Allowance, Snapshot
+from pricekeeper.client.answers import Authorization, Settled
+from pricekeeper.client.api import Api
+from pricekeeper.client.breaker import Breaker
+from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.errors import (
+    BreakerOpenError,
+    NoAnswerError,
+    Problem,
+    RejectedError,
+    ServiceError,
+    SpoolFullError,
+    UnavailableError,
+)
+from pricekeeper.client.fields import AuthorizeFields, UsageFields
+from pricekeeper.client.loop_thread import LoopThread
+from pricekeeper.client.spool import Entry, Spool, find_folder
+from pricekeeper.client.telling import Teller
+from pricekeeper.clock import Clock, SystemClock
+
+BLIND_TAG: Final = "pricekeeper-blind"
+"""The tag of usage that was allowed while the service could not be reached."""
+SNAPSHOT_EVERY_MS: Final = 300_000
+STOP_SECS: Final = 0.5
+
+T = TypeVar("T")
+_log = logging.getLogger("pricekeeper")
+
+
+class Engine:
+    """One process's side of a keeper. Every method may be called from any thread."""
+
+    def __init__(self, configuration: Configuration, clock: Clock | None = None) -> None:
+        self.configuration = configuration
+        self.pid = os.getpid()
+        self.spool = Spool(
+            find_folder(configuration.spool_dir, configuration.url, configuration.client.client_id)
+        )
+        self._clock = clock or SystemClock()
+        self._breaker = Breaker()
+        self._snapshot: Snapshot | None = None
+        self._allowance = Allowance(configuration.allowance_usd_micros or 0)
+        self._loop = LoopThread("pricekeeper")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.api: Api
+        self._teller: Teller
+        self._loop.submit(self._begin()).result()
+
+    async def _begin(self) -> None:
+        """Make what belongs to the loop, on the loop."""
+        given = self.configuration
+        self.api = Api(
+            given.url,
+            given.client_id,
+            given.client_secret,
+            app_id=given.app_id,
+            clock=self._clock,
+            outside_slots=True,
+        )
+        self._teller = Teller(self.spool, self.api, self._clock, self._breaker.succeed)
+        self._start(self._teller.run())
+        if given.on_unavailable != "deny":
+            self._start(self._keep_snapshot())
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine of this engine on its loop."""
+        return self._loop.submit(work)
+
+    async def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the service answers, within the deadline."""
+        if self._breaker.is_open:
+            work.close()
+            raise BreakerOpenError(self.configuration.url)
+        try:
+            async with asyncio.timeout(self.configuration.deadline_ms / 1000):
+                answer = await work
+        except TimeoutError:
+            self._fail()
+            raise NoAnswerError(self.configuration.url, self.configuration.deadline_ms) from None
+        except UnavailableError:
+            self._fail()
+            raise
+        self._breaker.succeed()
+        return answer
+
+    async def authorize(
+        self,
+        input_tokens: int,
+        max_output_tokens: int,
+        *,
+        model: str = "auto",
+        authorization_id: str | None = None,
+        dry_run: bool = False,
+        **more: Unpack[AuthorizeFields],
+    ) -> Authorization:
+        """Ask whether a call may be made, with which model, and hold the most that it can cost.
+
+        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` names everything that
+        denies the call. The same ``authorization_id`` again is the same grant.
+        """
+        if self.spool.is_full:
+            raise SpoolFullError(self.configuration.url)
+        named = authorization_id or self.api.new_request_id()
+        try:
+            return await self.ask(
+                self.api.authorize(
+                    input_tokens,
+                    max_output_tokens,
+                    model=model,
+                    authorization_id=named,
+                    dry_run=dry_run,
+                    **more,
+                )
+            )
+        except UnavailableError as error:
+            if not dry_run and not isinstance(error, BreakerOpenError):
+                self.void(named, reason="its answer was lost")
+            blind = None
+            if not dry_run:
+                blind = self._allow_blind(model, input_tokens, max_output_tokens)
+            if blind is None:
+                raise
+            return blind
+        except asyncio.CancelledError:
+            if not dry_run:
+                self.void(named, reason="its caller was cancelled")
+            raise
+
+    def settle(
+        self,
+        authorization: Authorization,
+        usage: Mapping[str, Any],
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Count what a call used; it is told in the background."""
+        if not authorization.is_blind:
+            self._tell(Entry("capture", authorization.id, dict(usage), self._clock.now_ms()))
+            return
+        now_ms = self._clock.now_ms()
+        body = {
+            "model_label": authorization.label,
+            "timestamp": _rfc3339(now_ms),
+            **usage,
+            "tags": {**(tags or {}), BLIND_TAG: "true"},
+        }
+        self._tell(Entry("usage", authorization.id, body, now_ms))
+
+    def give_back(self, authorization: Authorization, reason: str) -> None:
+        """Give back what is held for a call that was not made; told in the background."""
+        if not authorization.is_blind:
+            self.void(authorization.id, reason=reason)
+
+    def leave_unknown(
+        self,
+        authorization: Authorization,
+        input_tokens: int,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Leave a call whose usage nobody knows charged at the most that it can be.
+
+        What is held stays held, and becomes unsettled when it expires. For a call that was allowed
+        blind nothing is held, so its upper bound is recorded.
+        """
+        if authorization.is_blind:
+            most = {
+                "input_tokens": input_tokens,
+                "output_tokens": authorization.max_output_tokens,
+                "bedrock_model_id": authorization.model_id,
+                "status": "ERROR",
+            }
+            self.settle(authorization, most, tags)
+
+    def void(self, authorization_id: str, *, reason: str = "") -> None:
+        """Give everything back that an authorization holds; told in the background."""
+        body = {"reason": reason} if reason else {}
+        self._tell(Entry("void", authorization_id, body, self._clock.now_ms()))
+
+    async def capture(
+        self,
+        authorization_id: str,
+        input_tokens: int,
+        output_tokens: int,
+        **more: Unpack[UsageFields],
+    ) -> Settled | None:
+        """Count what an authorized call used, once, and release what was held for it.
+
+        It is kept in the spool first. ``None`` if the service has not answered within the
+        deadline: then it is told later.
+        """
+        body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
+        return await self._tell_and_wait("capture", authorization_id, body)
+
+    async def record(
+        self,
+        model_label: str,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        request_id: str | None = None,
+        **more: Unpack[UsageFields],
+    ) -> Settled | None:
+        """Count what one call used, once: the same ``request_id`` again changes nothing.
+
+        It is kept in the spool first. ``None`` if the service has not answered within the
+        deadline: then it is told later.
+        """
+        body: dict[str, Any] = {
+            "model_label": model_label,
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
+            **more,
+        }
+        if request_id is None:  # under an id of the caller's own, the same body must stay the same
+            request_id = self.api.new_request_id()
+            body.setdefault("timestamp", _rfc3339(self._clock.now_ms()))
+        return await self._tell_and_wait("usage", request_id, body)
+
+    async def flush(self) -> int:
+        """Tell everything that waits, within the deadline; how many entries are left."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.configuration.deadline_ms / 1000):
+                await self._teller.flush()
+        return len(self.spool)
+
+    def close(self) -> None:
+        """Tell what waits, within the deadline, and end. What is left stays in the spool."""
+        if self.pid == os.getpid():
+            wait_secs = self.configuration.deadline_ms / 1000
+            ending = self._loop.submit(self._end())
+            # RuntimeError: the interpreter is ending, and lets nobody start a thread any more.
+            with contextlib.suppress(TimeoutError, ServiceError, RuntimeError):
+                ending.result(wait_secs + STOP_SECS)
+            self._loop.stop(STOP_SECS)
+            self.spool.close()
+
+    async def _end(self) -> None:
+        if not self._breaker.is_open and len(self.spool):
+            await self.flush()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.api.close()
+
+    def _tell(self, entry: Entry) -> None:
+        self.spool.append(entry)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it stays in the spool
+            self._loop.call(self._teller.wake)
+
+    async def _tell_and_wait(
+        self, kind: Any, entry_id: str, body: dict[str, Any]
+    ) -> Settled | None:
+        expected = self._teller.expect(entry_id)
+        self._tell(Entry(kind, entry_id, body, self._clock.now_ms()))
+        try:
+            async with asyncio.timeout(self.configuration.deadline_ms / 1000):
+                result = await expected
+        except TimeoutError:
+            return None
+        if result["status"] == "failed":
+            raise RejectedError(Problem(400, result["code"], result.get("detail", "")))
+        return Settled.of(entry_id, result)
+
+    def _fail(self) -> None:
+        """Open the breaker, and find out in the background when the service is back."""
+        was_open = self._breaker.is_open
+        self._breaker.fail()
+        if not was_open:
+            _log.warning("the price keeper at %s does not answer", self.configuration.url)
+            self._start(self._probe())
+
+    async def _probe(self) -> None:
+        while self._breaker.is_open:
+            await self._clock.sleep_ms(self._breaker.pause_ms())
+            try:
+                async with asyncio.timeout(self.configuration.deadline_ms / 1000):
+                    await self.api.budgets()
+            except (UnavailableError, TimeoutError):
+                self._breaker.fail()
+            except ServiceError:
+                self._breaker.succeed()  # it answers
+            else:
+                self._breaker.succeed()
+        _log.warning("the price keeper at %s answers again", self.configuration.url)
+
+    async def _keep_snapshot(self) -> None:
+        while True:
+            try:
+                selection = await self.api.select(force_check=False)
+                totals = await self.api.usage()
+                budgets = await self.api.budgets()
+            except ServiceError as error:
+                _log.debug("what the service allows can't be read: %s", error)
+            else:
+                self._snapshot = Snapshot.of(selection.answer, totals, budgets)
+                self._allowance.note_snapshot()
+            wait_ms = SNAPSHOT_EVERY_MS if self._snapshot else self._breaker.pause_ms()
+            await self._clock.sleep_ms(wait_ms)
+
+    def _allow_blind(
+        self, model: str, input_tokens: int, max_output_tokens: int
+    ) -> Authorization | None:
+        """A call without the service, if that was chosen and enough is known for it."""
+        chosen, snapshot = self.configuration.on_unavailable, self._snapshot
+        found = None if snapshot is None else snapshot.find(model)
+        if chosen == "deny" or snapshot is None or found is None:
+            return None
+        label, model_id = found
+        worst = snapshot.worst_case_usd_micros(model_id, input_tokens, max_output_tokens)
+        now_ms = self._clock.monotonic_ms()
+        if chosen == "allow-within" and (
+            worst is None or not self._allowance.take(worst, snapshot.remaining_usd_micros, now_ms)
+        ):
+            return None
+        _log.warning("a call of %s is allowed without the price keeper", label)
+        return Authorization(
+            self.api.new_request_id(),
+            label=label,
+            model_id=model_id,
+            reason="UNAVAILABLE",
+            held_usd_micros=0,
+            max_output_tokens=max_output_tokens,
+            expires_at="",
+            answer={},
+            is_blind=True,
+        )
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _rfc3339(epoch_ms: int) -> str:
+    moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,305 @@
+"""An app's side of the service, for programs with and without an event loop.
+
+`PriceKeeper` may be shared by any number of threads, and used after a fork. `AsyncPriceKeeper` has
+the same methods to await, on any event loop. Both are thin: what they do is done by the engine of
+their process, and each method is declared once, where it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+
+from pricekeeper.client.answers import Authorization
+from pricekeeper.client.api import Api
+from pricekeeper.client.calls import ModelCall
+from pricekeeper.client.configuration import Configuration, OnUnavailable
+from pricekeeper.client.engine import Engine
+from pricekeeper.client.errors import NoAnswerError
+from pricekeeper.client.fields import AuthorizeFields
+from pricekeeper.clock import Clock
+from pricekeeper.errors import InvalidValueError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+GRACE_SECS: Final = 5
+"""How much longer than the deadlines a caller waits for the engine's own thread."""
+
+
+class Keeper:
+    """What both faces are made of: one engine in each process that uses them."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        client_id: str | None = None,
+        client_secret: str | None = None,
+        *,
+        app_id: str | None = None,
+        deadline_ms: int | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        allowance_usd_micros: int | None = None,
+        spool_dir: str | os.PathLike[str] | None = None,
+        max_output_tokens: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.configuration = Configuration.read(
+            {
+                "url": url,
+                "client_id": client_id,
+                "client_secret": client_secret,
+                "app_id": app_id,
+                "deadline_ms": deadline_ms,
+                "on_unavailable": on_unavailable,
+                "allowance_usd_micros": allowance_usd_micros,
+                "spool_dir": None if spool_dir is None else os.fspath(spool_dir),
+                "max_output_tokens": max_output_tokens,
+            }
+        )
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._is_closed = False
+        self._beside: Keeper | None = None
+        self._closing: set[Callable[[float], None]] = set()
+        _keepers.add(self)
+
+    @classmethod
+    def beside(cls, other: Keeper) -> Self:
+        """The same keeper for callers of the other kind: it shares the engine of ``other``."""
+        made = cls.__new__(cls)
+        made.configuration = other.configuration
+        made._beside = other  # noqa: SLF001 - its own
+        made._engine = None  # noqa: SLF001
+        return made
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this process, begun by the first use."""
+        if self._beside is not None:
+            return self._beside.engine
+        engine = self._engine
+        if engine is not None:
+            return engine
+        with self._lock:
+            if self._is_closed:
+                raise InvalidValueError("keeper", "is closed")
+            if self._engine is None:
+                self._engine = Engine(self.configuration, self._clock)
+            return self._engine
+
+    @property
+    def untold(self) -> int:
+        """How many entries wait to be told to the service."""
+        return 0 if self._engine is None else len(self._engine.spool)
+
+    def before_close(self, wait: Callable[[float], None]) -> None:
+        """Have something waited for before the end, for at most the seconds that it is handed."""
+        (self._beside or self)._closing.add(wait)
+
+    def _close(self) -> None:
+        if self._beside is not None:
+            return
+        with self._lock:
+            self._is_closed = True
+            engine = self._engine
+        if engine is not None:
+            for wait in self._closing:
+                wait(self.configuration.deadline_ms / 1000)
+            self._engine = None
+            engine.close()
+
+    def _begin_anew(self) -> None:
+        """Begin anew in a forked child: threads, connections and locks are the parent's."""
+        engine, self._engine = self._engine, None
+        self._lock = threading.Lock()
+        if engine is not None:
+            engine.spool.abandon()
+
+    @property
+    def _patience_secs(self) -> float:
+        return self.configuration.deadline_ms * 2 / 1000 + GRACE_SECS
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.configuration.url!r}, {self.configuration.client_id})"
+
+
+def _wait(keeper: Keeper, future: Future[R]) -> R:
+    try:
+        return future.result(keeper._patience_secs)  # noqa: SLF001 - of this module
+    except TimeoutError:
+        future.cancel()
+        given = keeper.configuration
+        raise NoAnswerError(given.url, given.deadline_ms) from None
+    except BaseException:  # KeyboardInterrupt, for one: what was asked for is not wanted any more
+        future.cancel()
+        raise
+
+
+def _blocking(
+    method: Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[PriceKeeper, P], R]:
+    """A method of the engine, for a caller that waits."""
+
+    @wraps(method)
+    def call(self: PriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        engine = self.engine
+        return _wait(self, engine.submit(method(engine, *args, **kwargs)))
+
+    return call
+
+
+def _awaiting(
+    method: Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[AsyncPriceKeeper, P], Coroutine[Any, Any, R]]:
+    """A method of the engine, for a caller with an event loop."""
+
+    @wraps(method)
+    async def call(self: AsyncPriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        engine = self.engine
+        return await asyncio.wrap_future(engine.submit(method(engine, *args, **kwargs)))
+
+    return call
+
+
+def _asking(
+    method: Callable[Concatenate[Api, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]]:
+    """A call of the REST contract, within the deadline."""
+
+    @wraps(method)
+    async def call(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await engine.ask(method(engine.api, *args, **kwargs))
+
+    return call
+
+
+async def _void(engine: Engine, authorization_id: str, *, reason: str = "") -> None:
+    """Give everything back that an authorization holds: the model was never reached."""
+    engine.void(authorization_id, reason=reason)
+
+
+class PriceKeeper(Keeper):
+    """The service for programs that wait: any thread may use it, also after a fork.
+
+    Without arguments it reads ``PRICEKEEPER_URL``, ``PRICEKEEPER_CLIENT_ID`` and
+    ``PRICEKEEPER_CLIENT_SECRET``.
+    """
+
+    authorize = _blocking(Engine.authorize)
+    capture = _blocking(Engine.capture)
+    void = _blocking(_void)
+    record = _blocking(Engine.record)
+    flush = _blocking(Engine.flush)
+    extend = _blocking(_asking(Api.extend))
+    authorization = _blocking(_asking(Api.authorization))
+    authorizations = _blocking(_asking(Api.authorizations))
+    select = _blocking(_asking(Api.select))
+    acquire = _blocking(_asking(Api.acquire))
+    adjust = _blocking(_asking(Api.adjust))
+    release = _blocking(_asking(Api.release))
+    budgets = _blocking(_asking(Api.budgets))
+    limits = _blocking(_asking(Api.limits))
+    usage = _blocking(_asking(Api.usage))
+    usage_between = _blocking(_asking(Api.usage_between))
+    usage_records = _blocking(_asking(Api.usage_records))
+
+    def call(
+        self,
+        input_tokens: int,
+        max_output_tokens: int | None = None,
+        *,
+        model: str = "auto",
+        **more: Unpack[AuthorizeFields],
+    ) -> ModelCall:
+        """One model call inside its budget, as a ``with`` block: see `client.calls`."""
+        most = max_output_tokens or self.configuration.max_output_tokens
+        return ModelCall(
+            lambda: self.engine,
+            lambda: self.authorize(input_tokens, most, model=model, **more),
+            None,
+            input_tokens,
+            more.get("tags", {}),
+        )
+
+    def close(self) -> None:
+        """Tell what waits, within the deadline. What is left is told by the next start."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncPriceKeeper(Keeper):
+    """The service for programs with an event loop, whichever it is; see `PriceKeeper`."""
+
+    authorize = _awaiting(Engine.authorize)
+    capture = _awaiting(Engine.capture)
+    void = _awaiting(_void)
+    record = _awaiting(Engine.record)
+    flush = _awaiting(Engine.flush)
+    extend = _awaiting(_asking(Api.extend))
+    authorization = _awaiting(_asking(Api.authorization))
+    authorizations = _awaiting(_asking(Api.authorizations))
+    select = _awaiting(_asking(Api.select))
+    acquire = _awaiting(_asking(Api.acquire))
+    adjust = _awaiting(_asking(Api.adjust))
+    release = _awaiting(_asking(Api.release))
+    budgets = _awaiting(_asking(Api.budgets))
+    limits = _awaiting(_asking(Api.limits))
+    usage = _awaiting(_asking(Api.usage))
+    usage_between = _awaiting(_asking(Api.usage_between))
+    usage_records = _awaiting(_asking(Api.usage_records))
+
+    def call(
+        self,
+        input_tokens: int,
+        max_output_tokens: int | None = None,
+        *,
+        model: str = "auto",
+        **more: Unpack[AuthorizeFields],
+    ) -> ModelCall:
+        """One model call inside its budget, as an ``async with`` block: see `client.calls`."""
+        most = max_output_tokens or self.configuration.max_output_tokens
+
+        async def authorize() -> Authorization:
+            return await self.authorize(input_tokens, most, model=model, **more)
+
+        return ModelCall(lambda: self.engine, None, authorize, input_tokens, more.get("tags", {}))
+
+    async def close(self) -> None:
+        """Tell what waits, within the deadline. What is left is told by the next start."""
+        await asyncio.to_thread(self._close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def _begin_all_anew() -> None:
+    for keeper in list(_keepers):
+        keeper._begin_anew()  # noqa: SLF001 - of this module
+
+
+def _close_all() -> None:
+    for keeper in list(_keepers):
+        keeper._close()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_begin_all_anew)
+atexit.register(_close_all)

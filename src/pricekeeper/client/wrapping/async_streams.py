@@ -1,0 +1,161 @@
+"""Streams of aiobotocore, metered to their end whatever the caller does with them.
+
+As in `streams`, but on the event loop to which the connection belongs: an abandoned stream is read
+on by a task of that loop. A loop that ends earlier leaves what is held charged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import time
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from pricekeeper.bedrock import StreamUsage
+from pricekeeper.client.wrapping.metered_call import MeteredCall
+from pricekeeper.client.wrapping.streams import BYTES_MAX, SECS_MAX
+
+TASKS_MAX: Final = 256
+"""How many abandoned streams are read on at once; further ones are not."""
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+class _MeteredContent:
+    """What aiobotocore reads of a response."""
+
+    def __init__(self, raw: MeteredAsyncRaw) -> None:
+        self._raw = raw
+
+    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """The bytes to the end."""
+        async for chunk in self._raw.chunks():
+            yield chunk, True
+
+
+class MeteredAsyncRaw:
+    """One response of aiohttp."""
+
+    def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+        self._raw = raw
+        self._call = call
+        self._usage = usage
+        loop = asyncio.get_running_loop()
+        # Reached by `close`, by a cancelled reader, or when the last reference is gone.
+        self._abandon = weakref.finalize(self, _take, loop, raw, call, usage)
+        self._abandon.atexit = False
+
+    @property
+    def content(self) -> _MeteredContent:
+        """As aiohttp has it."""
+        return _MeteredContent(self)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes to the end. A reader that is cancelled leaves the rest to a task."""
+        try:
+            while True:
+                chunk = await self._raw.content.readany()
+                if not chunk:
+                    break
+                self._usage.feed(chunk)
+                yield chunk
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+        except Exception:
+            if self._abandon.detach() is not None:
+                self._call.finish_stream(self._usage.usage())
+            raise
+        if self._abandon.detach() is not None:
+            self._call.finish_stream(self._usage.usage())
+
+    def close(self) -> None:
+        """Let the caller go; the stream is read on."""
+        self._abandon()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    """Have an event stream of aiobotocore metered."""
+    metered = MeteredAsyncRaw(stream._raw_stream, call, usage)  # noqa: SLF001 - there is no other way
+    stream._raw_stream = metered  # noqa: SLF001
+    stream._event_generator = _raw_events(metered)  # noqa: SLF001
+
+
+def replay_async(body: Any, data: bytes) -> Any:
+    """The body, to be read again from its beginning."""
+    body._raw_stream = _Replay(data, body._raw_stream)  # noqa: SLF001 - there is no other way
+    body._amount_read = 0  # noqa: SLF001
+    return body
+
+
+class _Replay:
+    """A response whose bytes are all there, in the place of the one they came from."""
+
+    def __init__(self, data: bytes, raw: Any) -> None:
+        self._raw = raw
+        self._data = io.BytesIO(data)
+        self._size = len(data)
+
+    @property
+    def content(self) -> _Replay:
+        """As aiohttp has it."""
+        return self
+
+    async def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        return self._data.read(size)
+
+    def at_eof(self) -> bool:
+        """Whether all of it was read."""
+        return self._data.tell() >= self._size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
+    from botocore.eventstream import EventStreamBuffer  # noqa: PLC0415 - loaded with the client
+
+    buffer = EventStreamBuffer()
+    async for chunk in raw.chunks():
+        buffer.add_data(chunk)
+        for event in buffer:
+            yield event
+
+
+def _take(loop: asyncio.AbstractEventLoop, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    """Read a stream on that nobody reads any more. May be called in any thread."""
+    try:
+        loop.call_soon_threadsafe(_start, raw, call, usage)
+    except RuntimeError:  # the loop is closed, and the connection with it
+        call.finish_stream(usage.usage())
+
+
+def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    if len(_tasks) >= TASKS_MAX:
+        call.finish_stream(usage.usage())
+        raw.close()
+        return
+    task = asyncio.get_running_loop().create_task(_drain(raw, call, usage))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def _drain(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    ends_at = time.monotonic() + SECS_MAX
+    try:
+        with contextlib.suppress(Exception):  # whatever ends it: what is known by then is settled
+            async with asyncio.timeout(SECS_MAX):
+                while chunk := await raw.content.readany():
+                    usage.feed(chunk)
+                    if usage.size > BYTES_MAX or time.monotonic() > ends_at:
+                        break
+    finally:
+        call.finish_stream(usage.usage())
+        raw.close()

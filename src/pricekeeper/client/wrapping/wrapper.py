@@ -1,0 +1,88 @@
+"""`wrap`: clients as they are, and sessions for every client that they will make."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
+from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHooks
+from pricekeeper.client.wrapping.metered_call import Options
+from pricekeeper.client.wrapping.streams import drainer
+from pricekeeper.errors import InvalidValueError
+
+T = TypeVar("T")
+
+_shared: Final[dict[type[Keeper], Keeper]] = {}
+"""The keepers that read the environment; one of each kind serves every client of the process."""
+_lock = threading.Lock()
+
+
+def wrap(
+    target: T,
+    keeper: PriceKeeper | AsyncPriceKeeper | None = None,
+    *,
+    fallback: bool | None = None,
+    allow_lower_max_output: bool = False,
+    min_output_tokens: int = 1,
+    hold_secs: int | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> T:
+    """Put every model call of a client, or of a session's later clients, inside its budget.
+
+    ``target`` is a client for ``bedrock-runtime`` of boto3, botocore, aiobotocore or aioboto3, or a
+    session of one of them; it is returned as it came. Without a ``keeper`` the environment says
+    which service and as whom. The other arguments apply to each call, as `authorize` has them.
+    """
+    options = Options(fallback, allow_lower_max_output, min_output_tokens, hold_secs, tags)
+    if hasattr(target, "meta") and hasattr(target.meta, "events"):
+        _wrap_client(target, keeper, options)
+    else:
+        _wrap_session(target, keeper, options)
+    return target
+
+
+def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
+    service = client.meta.service_model.service_name
+    if service != SERVICE:
+        raise InvalidValueError("target", f"is a client for {service}; only {SERVICE} runs models")
+    if inspect.iscoroutinefunction(type(client)._make_api_call):  # noqa: SLF001 - what tells them apart
+        awaiting = _keeper_of(AsyncPriceKeeper, keeper)
+        AwaitingHooks(client, awaiting, options).register(client.meta.events)
+    else:
+        blocking = _keeper_of(PriceKeeper, keeper)
+        blocking.before_close(drainer.wait)
+        BlockingHooks(client, blocking, options).register(client.meta.events)
+
+
+def _wrap_session(session: Any, keeper: Keeper | None, options: Options) -> None:
+    """Wrap each client for `SERVICE` that the session makes from now on, when it is made."""
+    inner = getattr(session, "_session", session)  # boto3's holds botocore's
+    if not hasattr(inner, "get_component"):
+        raise InvalidValueError("target", "must be a client or a session of boto3 or aiobotocore")
+
+    class Wrapped:
+        """The first base of the client's class."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            _wrap_client(self, keeper, options)
+
+    def add_base(base_classes: list[type], **_: object) -> None:
+        if Wrapped not in base_classes:
+            base_classes.insert(0, Wrapped)
+
+    events = inner.get_component("event_emitter")
+    events.register(f"creating-client-class.{SERVICE}", add_base, unique_id="pricekeeper-wrap")
+
+
+def _keeper_of(kind: type[Any], given: Keeper | None) -> Any:
+    """The keeper to use: the one that was given, or the one that the environment names."""
+    if given is not None:
+        return given if isinstance(given, kind) else kind.beside(given)
+    with _lock:
+        if kind not in _shared:
+            _shared[kind] = kind()
+        return _shared[kind]
