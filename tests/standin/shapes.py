@@ -3,6 +3,7 @@
 botocore's own parser can't tell: it drops members that it does not know and misses none.
 """
 
+import json
 from base64 import b64decode
 from typing import Any
 
@@ -127,3 +128,10 @@ def event_complaints(stream: str, event: tuple[str, str, Any]) -> list[str]:
     if is_exception != (kind == "exception"):
         return [f"{name}: is no {kind}"]
     return complaints(expected, payload, name)
+
+
+def decoded_part(event: tuple[str, str, Any]) -> Any:
+    """What the family says in a chunk of InvokeModel's stream."""
+    _, name, payload = event
+    assert name == "chunk"
+    return json.loads(b64decode(payload["bytes"]))

@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from pricekeeper.standin.converse import Converse
+from pricekeeper.standin.count_tokens import CountTokens
 from pricekeeper.standin.endpoint import (
     JSON,
     REQUEST_ID,
@@ -41,6 +42,7 @@ from pricekeeper.standin.script import (
     Script,
     script_of,
 )
+from pricekeeper.standin.sse import ChatCompletions, Messages
 from pricekeeper.standin.turn import Turn, take_turn
 
 BODY_BYTES_MAX: Final = 25 * 1024 * 1024
@@ -52,9 +54,15 @@ _MODEL: Final = b"/model/"
 _MODEL_OPERATIONS: Final[dict[bytes, Endpoint]] = {
     b"converse": Converse(streams=False),
     b"converse-stream": Converse(streams=True),
+    b"count-tokens": CountTokens(),
     b"invoke": InvokeModel(streams=False),
     b"invoke-with-response-stream": InvokeModel(streams=True),
 }
+_OTHER_OPERATIONS: Final[dict[bytes, Endpoint]] = {
+    b"/openai/v1/chat/completions": ChatCompletions(),
+    b"/anthropic/v1/messages": Messages(),
+}
+"""Those that have the model's id in the body."""
 _TIMED_OUT: Final = Reply(
     b"<html><body><h1>504 Gateway Time-out</h1></body></html>",
     status=504,
@@ -162,7 +170,7 @@ class StandIn:
         self.ledger.count_attempt(endpoint.name)
         try:
             body = _parsed(await exchange.read_body())
-            request = Request(model_id, dict(scope["headers"]), body)
+            request = Request(model_id or str(body.get("model")), dict(scope["headers"]), body)
             await self._call(endpoint, request, exchange)
         except Refusal as refusal:
             await exchange.answer(endpoint.refuse(refusal))
@@ -226,7 +234,7 @@ def _endpoint_of(path: bytes) -> tuple[Endpoint | None, str]:
     if path.startswith(_MODEL):
         model, _, operation = path[len(_MODEL) :].rpartition(b"/")
         return _MODEL_OPERATIONS.get(operation) if model else None, unquote(model.decode())
-    return None, ""
+    return _OTHER_OPERATIONS.get(path), ""
 
 
 def _parsed(body: bytes) -> Body:

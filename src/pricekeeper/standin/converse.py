@@ -102,7 +102,7 @@ def _metadata(turn: Turn) -> dict[str, Any]:
 def _usage(turn: Turn) -> dict[str, Any]:
     tokens = turn.tokens
     usage: dict[str, Any] = {
-        "inputTokens": tokens.input_tokens,
+        "inputTokens": turn.reported_input_tokens,
         "outputTokens": tokens.output_tokens,
         "totalTokens": tokens.prompt_tokens + tokens.output_tokens,
         "cacheReadInputTokens": tokens.cache_read_tokens,

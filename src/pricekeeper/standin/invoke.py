@@ -72,7 +72,7 @@ def _headers(turn: Turn) -> Headers:
 def _token_headers(turn: Turn) -> Headers:
     tokens = turn.tokens
     return [
-        (b"x-amzn-bedrock-input-token-count", b"%d" % tokens.input_tokens),
+        (b"x-amzn-bedrock-input-token-count", b"%d" % turn.reported_input_tokens),
         (b"x-amzn-bedrock-output-token-count", b"%d" % tokens.output_tokens),
         (b"x-amzn-bedrock-cache-read-input-token-count", b"%d" % tokens.cache_read_tokens),
         (b"x-amzn-bedrock-cache-write-input-token-count", b"%d" % tokens.cache_write_tokens),
@@ -82,7 +82,7 @@ def _token_headers(turn: Turn) -> Headers:
 def _metrics(turn: Turn) -> dict[str, int]:
     tokens = turn.tokens
     return {
-        "inputTokenCount": tokens.input_tokens,
+        "inputTokenCount": turn.reported_input_tokens,
         "outputTokenCount": tokens.output_tokens,
         "invocationLatency": turn.latency_ms,
         "firstByteLatency": turn.first_byte_ms,

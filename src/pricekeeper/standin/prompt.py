@@ -31,6 +31,8 @@ class Prompt:
     metadata: Mapping[str, str] = field(default_factory=dict)
     wants_usage: bool = True
     """Whether a stream of the OpenAI kind says what it used."""
+    is_chat: bool = False
+    """Whether a family that completes text was asked with its chat."""
 
 
 def texts_of(value: object) -> list[str]:

@@ -20,6 +20,7 @@ from pricekeeper.standin.script import Script
 HOST: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 4_096
 """Whoever connects beyond that is answered with status 503 by uvicorn, and not counted."""
+BACKLOG: Final = 2_048
 START_SECS_MAX: Final = 30
 
 
@@ -91,6 +92,7 @@ def _listener(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((HOST, port))
+    listener.listen(BACKLOG)  # before anyone is told the URL
     return listener
 
 

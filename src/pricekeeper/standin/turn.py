@@ -44,6 +44,12 @@ class Turn:
         return (SENTENCE * (length // len(SENTENCE) + 1))[:length]
 
     @property
+    def reported_input_tokens(self) -> int:
+        """The input as the answer says it: OpenAI's models count their cache as a part of it."""
+        is_included = "openai." in self.model_id
+        return self.tokens.prompt_tokens if is_included else self.tokens.input_tokens
+
+    @property
     def pieces(self) -> list[str]:
         """The text in as many pieces as a stream has; some are empty if there is little text."""
         text, count = self.text, self.events

@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from pricekeeper.standin.families.anthropic import ANTHROPIC
+from pricekeeper.standin.families.completions import COHERE, LLAMA, MISTRAL, TITAN
 from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.families.nova import NOVA
+from pricekeeper.standin.families.openai import OPENAI
 from pricekeeper.standin.refusals import Refusal
 
 FAMILIES: Final[dict[str, Family]] = {
     "anthropic.": ANTHROPIC,
+    "amazon.nova": NOVA,
+    "amazon.titan-text": TITAN,
+    "cohere.": COHERE,
+    "meta.": LLAMA,
+    "mistral.": MISTRAL,
+    "openai.": OPENAI,
 }
 """By what an id contains: a region's prefix or an ARN may be before it."""
 
