@@ -23,7 +23,8 @@ FACES = [
         *(f"pricekeeper.{layer}" for layer in ("bedrock", "bootstrap", "client", "containment")),
         *(f"pricekeeper.{layer}" for layer in ("credentials", "limiter")),
         *(f"pricekeeper.{layer}" for layer in ("metering", "pricing", "selection", "sessions")),
-        *(f"pricekeeper.{layer}" for layer in ("storage", "telemetry", "tenants", "tokens")),
+        *(f"pricekeeper.{layer}" for layer in ("standin", "storage", "telemetry", "tenants")),
+        "pricekeeper.tokens",
     )
 ]
 

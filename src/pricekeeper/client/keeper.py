@@ -102,7 +102,7 @@ class Keeper:
 
     def before_close(self, wait: Callable[[float], None]) -> None:
         """Have something waited for before the end, for at most the seconds that it is handed."""
-        (self._beside or self)._closing.add(wait)
+        (self._beside or self)._closing.add(wait)  # noqa: SLF001 - of its own kind
 
     def _close(self) -> None:
         if self._beside is not None:

@@ -1,0 +1,11 @@
+"""A stand-in for Amazon Bedrock's runtime: the same wire protocol, no model, and a ledger.
+
+The demo's gateway has it as its upstream, and tests and benches ask its ledger what a call has
+really cost. It knows nothing of the rest of Price Keeper: a judge must not share its arithmetic.
+"""
+
+from pricekeeper.standin.ledger import Entry, Ledger, Statement, Tokens
+from pricekeeper.standin.script import Script
+from pricekeeper.standin.serving import Running, running
+
+__all__ = ["Entry", "Ledger", "Running", "Script", "Statement", "Tokens", "running"]

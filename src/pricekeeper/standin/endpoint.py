@@ -1,0 +1,87 @@
+"""What every operation of the stand-in has: how it reads, answers, streams and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pricekeeper.standin.prompt import Body, Prompt
+from pricekeeper.standin.refusals import Refusal, exception_body
+from pricekeeper.standin.turn import Turn
+
+JSON: Final = b"application/json"
+REQUEST_ID: Final = b"x-amzn-requestid"
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request whose body is JSON."""
+
+    model_id: str
+    headers: Mapping[bytes, bytes]
+    """With names in small letters."""
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer in one piece."""
+
+    body: bytes
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    status: int = 200
+    media_type: bytes = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer in many pieces."""
+
+    media_type: bytes
+    frames: list[bytes]
+    ends_after: int
+    """How many frames are sent of a stream that ends in its middle."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+class Endpoint(Protocol):
+    """One operation."""
+
+    @property
+    def name(self) -> str:
+        """The name of the operation, as the ledger has it."""
+        ...
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no model runs for it."""
+        ...
+
+    def read(self, request: Request) -> Prompt:
+        """What the request asks for; raises `Refusal` if it can't be understood."""
+        ...
+
+    def reply(self, turn: Turn) -> Reply:
+        """The answer in one piece."""
+        ...
+
+    def stream(self, turn: Turn) -> Stream:
+        """The answer as a stream."""
+        ...
+
+    def failure(self) -> bytes:
+        """What a stream that breaks off has in its middle."""
+        ...
+
+    def refuse(self, refusal: Refusal) -> Reply:
+        """The answer to a request for which no model runs."""
+        ...
+
+
+def refuse_as_aws(refusal: Refusal) -> Reply:
+    """The error of a REST API in JSON, as every AWS client reads it."""
+    body = exception_body(refusal.name, refusal.message)
+    return Reply(body, [(b"x-amzn-errortype", refusal.name.encode())], refusal.status)

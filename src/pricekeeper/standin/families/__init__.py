@@ -1,0 +1,1 @@
+"""The bodies of InvokeModel: each family of models has its own, known by the model's id."""

@@ -1,0 +1,97 @@
+"""Claude: the Messages API of Anthropic."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of
+from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.turn import Turn
+
+_STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "refusal"}
+"""All others have the same name in Converse."""
+
+
+def read(body: Body) -> Prompt:
+    """A request of InvokeModel, which names the version in its body."""
+    if "anthropic_version" not in body:
+        raise Refusal("ValidationException", "anthropic_version: Field required")
+    return read_message(body)
+
+
+def read_message(body: Body) -> Prompt:
+    """What both InvokeModel and the Messages API have."""
+    if "max_tokens" not in body:
+        raise Refusal("ValidationException", "max_tokens: Field required")
+    return chat_prompt(messages_of(body), count_of(body, "max_tokens"), system=body.get("system"))
+
+
+def reply(turn: Turn) -> dict[str, Any]:
+    """A whole message."""
+    message = _message(turn)
+    message["content"] = [{"type": "text", "text": turn.text}]
+    message["stop_reason"] = _stop_reason(turn)
+    if turn.reports_usage:
+        message["usage"] = _usage(turn, turn.tokens.output_tokens)
+    return message
+
+
+def chunks(turn: Turn) -> list[dict[str, Any]]:
+    """The events of a streamed message."""
+    start = _message(turn)
+    end: dict[str, Any] = {
+        "type": "message_delta",
+        "delta": {"stop_reason": _stop_reason(turn), "stop_sequence": None},
+    }
+    if turn.reports_usage:
+        start["usage"] = _usage(turn, min(1, turn.tokens.output_tokens))
+        end["usage"] = {"output_tokens": turn.tokens.output_tokens}
+    return [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *(
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": piece},
+            }
+            for piece in turn.pieces
+        ),
+        {"type": "content_block_stop", "index": 0},
+        end,
+        {"type": "message_stop"},
+    ]
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": f"msg_bdrk_{turn.id.replace('-', '')}",
+        "type": "message",
+        "role": "assistant",
+        "model": turn.model_id.rpartition("anthropic.")[2],
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _stop_reason(turn: Turn) -> str:
+    return _STOP_REASONS.get(turn.stop_reason, turn.stop_reason)
+
+
+def _usage(turn: Turn, output_tokens: int) -> dict[str, Any]:
+    tokens = turn.tokens
+    return {
+        "input_tokens": tokens.input_tokens,
+        "cache_creation_input_tokens": tokens.cache_write_tokens,
+        "cache_read_input_tokens": tokens.cache_read_tokens,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": tokens.cache_write_5m_tokens,
+            "ephemeral_1h_input_tokens": tokens.cache_write_1h_tokens,
+        },
+        "output_tokens": output_tokens,
+    }
+
+
+ANTHROPIC: Final = Family(read, reply, chunks)

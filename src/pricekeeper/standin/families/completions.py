@@ -1,0 +1,173 @@
+"""Titan, Llama, Mistral and Cohere: a prompt in, text out, and counts only where they have them.
+
+Mistral and Cohere say nothing of tokens in their bodies, so a caller has only Bedrock's headers
+and metrics. Both also have a chat, which newer models of theirs are asked with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.prompt import (
+    Body,
+    Prompt,
+    bytes_of,
+    chat_prompt,
+    count_of,
+    messages_of,
+    object_of,
+    texts_of,
+)
+from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.turn import Turn
+
+
+def _text_prompt(body: Body, name: str, output_tokens_max: int | None) -> Prompt:
+    text = body.get(name)
+    if not isinstance(text, str):
+        raise Refusal("ValidationException", f"{name}: must be a string")
+    return Prompt(bytes_of([text]), text, output_tokens_max)
+
+
+def _reason(turn: Turn, ended: str, length: str) -> str:
+    return length if turn.stop_reason == "max_tokens" else ended
+
+
+def _read_titan(body: Body) -> Prompt:
+    config = object_of(body, "textGenerationConfig")
+    return _text_prompt(body, "inputText", count_of(config, "maxTokenCount"))
+
+
+def _titan(turn: Turn) -> dict[str, Any]:
+    tokens = turn.tokens
+    result = {"outputText": turn.text, "completionReason": _reason(turn, "FINISH", "LENGTH")}
+    if not turn.reports_usage:
+        return {"results": [result]}
+    counted = {"tokenCount": tokens.output_tokens, **result}
+    return {"inputTextTokenCount": tokens.input_tokens, "results": [counted]}
+
+
+def _titan_chunks(turn: Turn) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {
+            "outputText": piece,
+            "index": 0,
+            "totalOutputTextTokenCount": None,
+            "completionReason": None,
+            "inputTextTokenCount": None,
+        }
+        for piece in turn.pieces
+    ]
+    found[-1]["completionReason"] = _reason(turn, "FINISH", "LENGTH")
+    if turn.reports_usage:
+        found[0]["inputTextTokenCount"] = turn.tokens.input_tokens
+        found[-1]["totalOutputTextTokenCount"] = turn.tokens.output_tokens
+    return found
+
+
+def _read_llama(body: Body) -> Prompt:
+    return _text_prompt(body, "prompt", count_of(body, "max_gen_len"))
+
+
+def _llama(turn: Turn) -> dict[str, Any]:
+    answer = {"generation": turn.text, "stop_reason": _reason(turn, "stop", "length")}
+    if not turn.reports_usage:
+        return answer
+    return {
+        **answer,
+        "prompt_token_count": turn.tokens.input_tokens,
+        "generation_token_count": turn.tokens.output_tokens,
+    }
+
+
+def _llama_chunks(turn: Turn) -> list[dict[str, Any]]:
+    """The counts of a chunk are those so far; only the first says how long the prompt was."""
+    pieces, tokens = turn.pieces, turn.tokens
+    found: list[dict[str, Any]] = [
+        {
+            "generation": piece,
+            "prompt_token_count": None,
+            "generation_token_count": tokens.output_tokens * index // len(pieces),
+            "stop_reason": None,
+        }
+        for index, piece in enumerate(pieces, start=1)
+    ]
+    found[0]["prompt_token_count"] = tokens.input_tokens
+    found[-1]["stop_reason"] = _reason(turn, "stop", "length")
+    if not turn.reports_usage:
+        for chunk in found:
+            del chunk["prompt_token_count"], chunk["generation_token_count"]
+    return found
+
+
+def _read_mistral(body: Body) -> Prompt:
+    allowed = count_of(body, "max_tokens")
+    if "messages" in body:
+        return replace(chat_prompt(messages_of(body), allowed), is_chat=True)
+    return _text_prompt(body, "prompt", allowed)
+
+
+def _mistral(turn: Turn) -> dict[str, Any]:
+    return _mistral_chunk(turn, turn.text, _reason(turn, "stop", "length"))
+
+
+def _mistral_chunks(turn: Turn) -> list[dict[str, Any]]:
+    pieces = turn.pieces
+    found = [_mistral_chunk(turn, piece, None) for piece in pieces[:-1]]
+    return [*found, _mistral_chunk(turn, pieces[-1], _reason(turn, "stop", "length"))]
+
+
+def _mistral_chunk(turn: Turn, text: str, reason: str | None) -> dict[str, Any]:
+    if not turn.prompt.is_chat:
+        return {"outputs": [{"text": text, "stop_reason": reason}]}
+    message = {"role": "assistant", "content": text}
+    return {"choices": [{"index": 0, "message": message, "stop_reason": reason}]}
+
+
+def _read_cohere(body: Body) -> Prompt:
+    allowed = count_of(body, "max_tokens")
+    if "message" not in body:
+        return _text_prompt(body, "prompt", allowed)
+    prompt = _text_prompt(body, "message", allowed)
+    said = [*texts_of(body.get("chat_history")), *texts_of(body.get("preamble"))]
+    return replace(prompt, text_bytes=prompt.text_bytes + bytes_of(said), is_chat=True)
+
+
+def _cohere(turn: Turn) -> dict[str, Any]:
+    reason = _reason(turn, "COMPLETE", "MAX_TOKENS")
+    if not turn.prompt.is_chat:
+        generation = {"id": turn.id, "text": turn.text, "finish_reason": reason}
+        return {"id": turn.id, "prompt": turn.prompt.user_text, "generations": [generation]}
+    said = [
+        {"role": "USER", "message": turn.prompt.user_text},
+        {"role": "CHATBOT", "message": turn.text},
+    ]
+    return {
+        "response_id": turn.id,
+        "generation_id": turn.id,
+        "text": turn.text,
+        "chat_history": said,
+        "finish_reason": reason,
+    }
+
+
+def _cohere_chunks(turn: Turn) -> list[dict[str, Any]]:
+    reason = _reason(turn, "COMPLETE", "MAX_TOKENS")
+    parts: list[dict[str, Any]] = [{"is_finished": False, "text": piece} for piece in turn.pieces]
+    end: dict[str, Any] = {"is_finished": True, "finish_reason": reason}
+    if not turn.prompt.is_chat:
+        return [*parts, end]
+    start = {"is_finished": False, "event_type": "stream-start", "generation_id": turn.id}
+    return [
+        start,
+        *({**part, "event_type": "text-generation"} for part in parts),
+        {**end, "event_type": "stream-end", "response": _cohere(turn)},
+    ]
+
+
+TITAN: Final = Family(_read_titan, _titan, _titan_chunks)
+LLAMA: Final = Family(_read_llama, _llama, _llama_chunks)
+MISTRAL: Final = Family(_read_mistral, _mistral, _mistral_chunks)
+COHERE: Final = Family(_read_cohere, _cohere, _cohere_chunks)

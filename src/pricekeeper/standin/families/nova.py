@@ -1,0 +1,54 @@
+"""Amazon Nova: Converse's words, with counts of cached tokens under two names."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
+from pricekeeper.standin.turn import Turn
+
+
+def read(body: Body) -> Prompt:
+    """A request, which may name the limit as Converse or as Nova's first version."""
+    config = object_of(body, "inferenceConfig")
+    allowed = count_of(config, "maxTokens") or count_of(config, "max_new_tokens")
+    return chat_prompt(messages_of(body), allowed, system=body.get("system"))
+
+
+def reply(turn: Turn) -> dict[str, Any]:
+    """A whole message."""
+    message = {"content": [{"text": turn.text}], "role": "assistant"}
+    answer: dict[str, Any] = {"output": {"message": message}, "stopReason": turn.stop_reason}
+    return {**answer, "usage": _usage(turn)} if turn.reports_usage else answer
+
+
+def chunks(turn: Turn) -> list[dict[str, Any]]:
+    """The events of a streamed message."""
+    known = {"usage": _usage(turn)} if turn.reports_usage else {}
+    return [
+        {"messageStart": {"role": "assistant"}},
+        *(
+            {"contentBlockDelta": {"delta": {"text": piece}, "contentBlockIndex": 0}}
+            for piece in turn.pieces
+        ),
+        {"contentBlockStop": {"contentBlockIndex": 0}},
+        {"messageStop": {"stopReason": turn.stop_reason}},
+        {"metadata": {**known, "metrics": {}, "trace": {}}},
+    ]
+
+
+def _usage(turn: Turn) -> dict[str, int]:
+    tokens = turn.tokens
+    return {
+        "inputTokens": tokens.input_tokens,
+        "outputTokens": tokens.output_tokens,
+        "totalTokens": tokens.prompt_tokens + tokens.output_tokens,
+        "cacheReadInputTokenCount": tokens.cache_read_tokens,
+        "cacheReadInputTokens": tokens.cache_read_tokens,
+        "cacheWriteInputTokenCount": tokens.cache_write_tokens,
+        "cacheWriteInputTokens": tokens.cache_write_tokens,
+    }
+
+
+NOVA: Final = Family(read, reply, chunks)

@@ -1,0 +1,165 @@
+"""What was billed: one entry for each attempt for which the model has run.
+
+An entry is made when the model starts, with all that the call will cost, because Bedrock bills
+a call in full whether or not its caller is still there for the answer. A refusal is no entry; it
+is an attempt. The sums are exact even after old entries were forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+ENTRIES_MAX: Final = 100_000
+"""How many entries are kept by default; the oldest is forgotten for one more."""
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """What a model has read and written; ``input_tokens`` are those outside of the cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+    @property
+    def cache_write_tokens(self) -> int:
+        """However long they are kept."""
+        return self.cache_write_5m_tokens + self.cache_write_1h_tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The whole prompt, cached or not."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_5m_tokens + other.cache_write_5m_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+        )
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One billed attempt."""
+
+    id: str
+    """The ``x-amzn-RequestId`` that it was or would have been answered with."""
+    operation: str
+    model_id: str
+    """As it was asked for, decoded: a model, a profile or an ARN."""
+    tokens: Tokens
+    service_tier: str
+    """The tier that served it."""
+    latency: str
+    """``standard`` or ``optimized``."""
+    request_metadata: Mapping[str, str]
+    hung_up: bool = False
+    """Whether its caller was gone before the end of the answer."""
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """All of a ledger at one moment, as ``GET /ledger`` answers it."""
+
+    entries: list[Entry]
+    entries_forgotten: int
+    billed_calls: int
+    totals: Tokens
+    attempts: dict[str, int]
+    """How often each operation was called, refused or not."""
+
+
+class Ledger:
+    """The entries of one stand-in. Any thread may read it."""
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._entries_max = entries_max
+        self._changed = threading.Condition()
+        self._entries: dict[str, Entry] = {}
+        self._attempts: Counter[str] = Counter()
+        self._sums = [0, 0, 0, 0, 0]
+        self._billed = 0
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries that are kept, the oldest first."""
+        with self._changed:
+            return list(self._entries.values())
+
+    @property
+    def totals(self) -> Tokens:
+        """The sums of all entries, also of those that were forgotten."""
+        with self._changed:
+            return Tokens(*self._sums)
+
+    @property
+    def billed_calls(self) -> int:
+        """How many entries there were."""
+        return self._billed
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """How often each operation was called, refused or not."""
+        with self._changed:
+            return dict(self._attempts)
+
+    def statement(self) -> Statement:
+        """All of it, at one moment."""
+        with self._changed:
+            kept = list(self._entries.values())
+            forgotten = self._billed - len(kept)
+            totals = Tokens(*self._sums)
+            return Statement(kept, forgotten, self._billed, totals, dict(self._attempts))
+
+    def count_attempt(self, operation: str) -> None:
+        """Count a call, whatever becomes of it."""
+        with self._changed:
+            self._attempts[operation] += 1
+            self._changed.notify_all()
+
+    def bill(self, entry: Entry) -> None:
+        """Write down that the model runs for this call."""
+        tokens = entry.tokens
+        with self._changed:
+            self._entries[entry.id] = entry
+            if len(self._entries) > self._entries_max:
+                del self._entries[next(iter(self._entries))]
+            self._billed += 1
+            self._sums[0] += tokens.input_tokens
+            self._sums[1] += tokens.output_tokens
+            self._sums[2] += tokens.cache_read_tokens
+            self._sums[3] += tokens.cache_write_5m_tokens
+            self._sums[4] += tokens.cache_write_1h_tokens
+            self._changed.notify_all()
+
+    def note_hang_up(self, entry_id: str) -> None:
+        """Write down that the caller of a billed call was gone before its end."""
+        with self._changed:
+            entry = self._entries.get(entry_id)
+            if entry is not None:
+                self._entries[entry_id] = msgspec.structs.replace(entry, hung_up=True)
+                self._changed.notify_all()
+
+    def clear(self) -> None:
+        """Forget entries, sums and attempts."""
+        with self._changed:
+            self._entries.clear()
+            self._attempts.clear()
+            self._sums = [0, 0, 0, 0, 0]
+            self._billed = 0
+
+    def wait_until(self, is_met: Callable[[list[Entry]], bool], timeout_secs: float = 10) -> bool:
+        """Wait for a condition on the entries; whether it was met in time."""
+
+        def met() -> bool:
+            return is_met(list(self._entries.values()))
+
+        with self._changed:
+            return self._changed.wait_for(met, timeout_secs)

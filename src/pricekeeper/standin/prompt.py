@@ -1,0 +1,124 @@
+"""What a request asks of the model, in the words of no family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pricekeeper.standin.refusals import Refusal
+
+NESTED_MAX: Final = 32
+"""How deep text may be nested in a message: a tool's result is at five."""
+_CARRIERS: Final = ("text", "content", "toolResult", "guardContent", "message")
+"""The members of messages and content blocks that hold text, in any family."""
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request as the stand-in needs it."""
+
+    text_bytes: int
+    """Of all text in it, encoded as UTF-8."""
+    user_text: str
+    """All text of the last message of the user, where a directive may be."""
+    output_tokens_max: int | None
+    streams: bool = False
+    service_tier: str | None = None
+    latency: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    wants_usage: bool = True
+    """Whether a stream of the OpenAI kind says what it used."""
+    is_chat: bool = False
+    """Whether a family that completes text was asked with its chat."""
+
+
+def texts_of(value: object) -> list[str]:
+    """All text in messages, content blocks or plain strings, in its order."""
+    texts: list[str] = []
+    _gather(value, texts, NESTED_MAX)
+    return texts
+
+
+def _gather(value: object, texts: list[str], deeper: int) -> None:
+    if isinstance(value, str):
+        texts.append(value)
+        return
+    if deeper == 0:
+        raise Refusal("ValidationException", "the content is nested too deep")
+    if isinstance(value, list):
+        for part in value:
+            _gather(part, texts, deeper - 1)
+    elif isinstance(value, dict):
+        for carrier in _CARRIERS:
+            if carrier in value:
+                _gather(value[carrier], texts, deeper - 1)
+
+
+def bytes_of(texts: list[str]) -> int:
+    """How long they are, encoded as UTF-8."""
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+
+
+def messages_of(body: Body) -> list[Body]:
+    """The messages of a chat; every family that has them calls them so."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refusal("ValidationException", "messages: at least one is required")
+    if not all(isinstance(message, dict) and "role" in message for message in messages):
+        raise Refusal("ValidationException", "messages: each is an object with a role")
+    return messages
+
+
+def last_user_text(messages: list[Body]) -> str:
+    """All text of the last message of the user."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            return "\n".join(texts_of(message))
+    return ""
+
+
+def count_of(body: Body, name: str) -> int | None:
+    """A number of tokens, at least one, if it is given."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or value < 1:
+        raise Refusal("ValidationException", f"{name}: must be a whole number of at least 1")
+    return value
+
+
+def object_of(body: Body, name: str) -> Body:
+    """A member that is an object; an empty one if it is missing."""
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Refusal("ValidationException", f"{name}: must be an object")
+    return value
+
+
+def chat_prompt(
+    messages: list[Body],
+    output_tokens_max: int | None,
+    *,
+    system: object = None,
+    streams: bool = False,
+    service_tier: str | None = None,
+    latency: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    wants_usage: bool = True,
+) -> Prompt:
+    """The prompt of a chat."""
+    return Prompt(
+        text_bytes=bytes_of(texts_of(system)) + bytes_of(texts_of(messages)),
+        user_text=last_user_text(messages),
+        output_tokens_max=output_tokens_max,
+        streams=streams,
+        service_tier=service_tier,
+        latency=latency,
+        metadata=metadata or {},
+        wants_usage=wants_usage,
+    )

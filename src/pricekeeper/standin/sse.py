@@ -1,0 +1,108 @@
+"""Server-sent events, and the two APIs of Bedrock's that answer with them.
+
+``/openai/v1/chat/completions`` and ``/anthropic/v1/messages`` have the bodies of their families,
+with the model's name inside, and errors that are those of OpenAI and of Anthropic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper.standin.endpoint import Reply, Request, Stream
+from pricekeeper.standin.families.anthropic import ANTHROPIC, read_message
+from pricekeeper.standin.families.openai import OPENAI
+from pricekeeper.standin.prompt import Body, Prompt, object_of
+from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.turn import Turn
+
+MEDIA_TYPE: Final = b"text/event-stream; charset=utf-8"
+_BROKE_OFF: Final = "the stream broke off, as scripted"
+_ERROR_TYPES: Final = {
+    400: "invalid_request_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class ChatCompletions:
+    """OpenAI's API."""
+
+    name = "ChatCompletions"
+    is_free = False
+
+    def read(self, request: Request) -> Prompt:
+        _require_model(request.body)
+        return replace(OPENAI.read(request.body), metadata=_metadata(request.body))
+
+    def reply(self, turn: Turn) -> Reply:
+        return Reply(_encode(OPENAI.reply(turn)))
+
+    def stream(self, turn: Turn) -> Stream:
+        frames = [b"data: %b\n\n" % _encode(chunk) for chunk in OPENAI.chunks(turn)]
+        return Stream(MEDIA_TYPE, [*frames, b"data: [DONE]\n\n"], 1 + (turn.events + 1) // 2)
+
+    def failure(self) -> bytes:
+        return b"data: %b\n\n" % _encode({"error": {"message": _BROKE_OFF, "type": "server_error"}})
+
+    def refuse(self, refusal: Refusal) -> Reply:
+        error = {"message": refusal.message, "type": _error_type(refusal), "code": refusal.name}
+        return Reply(_encode({"error": {**error, "param": None}}), status=refusal.status)
+
+
+class Messages:
+    """Anthropic's API."""
+
+    name = "Messages"
+    is_free = False
+
+    def read(self, request: Request) -> Prompt:
+        body = request.body
+        _require_model(body)
+        return replace(
+            read_message(body), streams=body.get("stream") is True, metadata=_metadata(body)
+        )
+
+    def reply(self, turn: Turn) -> Reply:
+        return Reply(_encode(ANTHROPIC.reply(turn)))
+
+    def stream(self, turn: Turn) -> Stream:
+        frames = [_named_event(event) for event in ANTHROPIC.chunks(turn)]
+        return Stream(MEDIA_TYPE, frames, 2 + (turn.events + 1) // 2)
+
+    def failure(self) -> bytes:
+        return _named_event(_anthropic_error("api_error", _BROKE_OFF))
+
+    def refuse(self, refusal: Refusal) -> Reply:
+        error = _anthropic_error(_error_type(refusal), refusal.message)
+        return Reply(_encode(error), status=refusal.status)
+
+
+def _require_model(body: Body) -> None:
+    if not isinstance(body.get("model"), str):
+        raise Refusal("ValidationException", "model: Field required")
+
+
+def _metadata(body: Body) -> dict[str, str]:
+    """What is given as text; the stand-in does not limit it as Converse does."""
+    pairs = object_of(body, "metadata")
+    return {name: value for name, value in pairs.items() if isinstance(value, str)}
+
+
+def _named_event(event: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event))
+
+
+def _anthropic_error(kind: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _error_type(refusal: Refusal) -> str:
+    return _ERROR_TYPES.get(refusal.status, "api_error")

@@ -1,0 +1,106 @@
+"""What the model does with a prompt: how much it reads, what it says, why it stops.
+
+Nothing here looks at a clock: how long a turn takes is what its script says, so that the same
+call is always answered with the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.standin.ledger import Entry, Tokens
+from pricekeeper.standin.prompt import Prompt
+from pricekeeper.standin.script import Script
+
+OUTPUT_TOKENS: Final = 64
+"""What the model says without a script, unless the request allows less."""
+BYTES_PER_TOKEN: Final = 4
+SENTENCE: Final = "This is a stand-in for Amazon Bedrock, and no model has run. "
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run of the model."""
+
+    id: str
+    model_id: str
+    operation: str
+    prompt: Prompt
+    tokens: Tokens
+    service_tier: str
+    latency: str
+    stop_reason: str
+    """In Converse's words."""
+    events: int
+    latency_ms: int
+    first_byte_ms: int
+    reports_usage: bool
+
+    @property
+    def text(self) -> str:
+        """What the model says: four bytes for each token, as it reads four."""
+        length = self.tokens.output_tokens * BYTES_PER_TOKEN
+        return (SENTENCE * (length // len(SENTENCE) + 1))[:length]
+
+    @property
+    def reported_input_tokens(self) -> int:
+        """The input as the answer says it: OpenAI's models count their cache as a part of it."""
+        is_included = "openai." in self.model_id
+        return self.tokens.prompt_tokens if is_included else self.tokens.input_tokens
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text in as many pieces as a stream has; some are empty if there is little text."""
+        text, count = self.text, self.events
+        return [
+            text[len(text) * index // count : len(text) * (index + 1) // count]
+            for index in range(count)
+        ]
+
+    def entry(self) -> Entry:
+        """What it costs."""
+        return Entry(
+            self.id,
+            self.operation,
+            self.model_id,
+            self.tokens,
+            self.service_tier,
+            self.latency,
+            self.prompt.metadata,
+        )
+
+
+def input_tokens_of(prompt: Prompt, script: Script) -> int:
+    """What the model reads outside of the cache."""
+    if script.input_tokens is not None:
+        return script.input_tokens
+    return max(1, -(-prompt.text_bytes // BYTES_PER_TOKEN))
+
+
+def take_turn(turn_id: str, model_id: str, operation: str, prompt: Prompt, script: Script) -> Turn:
+    """Let the model run, as its script says."""
+    wanted = OUTPUT_TOKENS if script.output_tokens is None else script.output_tokens
+    allowed = wanted if prompt.output_tokens_max is None else prompt.output_tokens_max
+    tokens = Tokens(
+        input_tokens_of(prompt, script),
+        min(wanted, allowed),
+        script.cache_read,
+        script.cache_write_5m,
+        script.cache_write_1h,
+    )
+    between_ms = script.between_ms * script.events if prompt.streams else 0
+    return Turn(
+        id=turn_id,
+        model_id=model_id,
+        operation=operation,
+        prompt=prompt,
+        tokens=tokens,
+        service_tier=script.service_tier or prompt.service_tier or "default",
+        latency=prompt.latency or "standard",
+        stop_reason=script.stop_reason or ("max_tokens" if wanted > allowed else "end_turn"),
+        events=script.events,
+        latency_ms=script.delay_ms + between_ms,
+        first_byte_ms=script.delay_ms,
+        reports_usage=not script.no_usage,
+    )

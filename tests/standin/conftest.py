@@ -1,0 +1,53 @@
+"""A stand-in for Bedrock, and the real client of AWS's."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.config import Config
+
+from pricekeeper.standin import Running, running
+
+MakeClient = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def module_standin() -> Iterator[Running]:
+    with running() as standin:
+        yield standin
+
+
+@pytest.fixture
+def standin(module_standin: Running) -> Running:
+    """A stand-in that has billed nothing yet."""
+    module_standin.ledger.clear()
+    return module_standin
+
+
+@pytest.fixture
+def make_client(standin: Running) -> Iterator[MakeClient]:
+    """Makes clients of botocore's for the stand-in."""
+    made = []
+
+    def make(attempts: int = 1, read_timeout: float = 20) -> Any:
+        client = botocore.session.get_session().create_client(
+            "bedrock-runtime",
+            region_name="us-east-1",
+            endpoint_url=standin.url,
+            aws_access_key_id="AKIDEXAMPLE",
+            aws_secret_access_key="example",
+            config=Config(read_timeout=read_timeout, retries={"total_max_attempts": attempts}),
+        )
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def bedrock(make_client: MakeClient) -> Any:
+    """A client that tries once, as patient as any."""
+    return make_client()
