@@ -1,12 +1,14 @@
 """Somebody who has a client's secret, and what is left to them of it."""
 
+import base64
 from dataclasses import dataclass, field
 from typing import Any
 
 from http_fixtures import Api, Reply, Tenant
 
 SECRET, REFRESH, ACCESS = "secret", "refresh token", "access token"
-EVERYTHING = {SECRET, REFRESH, ACCESS}
+OUTSIDE = "access token outside the session slots"
+EVERYTHING = {SECRET, REFRESH, ACCESS, OUTSIDE}
 NOTHING: set[str] = set()
 
 
@@ -20,6 +22,8 @@ class Thief:
     path: str
     """Of an app that the client may act for."""
     granted: Any = field(default=None)
+    outside: str = ""
+    """An access token that is of no session."""
 
     def login(self) -> Reply:
         body = {
@@ -29,16 +33,23 @@ class Thief:
         }
         return self.api.call("POST", "/auth/token", body)
 
+    def fetch(self) -> Reply:
+        """Fetch credentials as an AWS SDK does."""
+        text = f"{self.client_id}:{self.secret}".encode()
+        headers = {"authorization": f"Basic {base64.b64encode(text).decode()}"}
+        return self.api.call("GET", "/auth/aws-credentials", headers=headers)
+
     def enter(self) -> "Thief":
-        """Log in, and keep the tokens."""
-        granted = self.login()
-        assert granted.status == 200, granted.data
-        self.granted = granted.json
+        """Log in, and keep the tokens, one outside the session slots among them."""
+        granted, fetched = self.login(), self.fetch()
+        assert granted.status == fetched.status == 200, granted.data + fetched.data
+        self.granted, self.outside = granted.json, fetched.json["Token"]
         return self
 
-    def call(self) -> Reply:
-        """Ask for something with the access token that was got first."""
-        return self.api.call("GET", f"{self.path}/limits", token=self.granted["access_token"])
+    def call(self, token: str | None = None) -> Reply:
+        """Ask for something with that token, or with the access token that was got first."""
+        token = token or self.granted["access_token"]
+        return self.api.call("GET", f"{self.path}/limits", token=token)
 
     def refresh(self) -> Reply:
         body = {"grant_type": "refresh_token", "refresh_token": self.granted["refresh_token"]}
@@ -49,8 +60,14 @@ class Thief:
 
     def ways_in(self) -> set[str]:
         """Try everything; what still works."""
-        tried = {ACCESS: self.call(), REFRESH: self.refresh(), SECRET: self.login()}
+        tried = {
+            ACCESS: self.call(),
+            OUTSIDE: self.call(self.outside),
+            REFRESH: self.refresh(),
+            SECRET: self.login(),
+        }
         assert {reply.status for reply in tried.values()} <= {200, 400, 401}
+        assert self.fetch().status == tried[SECRET].status
         return {name for name, reply in tried.items() if reply.status == 200}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from http_fixtures import ORG, Api, Reply, Tenant, usage
-from thief import EVERYTHING, NOTHING, SECRET, Thief, claim, thief_of
+from thief import EVERYTHING, NOTHING, OUTSIDE, SECRET, Thief, claim, thief_of
 
 REASON = "found in a public repository"
 WHY = {"reason": REASON}
@@ -133,7 +133,7 @@ class TestRevoking:
 
 class TestSessions:
     def test_an_administrator_sees_and_ends_one(self, victim: Victim) -> None:
-        """Its tokens stop at once; the secret, and other sessions, go on."""
+        """Its tokens stop at once; the secret, other sessions and tokens of none go on."""
         owner = victim.owner()
         listed = victim.do("GET", "/sessions")
         assert listed.status == 200
@@ -149,7 +149,7 @@ class TestSessions:
         assert listed.json["limit"] == 5
         ended = victim.do("DELETE", f"/sessions/{session_id}?reason=stolen%20laptop")
         assert (ended.status, ended.data) == (204, b"")
-        assert victim.thief.ways_in() == {SECRET}
+        assert victim.thief.ways_in() == {SECRET, OUTSIDE}
         assert owner.ways_in() == EVERYTHING
         left = victim.do("GET", "/sessions").json["sessions"]
         assert session_id not in {one["session_id"] for one in left}

@@ -16,7 +16,7 @@ from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.tenants.cache import POLICY_AGE_MS_MAX
 from pricekeeper.tokens.validation import VALIDITY_AGE_MS_MAX
-from thief import ACCESS, EVERYTHING, NOTHING, SECRET, Thief, claim, thief_of
+from thief import ACCESS, EVERYTHING, NOTHING, OUTSIDE, SECRET, Thief, claim, thief_of
 from tokens.conftest import MovableClock
 
 HALF_A_MINUTE_MS = 30_000
@@ -40,12 +40,13 @@ class Instances:
         there = replace(here, api=self.there)
         for one in (here, there):
             assert one.call().status == 200
+            assert one.call(one.outside).status == 200
             assert select(one).status == 200
         return here, there
 
 
-def select(thief: Thief) -> Reply:
-    token = thief.granted["access_token"]
+def select(thief: Thief, token: str | None = None) -> Reply:
+    token = token or thief.granted["access_token"]
     return thief.api.call("GET", f"{thief.path}/model-selection", token=token)
 
 
@@ -102,6 +103,16 @@ def end_one(tenant: Tenant, thief: Thief) -> None:
     assert tenant.api.provision("DELETE", path).status == 204
 
 
+def revoke_outside(_: Tenant, thief: Thief) -> None:
+    """Revoke the token by itself, as its client may."""
+    body = {"token": thief.outside}
+    assert thief.api.call("POST", "/auth/revoke", body, token=thief.outside).status == 200
+
+
+def delete(tenant: Tenant, _: Thief) -> None:
+    assert tenant.api.provision("DELETE", tenant.app).status == 204
+
+
 def test_the_bound_is_half_a_minute() -> None:
     """What an instance remembers of a client and of a token is believed no longer than that."""
     assert max(POLICY_AGE_MS_MAX, VALIDITY_AGE_MS_MAX) == HALF_A_MINUTE_MS
@@ -109,8 +120,15 @@ def test_the_bound_is_half_a_minute() -> None:
 
 @pytest.mark.parametrize(
     ("contain", "left"),
-    [(revoke, NOTHING), (rotate, NOTHING), (end_all, {SECRET}), (end_one, {SECRET})],
-    ids=["revoke", "rotate", "end all", "end one"],
+    [
+        (revoke, NOTHING),
+        (rotate, NOTHING),
+        (end_all, {SECRET}),
+        (end_one, {SECRET, OUTSIDE}),
+        (revoke_outside, EVERYTHING - {OUTSIDE}),
+        (delete, NOTHING),
+    ],
+    ids=["revoke", "rotate", "end all", "end one", "revoke the one outside", "delete"],
 )
 def test_a_thiefs_tokens_stop_here_at_once_and_there_within_half_a_minute(
     both: Instances, contain: Contain, left: set[str]
@@ -119,7 +137,7 @@ def test_a_thiefs_tokens_stop_here_at_once_and_there_within_half_a_minute(
     here, there = both.thieves()
     contain(both.tenant, here)
     assert here.ways_in() == left
-    assert there.ways_in() - {ACCESS} == left
+    assert there.ways_in() - ({ACCESS, OUTSIDE} - left) == left
     both.clock.pass_ms(HALF_A_MINUTE_MS)
     assert there.ways_in() == left
 
@@ -129,7 +147,7 @@ def test_until_then_the_other_instance_believes_what_it_remembers(both: Instance
     here, there = both.thieves()
     revoke(both.tenant, here)
     assert here.call().status == 401
-    assert there.ways_in() == {ACCESS}
+    assert there.ways_in() == {ACCESS, OUTSIDE}
     both.clock.pass_ms(HALF_A_MINUTE_MS)
     assert there.ways_in() == NOTHING
 
@@ -143,9 +161,11 @@ def test_a_freeze_holds_here_at_once_and_there_within_half_a_minute(
     path = f"{both.tenant.org if whole else both.tenant.app}/freeze"
     assert both.here.provision("PUT", path, WHY).status == 200
     assert [select(here).code, acquire(here).code] == ["FROZEN", "FROZEN"]
+    assert select(here, here.outside).code == "FROZEN"
     assert select(there).status == 200
     both.clock.pass_ms(HALF_A_MINUTE_MS)
     assert [select(there).code, acquire(there).code] == ["FROZEN", "FROZEN"]
+    assert select(there, there.outside).code == "FROZEN"
     assert there.ways_in() == EVERYTHING
     assert both.here.provision("DELETE", path).status == 204
     assert [select(here).status, acquire(here).status] == [200, 200]

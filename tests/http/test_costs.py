@@ -4,6 +4,7 @@ A real service counts the units that the engine reports, those of refused writes
 clock stands still, so that what is remembered stays so however slow the machine is.
 """
 
+import base64
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -91,6 +92,11 @@ class World(NamedTuple):
             "client_secret": secret or tenant.secrets[tenant.client_id],
         }
         return self.expect(status, "POST", "/auth/token", body)
+
+    def fetch(self, tenant: Tenant, status: int = 200, secret: str | None = None) -> Any:
+        text = f"{tenant.client_id}:{secret or tenant.secrets[tenant.client_id]}".encode()
+        headers = {"authorization": f"Basic {base64.b64encode(text).decode()}"}
+        return self.expect(status, "GET", "/auth/aws-credentials", headers=headers)
 
     def administer(self, status: int, method: str, path: str, **body: Any) -> Any:
         return self.expect(status, method, path, body or None, key=KEY)
@@ -299,6 +305,30 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     other = world.tenant()
     wrong = other.secrets[other.client_id]
     return lambda: world.login(tenant, 401, wrong)
+
+
+@operation("credentials for AWS SDKs")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.fetch(tenant)
+
+
+@operation("credentials for AWS SDKs with a wrong secret")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    other = world.tenant()
+    wrong = other.secrets[other.client_id]
+    return lambda: world.fetch(tenant, 401, wrong)
+
+
+@operation("first use of a token outside the session slots, and every 30 s")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    tenant.app_token = world.fetch(tenant)["Token"]
+    return lambda: world.select(tenant)
+
+
+@operation("revocation of a token outside the session slots")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    body = {"token": world.fetch(tenant)["Token"]}
+    return lambda: world.expect(200, "POST", "/auth/revoke", body, token=tenant.app_token)
 
 
 @operation("first use of a token, and every 30 s")

@@ -29,6 +29,7 @@ from pricekeeper.http.problems import (
     KeyDeniedError,
     MethodNotAllowedError,
     Problem,
+    SecretDeniedError,
     WrongAudienceError,
     problem_of,
     status_of,
@@ -115,6 +116,7 @@ EXAMPLES: list[PriceKeeperError] = [
     AccessDeniedError("an access token is needed"),
     KeyDeniedError("X-API-Key is wrong", guess=True),
     BearerDeniedError("the access token does not count"),
+    SecretDeniedError("the client's secret is needed"),
     WrongAudienceError("an app's token does not read what is the organisation's"),
     MethodNotAllowedError(("GET", "HEAD")),
 ]
@@ -342,6 +344,7 @@ def test_programs_read_the_extras(error: PriceKeeperError, extras: dict[str, Any
         (errors.InvalidTokenError(), 'Bearer realm="pricekeeper", error="invalid_token"'),
         (BearerDeniedError(), 'Bearer realm="pricekeeper", error="invalid_token"'),
         (WrongAudienceError(), 'Bearer realm="pricekeeper", error="insufficient_scope"'),
+        (SecretDeniedError(), 'Basic realm="pricekeeper"'),
         (KeyDeniedError(), 'ApiKey realm="pricekeeper"'),
         (errors.NotPermittedError(), 'ApiKey realm="pricekeeper"'),
         (errors.FrozenError("ORG", "leaked", 0), None),  # no other credentials would help

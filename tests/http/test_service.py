@@ -331,6 +331,9 @@ def test_no_secret_is_ever_logged(logged: Server) -> None:
     api = Api(logged.url)
     tenant = Tenant(api).register()
     granted = tenant.login(tenant.client_id)
+    text = f"{tenant.client_id}:{tenant.secrets[tenant.client_id]}".encode()
+    by_secret = {"authorization": f"Basic {base64.b64encode(text).decode()}"}
+    fetched = api.call("GET", "/auth/aws-credentials", headers=by_secret).json
     retrieval = api.provision(
         "POST", f"{tenant.app}/credentials/rotate", {"grace_period_hours": 1}
     ).json["secret_retrieval"]["token"]
@@ -339,6 +342,8 @@ def test_no_secret_is_ever_logged(logged: Server) -> None:
         "refresh token": granted["refresh_token"],
         "client secret": tenant.secrets[tenant.client_id],
         "retrieval token": retrieval,
+        "token outside the slots": fetched["Token"],
+        "AWS secret": fetched["SecretAccessKey"],
         "provisioning key": KEY,
     }
     for canary in canaries.values():
@@ -352,7 +357,7 @@ def test_no_secret_is_ever_logged(logged: Server) -> None:
     # Half of one is no good either, nor is what a form or a header makes of it.
     basic = base64.b64encode(f"{tenant.client_id}:{canaries['client secret']}".encode()).decode()
     assert basic not in output
-    for name in ("access token", "refresh token", "client secret", "retrieval token"):
+    for name in canaries.keys() - {"provisioning key"}:
         assert canaries[name][-20:] not in output, name
     assert "Traceback" not in output
 
@@ -374,6 +379,7 @@ def misplace(api: Api, tenant: Tenant, canary: str) -> None:
     ):
         api.call("GET", f"{tenant.app}/limits", headers=headers)
         api.call("POST", "/auth/token", data=b"{}", headers=headers)
+        api.call("GET", "/auth/aws-credentials", headers=headers)
     for path in (
         f"/{canary}",
         f"/api/v1/orgs/{canary}",

@@ -2,7 +2,7 @@
 
 Whatever is lost, repeated, late or dead: never more than N live sessions, and a token that was
 ended, as its owner was told, stops at once on the instance that ended it and after half a
-minute everywhere.
+minute everywhere. Tokens outside the session slots are among them.
 """
 
 from collections import Counter
@@ -24,7 +24,8 @@ from pricekeeper.errors import (
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client
-from pricekeeper.tokens import Grant
+from pricekeeper.tokens import ACCESS_SECS, Grant
+from pricekeeper.tokens.access_token import generation_sid
 from tenants.conftest import new_org_id
 from tokens.conftest import LIMIT, Instance, Member
 
@@ -90,8 +91,8 @@ class World:
 
     async def act(self) -> None:
         random = self.turns.random
-        actions = ("login", "refresh", "revoke", "end", "end_all", *["validate"] * 5)
-        weights = (4, 4, 2, 2, 1, *[3] * 5)
+        actions = ("login", "fetch", "refresh", "revoke", "end", "end_all", *["validate"] * 5)
+        weights = (4, 3, 4, 2, 2, 1, *[3] * 5)
         for _ in range(STEPS):
             (what,) = random.choices(actions, weights)
             at = random.choice(self.instances)
@@ -111,6 +112,13 @@ class World:
     async def _login(self, at: Instance) -> None:
         self.story.grants.append(await self.member.login(at))
 
+    async def _fetch(self, at: Instance) -> None:
+        """Get a token outside the slots: without a refresh token, and of the generation."""
+        authenticated = await at.identity.authenticate(self.member.id, self.member.secret)
+        made = at.identity.issue_outside_slots(authenticated)
+        sid = generation_sid(authenticated.policy.token_generation)
+        self.story.grants.append(Grant(made.token, "", ACCESS_SECS, 0, "", sid))
+
     async def _refresh(self, at: Instance) -> None:
         if grant := self._any():
             try:
@@ -120,7 +128,7 @@ class World:
 
     async def _revoke(self, at: Instance) -> None:
         if grant := self._any():
-            access = self.turns.random.random() < 0.5
+            access = not grant.refresh_token or self.turns.random.random() < 0.5
             token = grant.access_token if access else grant.refresh_token
             if access:
                 self.story.maybe_ended.add(token)
@@ -162,19 +170,24 @@ class World:
         for _ in range(30):
             await self.turns.turn()
             known = {grant.session_id for grant in self.story.grants}
-            listed = await self.calm.identity.list_sessions(self.member.id)
-            live = {str(session.id) for session in listed}
+            live, generation = await self._read_live()
             if len(live) > LIMIT:
                 self.story.broken.append(f"{len(live)} live sessions")
-            for session_id in known - live:
+            for session_id in known - live - {generation}:
                 self._mark(session_id, None)
+
+    async def _read_live(self) -> tuple[set[str], str]:
+        """What lives now: the sessions, and what tokens outside the slots name instead."""
+        listed = await self.calm.identity.list_sessions(self.member.id)
+        policy = await self.calm.tenants.get(self.member.client)
+        return {str(session.id) for session in listed}, generation_sid(policy.token_generation)
 
     async def settle(self) -> None:
         await self.wire.deliver()
         self.clock.advance_ms(EVERYWHERE_MS)
-        listed = await self.calm.identity.list_sessions(self.member.id)
-        live = {str(session.id) for session in listed}
+        live, generation = await self._read_live()
         assert len(live) <= LIMIT
+        live |= {generation}
         assert not live & self.story.ended.keys()
         for grant in self.story.grants:
             if grant.session_id not in live or grant.access_token in self.story.ended:
@@ -212,6 +225,15 @@ async def test_the_promises_hold_in_every_order(
         await world.settle()
         did += world.story.did
         befell += world.wire.befell
-    wanted = ("login", "refresh", "revoke", "end", "end_all", "validate", "validate refused")
+    wanted = (
+        "login",
+        "fetch",
+        "refresh",
+        "revoke",
+        "end",
+        "end_all",
+        "validate",
+        "validate refused",
+    )
     assert min(did[what] for what in wanted) > 30
     assert befell.keys() == {"refused", "request_lost", "reply_lost", "late", "resent", "crashed"}

@@ -12,11 +12,12 @@ from pricekeeper.http import wire
 from pricekeeper.http.gate import address_of, bearer_of, find_principal, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
-from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError
+from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, SecretDeniedError
 from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
 from pricekeeper.usecases import sessions as cases
 from pricekeeper.usecases.wire.sessions import SessionList
+from pricekeeper.usecases.wire.values import rfc3339
 
 LABEL_LENGTH_MAX: Final = 256
 _BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]
@@ -46,6 +47,23 @@ async def issue_token(call: Call) -> Answer:
         authenticated, user_agent=_user_agent(call), address=address_of(call)
     )
     return Answer(200, _granted(grant), NO_STORE)
+
+
+async def issue_aws_credentials(call: Call) -> Answer:
+    """Exchange a client's secret for an hour's credentials that take no session, as AWS SDKs do."""
+    client = client_of(call, "", "")
+    if client is None:
+        raise SecretDeniedError("the client's secret is needed, by HTTP Basic")
+    authenticated = await _authenticate(call, client)
+    await limit_client(call, authenticated.client.client_id)
+    made = call.services.identity.issue_outside_slots(authenticated)
+    answer = wire.AwsCredentialsAnswer(
+        access_key_id=made.access_key_id,
+        secret_access_key=made.secret_access_key,
+        token=made.token,
+        expiration=rfc3339(made.expires_at_epoch * 1000),
+    )
+    return Answer(200, answer, NO_STORE)
 
 
 async def refresh(call: Call) -> Answer:
@@ -220,6 +238,9 @@ OPERATIONS: Final = (
            body=wire.TokenBody, limit="token", variant_limit="refresh"),
     _oauth("POST", "/auth/refresh", "refreshToken", refresh, {200: wire.TokenAnswer, **_REFUSALS},
            body=wire.RefreshBody, limit="refresh"),
+    _public("GET", "/auth/aws-credentials", "issueAwsCredentials", issue_aws_credentials,
+            {200: wire.AwsCredentialsAnswer, 401: wire.OAuthError}, oauth=True, by_secret=True,
+            limit="token", limits_itself=True),
     _oauth("POST", "/auth/revoke", "revokeToken", revoke, {200: wire.Empty, **_REFUSALS},
            body=wire.RevokeBody, limit="revoke"),
     _oauth("POST", "/auth/introspect", "introspectToken", introspect,

@@ -111,6 +111,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
             "securitySchemes": {
                 "provisioningKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
                 "accessToken": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "clientSecret": {"type": "http", "scheme": "basic"},
                 "metricsToken": {"type": "http", "scheme": "bearer"},
             },
         },
@@ -150,6 +151,8 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 def _security(operation: Operation) -> list[dict[str, list[str]]]:
     """The credentials that open it, each by itself."""
+    if operation.by_secret:
+        return [{"clientSecret": []}]
     by_access = _SECURITY[operation.access]
     by_key = _SECURITY[Access.PROVISIONING] if operation.key_may_read else []
     return [*by_access, *by_key]

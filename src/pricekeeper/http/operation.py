@@ -150,6 +150,8 @@ class Operation:
     that type is not all of it, or because something comes before the body."""
     needs_body: bool = True
     """Whether a request without the body is refused, if there is a type for it."""
+    by_secret: bool = False
+    """Whether the client's secret opens it, by HTTP Basic and in no other way."""
     takes_form: bool = False
     """Whether the body may come as a form, too."""
     query: tuple[Parameter, ...] = ()
@@ -158,7 +160,7 @@ class Operation:
     limit: str | None = None
     """Which of the API's own rate limits applies."""
     limits_itself: bool = False
-    """Whether the handler applies it, because the body brings the credentials."""
+    """Whether the handler applies it, because it authenticates the client by its secret."""
     variant_limit: str | None = None
     """The rate limit that the handler charges for the operation's second mode.
 

@@ -60,6 +60,10 @@ class BearerDeniedError(AccessDeniedError):
     """A bearer token came where it does not count: at an OAuth endpoint, or for the metrics."""
 
 
+class SecretDeniedError(AccessDeniedError):
+    """No client's secret came by HTTP Basic, where nothing else counts."""
+
+
 class WrongAudienceError(errors.PriceKeeperError):
     """The credentials are good, but not for this. ``by_key``: they were a provisioning key."""
 
@@ -158,6 +162,7 @@ _BEARER: Final = b"Bearer " + REALM
 _INVALID_TOKEN: Final = _BEARER + b', error="invalid_token"'
 _WRONG_SCOPE: Final = _BEARER + b', error="insufficient_scope"'
 _KEY: Final = b"ApiKey " + REALM
+_BASIC: Final = b"Basic " + REALM
 
 _PASSING: Final = (
     errors.RateLimitExceededError,
@@ -217,6 +222,8 @@ def _challenge(error: errors.PriceKeeperError) -> bytes:
     """What to come with instead (RFC 6750): an ``error`` only if a token came and was refused."""
     if isinstance(error, (errors.InvalidTokenError, BearerDeniedError)):
         return _INVALID_TOKEN
+    if isinstance(error, SecretDeniedError):
+        return _BASIC
     if isinstance(error, WrongAudienceError):
         return _KEY if error.by_key else _WRONG_SCOPE
     return _KEY if isinstance(error, (KeyDeniedError, errors.NotPermittedError)) else _BEARER

@@ -52,6 +52,15 @@ class TokenAnswer(Response, frozen=True):
     session_id: str
 
 
+class AwsCredentialsAnswer(Response, frozen=True, rename="pascal"):
+    """What AWS SDKs read from a container credentials endpoint."""
+
+    access_key_id: Annotated[str, Meta(pattern="^[A-Z0-9]{16,128}$")]
+    secret_access_key: str
+    token: str
+    expiration: str
+
+
 class Empty(Response, frozen=True):
     """Nothing to say."""
 

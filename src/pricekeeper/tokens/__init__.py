@@ -1,5 +1,6 @@
 """Tokens: issued, refreshed, checked, revoked; and the keys that make them ours."""
 
+from pricekeeper.tokens.aws_credentials import AwsCredentials
 from pricekeeper.tokens.keyfile import PUBLISH_AHEAD_SECS, KeyFile
 from pricekeeper.tokens.keyring import ACCESS_SECS, Jwk, Jwks, Keyring, dump_keyring, new_keyring
 from pricekeeper.tokens.keys import Keys
@@ -12,6 +13,7 @@ __all__ = [
     "ORG_READ",
     "PUBLISH_AHEAD_SECS",
     "SCOPES",
+    "AwsCredentials",
     "Grant",
     "Identity",
     "Introspection",

@@ -20,6 +20,8 @@ from pricekeeper.tokens.keyring import ALGORITHM, SKEW_SECS, SigningKey
 ACCESS_TOKEN_LENGTH_MAX: Final = 2_048
 
 _REGISTRY: Final = JWSRegistry(algorithms=[ALGORITHM])
+_GENERATION: Final = "generation-"
+"""How the ``sid`` of a token outside the session slots begins; a session's begins with digits."""
 
 
 class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,6 +34,7 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     iat: int
     jti: str
     sid: str
+    """The session; for a token outside the session slots, its client's token generation."""
     org_id: str
     scope: str
     client_id: str | None = None
@@ -64,6 +67,16 @@ class VerifyingKeys(Protocol):
     def verifying_key(self, header_segment: str) -> SigningKey | None:
         """The key whose tokens begin like this."""
         ...
+
+
+def generation_sid(token_generation: str) -> str:
+    """The ``sid`` of a token outside the session slots: it ends with this generation."""
+    return _GENERATION + token_generation
+
+
+def generation_in(sid: str) -> str | None:
+    """The token generation that a ``sid`` names; ``None`` if it names a session."""
+    return sid.removeprefix(_GENERATION) if sid.startswith(_GENERATION) else None
 
 
 def sign(claims: Claims, key: SigningKey) -> str:

@@ -5,7 +5,7 @@ the next one's. So everything about rotation follows from the list and the time:
 verifies until the last access token that it signed has expired, and opens refresh tokens until
 the last one that it derived has. Each entry has two halves that are never used for each other's
 work: an EC key for access tokens, whose public part is published, and a secret for refresh
-tokens.
+tokens. From that secret, for a purpose of its own, comes the key for `aws_credentials`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ class IdentityMeter:
     """What one instance has issued, checked and ended."""
 
     issued: int = counted(_TOKENS, "issued")
-    """Tokens for a client's secret."""
+    """Tokens for a client's secret, with a session."""
+    issued_outside: int = counted(_TOKENS, "issued_outside_slots")
+    """Tokens for a client's secret, outside the session slots."""
     refreshed: int = counted(_TOKENS, "refreshed")
     """Tokens for a refresh token."""
     logins_refused: int = counted(_TOKENS, "login_refused")

@@ -34,7 +34,13 @@ from pricekeeper.sessions import (
 )
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants, parse_client_id
-from pricekeeper.tokens.access_token import Claims, sign
+from pricekeeper.tokens.access_token import Claims, generation_sid, sign
+from pricekeeper.tokens.aws_credentials import (
+    AwsCredentials,
+    derive_access_key_id,
+    derive_secret_access_key,
+    find_secret_access_key,
+)
 from pricekeeper.tokens.items import revocation
 from pricekeeper.tokens.keyring import ACCESS_SECS, Jwks
 from pricekeeper.tokens.keys import Keys
@@ -161,6 +167,34 @@ class Identity:
         )
         self.meter.issued += 1
         return self._grant(policy, opened)
+
+    def issue_outside_slots(self, authenticated: Authenticated) -> AwsCredentials:
+        """Sign a token of an hour that takes no session slot, and derive its secret.
+
+        Nothing is read or written for it. It ends with the client's token generation, or when it
+        is revoked by itself. `ClockInDoubtError` while the time is in doubt.
+        """
+        require_trusted_time(self._clock)
+        policy, now_epoch = authenticated.policy, self._clock.now_ms() // 1000
+        claims = self._claims(
+            policy, generation_sid(policy.token_generation), now_epoch, now_epoch + ACCESS_SECS
+        )
+        key = self._keys.signing_key()
+        token = sign(claims, key)
+        self.meter.issued_outside += 1
+        return AwsCredentials(
+            access_key_id=derive_access_key_id(claims.jti),
+            secret_access_key=derive_secret_access_key(token, key),
+            token=token,
+            expires_at_epoch=claims.exp,
+        )
+
+    def find_aws_secret(self, access_token: str) -> str | None:
+        """The secret that its holder signs AWS requests with; ``None`` if we never signed it.
+
+        It is derived again from the token. Whether the token counts is what `validate` says.
+        """
+        return find_secret_access_key(access_token, self._keys)
 
     async def refresh(
         self, refresh_token: str, authenticated: Authenticated | None = None
@@ -334,19 +368,7 @@ class Identity:
             now_ms = session.refreshed_at_ms
         now_epoch = now_ms // 1000
         expires_at_epoch = min(now_epoch + ACCESS_SECS, session.ends_at_epoch)
-        claims = Claims(
-            iss=self._issuer,
-            sub=policy.client_id,
-            aud=self._audience,
-            exp=expires_at_epoch,
-            iat=now_epoch,
-            jti=secrets.token_urlsafe(TOKEN_ID_BYTES),
-            sid=str(session.id),
-            org_id=policy.org_id,
-            scope=_scope(policy.client),
-            client_id=policy.client_id,
-            app_id=policy.app_id,
-        )
+        claims = self._claims(policy, str(session.id), now_epoch, expires_at_epoch)
         return Grant(
             access_token=sign(claims, self._keys.signing_key()),
             refresh_token=opened.refresh_token,
@@ -354,6 +376,21 @@ class Identity:
             refresh_expires_in_secs=session.ends_at_epoch - now_epoch,
             scope=claims.scope,
             session_id=claims.sid,
+        )
+
+    def _claims(self, policy: Policy, sid: str, now_epoch: int, expires_at_epoch: int) -> Claims:
+        return Claims(
+            iss=self._issuer,
+            sub=policy.client_id,
+            aud=self._audience,
+            exp=expires_at_epoch,
+            iat=now_epoch,
+            jti=secrets.token_urlsafe(TOKEN_ID_BYTES),
+            sid=sid,
+            org_id=policy.org_id,
+            scope=_scope(policy.client),
+            client_id=policy.client_id,
+            app_id=policy.app_id,
         )
 
 

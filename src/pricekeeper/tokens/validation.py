@@ -1,7 +1,8 @@
 """Validates access tokens: the signature once, the token's validity every half minute.
 
 Signatures don't change, so a verified token is cached by its digest. One read of the store shows
-whether it is still valid, that is, not revoked and its session still in its slot. The result is
+whether it is still valid, that is, not revoked and its session still in its slot. A token outside
+the slots has no session: it names its client's token generation itself. The result of a read is
 used for `VALIDITY_AGE_MS_MAX` from the moment the read began. `Tenants` knows whether its client
 still exists, at most as long ago. A token that became invalid stays so, and that result is kept.
 
@@ -29,6 +30,7 @@ from pricekeeper.tokens.access_token import (
     FORGERIES,
     Claims,
     Flaw,
+    generation_in,
     verify,
 )
 from pricekeeper.tokens.items import revocation_key
@@ -55,10 +57,13 @@ class _Verified:
         "token_generation",
     )
 
-    def __init__(self, principal: Principal, session_id: SessionId) -> None:
+    def __init__(
+        self, principal: Principal, session_id: SessionId | None, token_generation: str
+    ) -> None:
+        """``session_id`` is ``None`` outside the slots; the generation is known only there."""
         self.principal = principal
         self.session_id = session_id
-        self.token_generation = ""
+        self.token_generation = token_generation
         self.checked = -1
         self.checked_ms = 0
         self.invalid_because = ""
@@ -148,31 +153,32 @@ class Validator:
         if isinstance(claims, Flaw):
             raise self._refusal(claims)
         principal, session_id = _principal(claims), parse_session_id(claims.sid)
-        if principal is None or session_id is None:
+        token_generation = generation_in(claims.sid)
+        if principal is None or (session_id is None and token_generation is None):
             raise self._refusal(Flaw.MALFORMED)
-        return _Verified(principal, session_id)
+        return _Verified(principal, session_id, token_generation or "")
 
     def _is_fresh(self, verified: _Verified) -> bool:
         """Whether its last check is recent, and nothing was ended here since."""
-        checked = verified.checked
+        checked, session_id = verified.checked, verified.session_id
         return (
             checked >= self._all_changed_at
-            and self._changed_at.get(verified.session_id.nonce, 0) <= checked
+            and (session_id is None or self._changed_at.get(session_id.nonce, 0) <= checked)
             and self._changed_at.get(verified.principal.token_id, 0) <= checked
             and self._clock.monotonic_ms() - verified.checked_ms < VALIDITY_AGE_MS_MAX
         )
 
     async def _check_store(self, verified: _Verified) -> None:
-        """Read whether the token was revoked and its session still exists: one call."""
+        """Read whether the token was revoked and its session, if any, still exists: one call."""
         checked, checked_ms = self._changes, self._clock.monotonic_ms()
         principal, session_id = verified.principal, verified.session_id
-        revoked, slot = await self._store.batch_get(
-            [
-                revocation_key(principal.token_id),
-                (SESSIONS, slot_key(principal.client_id, session_id.slot)),
-            ]
-        )
-        token_generation = generation_of(session_id, slot)
+        keys = [revocation_key(principal.token_id)]
+        if session_id is not None:
+            keys.append((SESSIONS, slot_key(principal.client_id, session_id.slot)))
+        revoked, *slots = await self._store.batch_get(keys)
+        token_generation: str | None = verified.token_generation
+        if session_id is not None:
+            token_generation = generation_of(session_id, slots[0])
         if revoked is not None:
             verified.invalid_because = "revoked"
         elif token_generation is None:

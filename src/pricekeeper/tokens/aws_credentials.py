@@ -1,0 +1,57 @@
+"""An access token as credentials for an AWS SDK: a name, a secret, the token, and its end.
+
+An SDK signs its requests with the secret and sends the token along. The secret follows from the
+token and the key that signed it. So whoever has the keyring can make it again from a token that
+came with a request, and nothing has to be stored.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from typing import Final
+
+import msgspec
+
+from pricekeeper.tokens.access_token import VerifyingKeys
+from pricekeeper.tokens.keyring import SigningKey
+
+SECRET_PREFIX: Final = "pkas_"  # noqa: S105 - what every such secret begins with
+"""By it the log recognises a secret, and so do people."""
+NAME_PREFIX: Final = "PK"
+
+_PURPOSE: Final = b"pricekeeper aws credentials 1"
+"""A refresh token's seal covers what begins with the name of its key, so it never covers this."""
+
+
+class AwsCredentials(msgspec.Struct, frozen=True):
+    """What a container credentials endpoint hands out."""
+
+    access_key_id: str
+    secret_access_key: str
+    token: str
+    expires_at_epoch: int
+
+    def __repr__(self) -> str:
+        return f"AwsCredentials(access_key_id={self.access_key_id!r})"
+
+
+def derive_access_key_id(token_id: str) -> str:
+    """The public name of a token's credentials: its ``jti``, in letters that AWS SDKs take."""
+    return NAME_PREFIX + base64.b32encode(token_id.encode()).rstrip(b"=").decode()
+
+
+def derive_secret_access_key(token: str, key: SigningKey) -> str:
+    """The secret that belongs to a token which this key has signed."""
+    own_key = hmac.digest(key.refresh.secret, _PURPOSE, "sha256")
+    derived = hmac.digest(own_key, token.encode("utf-8", "surrogatepass"), "sha256")
+    return SECRET_PREFIX + base64.urlsafe_b64encode(derived).rstrip(b"=").decode()
+
+
+def find_secret_access_key(token: str, keys: VerifyingKeys) -> str | None:
+    """The secret of a token that came with a request; ``None`` if no key of ours signed it.
+
+    That there is one says nothing about the token, which has to be validated as well.
+    """
+    key = keys.verifying_key(token.partition(".")[0])
+    return None if key is None else derive_secret_access_key(token, key)
