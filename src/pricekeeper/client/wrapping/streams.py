@@ -35,14 +35,17 @@ class MeteredRaw:
         self._raw = raw
         self._call = call
         self._usage = usage
+        # One generator for the caller and for who reads on: urllib3 closes the connection when a
+        # generator of it is dropped before its end.
+        self._chunks: Iterator[bytes] = raw.stream()
         # Reached by `close`, or when the last reference to the stream is gone.
-        self._abandon = weakref.finalize(self, drainer.take, raw, call, usage)
+        self._abandon = weakref.finalize(self, drainer.take, raw, self._chunks, call, usage)
         self._abandon.atexit = False
 
-    def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
+    def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
         """The bytes to the end."""
         try:
-            for chunk in self._raw.stream(*args, **kwargs):
+            for chunk in self._chunks:
                 self._usage.feed(chunk)
                 yield chunk
         except Exception:
@@ -65,7 +68,9 @@ class Drainer:
 
     def __init__(self) -> None:
         # Its `put` may be called by a finalizer at any point of any thread.
-        self._waiting: queue.SimpleQueue[tuple[Any, MeteredCall, StreamUsage]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Any, Iterator[bytes], MeteredCall, StreamUsage]] = (
+            queue.SimpleQueue()
+        )
         self._lock = threading.Lock()
         self._threads = 0
         self._busy = 0
@@ -78,10 +83,12 @@ class Drainer:
             self._threads = 1
         self._start()
 
-    def take(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    def take(
+        self, raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage
+    ) -> None:
         """Read a stream on that nobody reads any more."""
         if self._waiting.qsize() < WAITING_MAX:
-            self._waiting.put((raw, call, usage))
+            self._waiting.put((raw, chunks, call, usage))
         else:
             _end(raw, call, usage)
 
@@ -135,11 +142,11 @@ def _raw_events(raw: MeteredRaw) -> Iterator[Any]:
         yield from buffer
 
 
-def _drain(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream to its end, within the bounds, and settle the call."""
     ends_at = time.monotonic() + SECS_MAX
     try:
-        for chunk in raw.stream():
+        for chunk in chunks:
             usage.feed(chunk)
             if usage.size > BYTES_MAX or time.monotonic() > ends_at:
                 break
