@@ -16,6 +16,7 @@ from authorizations.conftest import (
 )
 from metering.conftest import ECONOMY, PREMIUM, STANDARD, a_policy, a_usage
 from pricekeeper.authorizations import Authorized, State
+from pricekeeper.authorizations.attempts import Attempts
 from pricekeeper.budgets import Balance, accounts_of
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -24,6 +25,7 @@ from pricekeeper.errors import (
     NotFoundError,
     Obstacle,
     RequestIdReusedError,
+    StoreUnavailableError,
 )
 from pricekeeper.metering import Outcome
 from pricekeeper.storage import Store
@@ -429,3 +431,19 @@ async def test_a_caller_that_leaves_gets_nothing_held(
         await instance.authorizations.close()
         assert await balances(instance, policy, clock) == {"daily": Balance()}
     assert left > 3
+
+
+async def test_a_caller_that_leaves_when_its_decision_fails_has_left(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled, whatever the failure was: who cancels a task relies on that."""
+    task: asyncio.Task[Authorized]
+
+    async def fail_and_cancel(*_: object) -> None:
+        asyncio.get_running_loop().call_soon(task.cancel)
+        raise StoreUnavailableError("at that moment")
+
+    monkeypatch.setattr(Attempts, "run", fail_and_cancel)
+    task = asyncio.create_task(instance.authorize(a_policy()))
+    (outcome,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError)

@@ -254,7 +254,9 @@ class Authorizations:
         try:
             return await command.future
         except asyncio.CancelledError:
-            outcome = None if command.future.cancelled() else command.future.result()
+            future = command.future
+            failed = future.cancelled() or future.exception() is not None
+            outcome = None if failed else future.result()
             if isinstance(outcome, Granted) and not command.wanted.asked_as:
                 lanes = lanes_of(policy.agg_shard_count)
                 self._give_up(policy.org_id, lanes, outcome.authorization)
