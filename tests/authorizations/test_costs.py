@@ -1,0 +1,153 @@
+"""What an authorized call costs in DynamoDB's units, as documented in docs/costs.md.
+
+Counted by dynoxide, which sums the capacity of transactions as DynamoDB does. The app has a strict
+quota for the day, its organisation a budget for the month, and both have requests and tokens a
+minute: two items of accounts and two buckets.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from authorizations.conftest import USD, Instance, a_budget, a_strict_policy
+from metering.conftest import LABELS, a_policy
+from metering.test_costs import StillClock, read_units, write_units
+from minting import minted
+from pricekeeper.authorizations import Authorization
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.storage import Store, open_store
+from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Policy, RateLimit, Window
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock()
+
+
+@pytest.fixture
+async def store(
+    dynoxide: str, table_prefix: str, clock: StillClock, meter: StoreMeter
+) -> AsyncIterator[Store]:
+    location = DynamoDbLocation("us-east-1", table_prefix, dynoxide)
+    opened = await open_store(location, clock=clock, meter=meter)
+    await opened.create_tables()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def instance(store: Store, clock: StillClock) -> AsyncIterator[Instance]:
+    made = Instance(store, clock, seed=1)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def known(instance: Instance, meter: StoreMeter) -> Policy:
+    """A policy that this process has authorized for before, in this tick."""
+    limits = {
+        "*": {"rpm": RateLimit(60_000, 60_000, 60_000), "tpm": RateLimit(10**9, 10**9, 60_000)}
+    }
+    policy = a_strict_policy(
+        quotas=dict.fromkeys(LABELS, 1_000 * USD),
+        org_budgets=(a_budget(10_000 * USD, name="monthly", window=Window.MONTH),),
+        rate_limits=limits,
+        org_rate_limits=limits,
+    )
+    await call(instance, policy)
+    await instance.close()
+    meter.clear()
+    return policy
+
+
+async def call(instance: Instance, policy: Policy, **usage: int) -> None:
+    made = await instance.authorize(policy)
+    await instance.capture(policy, made.authorization.id, **usage)
+
+
+async def test_alone(instance: Instance, known: Policy, meter: StoreMeter) -> None:
+    """Two items of accounts, two buckets and the authorization: ten units, then eight and two.
+
+    The capture changes the accounts and the authorization and writes a page, and gives tokens back
+    to each bucket by itself.
+    """
+    made = await instance.authorize(known)
+    await instance.authorizations.close()
+    assert (write_units(meter), read_units(meter)) == (10, 0)
+    meter.clear()
+    await instance.capture(known, made.authorization.id)
+    await instance.close()
+    assert (write_units(meter), read_units(meter)) == (8 + 2, 0)
+
+
+@pytest.mark.parametrize(("timed", "more"), [(True, 2), (False, 4)])
+async def test_an_id_of_the_callers_own_costs_its_name_and_perhaps_a_receipt(
+    instance: Instance, known: Policy, meter: StoreMeter, clock: StillClock, timed: bool, more: int
+) -> None:
+    """Two units for what it stands for; two for a receipt, if the id has no time in it."""
+    asked_as = minted(clock.now_ms()) if timed else str(uuid.uuid4())
+    await instance.authorize(known, authorization_id=asked_as)
+    await instance.authorizations.close()
+    await instance.capture(known, asked_as)
+    await instance.close()
+    assert (write_units(meter), read_units(meter)) == (20 + more, 2)
+
+
+async def test_nothing_is_written_to_give_nothing_back(
+    instance: Instance, known: Policy, meter: StoreMeter
+) -> None:
+    """A call that used what was taken for it leaves the buckets alone."""
+    made = await instance.authorize(known)
+    await instance.authorizations.close()
+    meter.clear()
+    await instance.capture(known, made.authorization.id, input_tokens=1_000, output_tokens=1_000)
+    await instance.close()
+    assert write_units(meter) == 8
+
+
+async def test_without_budgets_and_limits_only_the_authorization_and_the_page_are_written(
+    instance: Instance, meter: StoreMeter
+) -> None:
+    """Two units for it, four for its change and its page."""
+    policy = a_policy()
+    await call(instance, policy)
+    meter.clear()
+    await call(instance, policy)
+    await instance.close()
+    assert write_units(meter) == 2 + 4
+
+
+@pytest.mark.parametrize(("together", "units"), [(1, 14), (10, 5.2), (20, 4.7)])
+async def test_under_load_calls_share_the_accounts_and_the_buckets(
+    instance: Instance, known: Policy, meter: StoreMeter, together: int, units: float
+) -> None:
+    """As many begin and end in a transaction of 10 ms as do at 100, 1,000 and 2,000 a second.
+
+    Each keeps its authorization, written twice in transactions: four units.
+    """
+    begun: list[Authorization] = [
+        one.authorization
+        for one in await asyncio.gather(*(instance.authorize(known) for _ in range(together)))
+    ]
+    await instance.authorizations.close()
+    meter.clear()
+    authorized = await asyncio.gather(
+        *(instance.authorize(known) for _ in begun),
+        *(instance.capture(known, one.id) for one in begun),
+    )
+    await instance.close()
+    assert len(authorized) == 2 * together
+    assert meter.calls["transact"] == 1
+    assert write_units(meter) / together <= units
+
+
+@pytest.mark.parametrize(
+    "row", ["alone | 20", "100 a second, one instance | 14", "1,000 a second, one instance | 5.2"]
+)
+def test_the_page_says_the_same(row: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "costs.md").read_text()
+    assert f"| {row} |" in page
