@@ -22,11 +22,13 @@ def test_a_worker_among_others_pauses_and_one_that_meets_nobody_stops() -> None:
     assert not pace.must_look
 
 
-def test_a_transaction_that_took_long_has_met_somebody() -> None:
+def test_a_transaction_that_took_long_is_a_reason_to_look_but_not_to_pause() -> None:
+    """Somebody may have been in its way, or the store was slow."""
     pace, random = Pace(), Random(1)
     pace.note_sent(6)
     pace.note_sent(40)
-    assert pace.pause_ms(random, 0) >= 8
+    assert pace.must_look
+    assert pace.pause_ms(random, 0) <= 3
 
 
 def test_a_worker_that_is_always_first_looks_every_now_and_then() -> None:

@@ -6,7 +6,8 @@ that was decided on an item which has changed is decided anew. Whoever sends wit
 leaves the others no moment to come in. So a worker that notices others pauses after each
 transaction, longer the more often it notices them, and what arrives meanwhile shares the next one.
 One that has not noticed anybody looks every now and then, since whoever is always first is never
-refused, and leaves a gap of half a transaction.
+refused, and leaves a gap of half a transaction. A transaction that took long is a reason to look,
+but not to pause: the store alone may be slow.
 
 A store that answers at once has no conflicts, and needs none of this: an embedded one.
 
@@ -26,7 +27,7 @@ _EASE: Final = 16
 """A transaction that met nobody makes the pause shorter by this part of it."""
 _AT_ONCE_MS: Final = 1
 _SLOW_MS: Final = 8
-"""A transaction met somebody if it took twice as long as the fastest ones, and this much more."""
+"""A transaction may have met somebody if it took twice as long as the fastest, and this more."""
 
 
 class Pace:
@@ -52,9 +53,8 @@ class Pace:
         self._sent_unseeing += 1
         fastest_ms = took_ms if self._fastest_ms is None else self._fastest_ms
         if took_ms > 2 * fastest_ms + _SLOW_MS:
-            self.note_others()
-        else:
-            self._pause_ms -= -(-self._pause_ms // _EASE)
+            self._sent_unseeing = LOOK_EVERY  # others were in its way, or the store was slow
+        self._pause_ms -= -(-self._pause_ms // _EASE)
         self._fastest_ms = min(took_ms, fastest_ms + 1)  # it may have become slower for good
 
     def note_others(self) -> None:
