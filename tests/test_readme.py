@@ -1,6 +1,7 @@
 """The README's commands, pasted: every one of them works on what `serve --demo` brings up."""
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -31,7 +32,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
-    """In order, in one shell: selection, lease, usage once, fallback, metrics."""
+    """In order, in one shell: a call held, captured, denied; selection, lease, usage, fallback."""
     script = "set -euo pipefail\n" + "\necho '---'\n".join(blocks("bash"))
     script = script.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     done = subprocess.run(  # noqa: S603 - what the README says
@@ -42,7 +43,18 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    _, selection, lease, usage, fallback, operator = done.stdout.split("---\n")
+    answers = done.stdout.split("---\n")[1:]
+    authorized, captured, denied, selection, lease, usage, fallback, operator = answers
+    assert '"status": "authorized"' in authorized
+    assert '"held_usd_micros": 814000' in authorized
+    assert captured.count('"status": "captured"') == captured.count('"status": "duplicate"') == 1
+    assert captured.count('"cost_usd_micros": 704000,\n') >= 2
+    (by,) = json.loads(denied)["denied_by"]
+    assert (by["kind"], by["name"], by["label"]) == ("QUOTA", "quota-premium", "premium")
+    assert by["resets_at"]
+    shown = README.read_text("utf-8")
+    assert f'"needed": {by["needed"]}, "remaining": {by["remaining"]}, "resets_at"' in shown
+    assert "QUOTA_EXCEEDED" in denied
     assert '"label": "premium"' in selection
     assert '"granted": true' in lease
     assert usage.count('"status": "accepted"') == 1
@@ -52,7 +64,9 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
     assert '"app_name": "Assistant"' in operator
     assert 'outcome="made"} 1.0' in operator
     assert "standard ◂" in operator
-    for part in (selection, lease, usage, fallback, operator):
+    assert "quota-premium" in operator
+    assert "monthly" in operator
+    for part in answers:
         assert part.endswith("\n"), "a prompt would stand beside it"
 
 

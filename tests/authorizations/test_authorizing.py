@@ -1,6 +1,7 @@
 """One decision before a call, one settlement after it, on every store."""
 
 import asyncio
+import dataclasses
 import uuid
 
 import pytest
@@ -15,8 +16,11 @@ from authorizations.conftest import (
     a_strict_policy,
 )
 from metering.conftest import ECONOMY, PREMIUM, STANDARD, a_policy, a_usage
-from pricekeeper.authorizations import Authorized, State
+from minting import minted
+from pricekeeper.authorizations import Authorization, Authorized, State
 from pricekeeper.authorizations.attempts import Attempts
+from pricekeeper.authorizations.authorization import Grant
+from pricekeeper.authorizations.expiry import OpenList
 from pricekeeper.budgets import Balance, accounts_of
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -27,9 +31,11 @@ from pricekeeper.errors import (
     RequestIdReusedError,
     StoreUnavailableError,
 )
-from pricekeeper.metering import Outcome
+from pricekeeper.metering import Outcome, org_day
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Enforcement, Policy, RateLimit, Window
+from pricekeeper.tenants.freeze import Freeze
+from pricekeeper.values import AppId
 from selection.conftest import SettableClock
 
 
@@ -144,6 +150,25 @@ async def test_the_same_id_is_the_same_grant(instance: Instance, clock: Settable
     assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
     captured = await instance.capture(policy, asked_as)
     assert captured.recorded.request_id == asked_as
+
+
+async def test_a_repeat_is_not_denied_by_its_own_hold(
+    store: Store, instance: Instance, clock: SettableClock
+) -> None:
+    """One after the other, at another instance, at the same time, and after a freeze."""
+    policy = a_policy(budgets=(a_budget(20_000),))
+    ids = [str(uuid.uuid4()) for _ in range(2)]
+    first = await instance.authorize(policy, authorization_id=ids[0])
+    frozen = dataclasses.replace(policy, freeze=Freeze("ORG", "leaked", 1, by_org=False))
+    for asked, whose in ((instance, policy), (Instance(store, clock), policy), (instance, frozen)):
+        again = await asked.authorize(whose, authorization_id=ids[0])
+        assert again.authorization == first.authorization
+    await instance.void(policy, ids[0])
+    both = await asyncio.gather(
+        *(instance.authorize(policy, authorization_id=ids[1]) for _ in range(3))
+    )
+    assert len({one.authorization.id for one in both}) == 1
+    assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
 
 
 async def test_an_id_of_ours_is_known_again(instance: Instance) -> None:
@@ -403,7 +428,7 @@ async def test_a_dry_run_takes_nothing(instance: Instance, clock: SettableClock)
 async def test_another_apps_authorization_does_not_exist(instance: Instance) -> None:
     policy = a_policy(budgets=(a_budget(),))
     granted = await instance.authorize(policy)
-    other = a_policy(org_id=policy.org_id, app_id="other")  # type: ignore[arg-type]
+    other = a_policy(org_id=policy.org_id, app_id=AppId("other"))
     for call in (
         instance.authorizations.find(other, granted.authorization.id),
         instance.authorizations.capture(other, granted.authorization.id, a_capture()),
@@ -447,3 +472,39 @@ async def test_a_caller_that_leaves_when_its_decision_fails_has_left(
     task = asyncio.create_task(instance.authorize(a_policy()))
     (outcome,) = await asyncio.gather(task, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
+
+
+async def test_captures_under_ids_of_callers_are_in_the_totals_of_every_lane(
+    instance: Instance, clock: SettableClock
+) -> None:
+    """Also if the worker of the organisation was made to expire something."""
+    policy = a_policy(agg_shard_count=64)
+    due = await instance.authorize(policy, hold_secs=10)
+    clock.advance_ms(10_000)
+    await instance.authorizations.expire_due()
+    ids = [minted(clock.now_ms() + 16 * page) for page in range(8)]
+    for one in ids:
+        await instance.authorize(policy, authorization_id=one)
+        await instance.capture(policy, one)
+    day = org_day(policy.timezone, clock.now_ms())
+    totals = await instance.metering.read_totals(policy.scope_key, [PREMIUM], day, live=True)
+    assert totals[PREMIUM].requests == len(ids)
+    assert due.authorization.id not in ids
+
+
+def test_settled_authorizations_do_not_fill_the_memory() -> None:
+    """They are forgotten before their time comes: an hour of a busy service is millions."""
+    listed = OpenList()
+    for number in range(20_000):
+        one = Authorization(
+            f"{number:08x}", _A_GRANT, State.OPEN, expires_at_ms=3_600_000 + number, nonce=b""
+        )
+        listed.add("org", one)
+        if number % 100:
+            listed.remove(one.id)
+    assert len(listed) == 200
+    assert listed.remembered <= 2 * len(listed) + 1_001
+    assert len(listed.take_due(10**9)) == 200
+
+
+_A_GRANT = Grant(b"", "client", "app", "premium", "NORMAL", 1, (), (), 1, 1, 0)

@@ -7,18 +7,19 @@ minute: two items of accounts and two buckets.
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from authorizations.conftest import USD, Instance, a_budget, a_strict_policy
-from metering.conftest import LABELS, a_policy
+from metering.conftest import LABELS, a_policy, a_usage
 from metering.test_costs import StillClock, read_units, write_units
 from minting import minted
 from pricekeeper.authorizations import Authorization
+from pricekeeper.authorizations.pace import LOOK_EVERY
 from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage import Store, open_store
+from pricekeeper.storage import Store, Write, open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, RateLimit, Window
 
@@ -88,13 +89,29 @@ async def test_alone(instance: Instance, known: Policy, meter: StoreMeter) -> No
 async def test_an_id_of_the_callers_own_costs_its_name_and_perhaps_a_receipt(
     instance: Instance, known: Policy, meter: StoreMeter, clock: StillClock, timed: bool, more: int
 ) -> None:
-    """Two units for what it stands for; two for a receipt, if the id has no time in it."""
+    """Two units for what it stands for; two for a receipt, if the id has no time in it.
+
+    The name is looked for by both steps, and read by the second, with what it stands for.
+    """
     asked_as = minted(clock.now_ms()) if timed else str(uuid.uuid4())
     await instance.authorize(known, authorization_id=asked_as)
     await instance.authorizations.close()
     await instance.capture(known, asked_as)
     await instance.close()
-    assert (write_units(meter), read_units(meter)) == (20 + more, 2)
+    assert (write_units(meter), read_units(meter)) == (20 + more, 3)
+
+
+async def test_a_capture_elsewhere_reads_the_authorization(
+    instance: Instance, known: Policy, store: Store, clock: StillClock, meter: StoreMeter
+) -> None:
+    """At the instance that granted it, it is remembered."""
+    other = Instance(store, clock, seed=2)
+    for one in await authorize_some(instance, known, 2):
+        meter.clear()
+        await other.capture(known, one.id)
+        await other.authorizations.close()
+    await other.close()
+    assert (write_units(meter), read_units(meter)) == (10, 1)
 
 
 async def test_nothing_is_written_to_give_nothing_back(
@@ -129,11 +146,7 @@ async def test_under_load_calls_share_the_accounts_and_the_buckets(
 
     Each keeps its authorization, written twice in transactions: four units.
     """
-    begun: list[Authorization] = [
-        one.authorization
-        for one in await asyncio.gather(*(instance.authorize(known) for _ in range(together)))
-    ]
-    await instance.authorizations.close()
+    begun = await authorize_some(instance, known, together)
     meter.clear()
     authorized = await asyncio.gather(
         *(instance.authorize(known) for _ in begun),
@@ -142,11 +155,102 @@ async def test_under_load_calls_share_the_accounts_and_the_buckets(
     await instance.close()
     assert len(authorized) == 2 * together
     assert meter.calls["transact"] == 1
-    assert write_units(meter) / together <= units
+    assert (write_units(meter) / together, read_units(meter)) == (units, 0)
+
+
+async def test_either_step_alone_shares_them_as_well(
+    instance: Instance, known: Policy, meter: StoreMeter
+) -> None:
+    """Forty at once: what is left is the item of each authorization, written twice."""
+    begun = await authorize_some(instance, known, 40)
+    assert (write_units(meter) / 40, read_units(meter)) == (2.2, 0)
+    meter.clear()
+    await asyncio.gather(*(instance.capture(known, one.id) for one in begun))
+    await instance.close()
+    assert (write_units(meter) / 40, read_units(meter)) == (2.45, 0)
+
+
+@pytest.mark.parametrize(("together", "units"), [(0, 0.5), (1, 0.25), (10, 0.025), (20, 0.0125)])
+async def test_an_instance_that_meets_nobody_looks_for_others_now_and_then(
+    instance: Instance,
+    known: Policy,
+    store: Store,
+    clock: StillClock,
+    meter: StoreMeter,
+    monkeypatch: pytest.MonkeyPatch,
+    together: int,
+    units: float,
+) -> None:
+    """Once in sixteen transactions, if they take as long as DynamoDB's: accounts and buckets."""
+    let_take(10, monkeypatch, store, clock)
+    calls = 0
+    begun = await authorize_some(instance, known, together)
+    await instance.authorize(known)  # the first of those that take long
+    await instance.authorizations.close()
+    meter.clear()
+    while meter.calls["transact"] < 2 * LOOK_EVERY:
+        if together:
+            captures = [instance.capture(known, one.id) for one in begun]
+            begun, _ = await asyncio.gather(
+                authorize_some(instance, known, together), asyncio.gather(*captures)
+            )
+            calls += together
+        else:
+            await call(instance, known)
+            calls += 1
+        await instance.authorizations.close()
+    assert read_units(meter) / calls == units
+
+
+async def test_a_usage_record_that_nobody_authorized_is_a_transaction_with_the_accounts(
+    store: Store, clock: StillClock, known: Policy, meter: StoreMeter
+) -> None:
+    """Its page becomes two units, and so is each item of accounts."""
+    instance = Instance(store, clock, seed=2)
+    for _ in range(2):
+        meter.clear()
+        await instance.metering.record(known, a_usage(request_id=minted(clock.now_ms())))
+    await instance.close()
+    assert (write_units(meter), read_units(meter)) == (2 + 2 * 2, 0)
+
+
+async def authorize_some(instance: Instance, policy: Policy, count: int) -> list[Authorization]:
+    made = await asyncio.gather(*(instance.authorize(policy) for _ in range(count)))
+    await instance.authorizations.close()
+    return [one.authorization for one in made]
+
+
+def let_take(
+    duration_ms: int, monkeypatch: pytest.MonkeyPatch, store: Store, clock: StillClock
+) -> None:
+    """Let a transaction take so long, and everything else no time."""
+    transact, elapsed_ms = store.transact, 0
+
+    async def take(operations: Sequence[Write]) -> None:
+        nonlocal elapsed_ms
+        await transact(operations)
+        elapsed_ms += duration_ms
+
+    async def sleep(_: int) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(store, "transact", take)
+    monkeypatch.setattr(type(clock), "monotonic_ms", lambda _: elapsed_ms)
+    monkeypatch.setattr(type(clock), "sleep_ms", lambda _, duration_ms: sleep(duration_ms))
 
 
 @pytest.mark.parametrize(
-    "row", ["alone | 20", "100 a second, one instance | 14", "1,000 a second, one instance | 5.2"]
+    "row",
+    [
+        "alone | 20 | 0.5",
+        "alone, nothing to give back | 18 | 0.5",
+        "alone, no budget, no strict quota, no limit | 6 | 0",
+        "100 a second, one instance | 14 | 0.25",
+        "1,000 a second, one instance | 5.2 | 0.03",
+        "2,000 a second, one instance | 4.7 | 0.01",
+        "40 authorized at once, each | 2.2 | 0",
+        "40 captured at once, each | 2.45 | 0",
+    ],
 )
 def test_the_page_says_the_same(row: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "costs.md").read_text()

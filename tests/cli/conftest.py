@@ -1,5 +1,6 @@
 """Commands run in this process, on a store of their own or against a real service."""
 
+import asyncio
 import base64
 import io
 import json
@@ -16,9 +17,13 @@ import apsw
 import pytest
 import structlog
 
+from pricekeeper.authorizations import AuthorizationRequest
 from pricekeeper.cli import command, main, watch
 from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.local import open_local_services
 from pricekeeper.clock import SystemClock
+from pricekeeper.settings import read_settings
+from pricekeeper.values import AppId, OrgId
 
 ORG = "550e8400-e29b-41d4-a716-446655440000"
 NOBODY = "550e8400-e29b-41d4-a716-44665544ffff"
@@ -93,6 +98,19 @@ class Cli:
         )
         with urlopen(request, timeout=30) as answer:  # noqa: S310
             assert answer.status == 200
+
+    def authorize(self, app_id: str, **request: Any) -> str:
+        """Authorize a call of an app, on the store: the id of the authorization."""
+        settings = read_settings(os.environ)
+
+        async def main() -> str:
+            async with open_local_services(settings) as services:
+                policy = await services.tenants.find_policy(OrgId(ORG), AppId(app_id))
+                wanted = AuthorizationRequest(**request)
+                granted = await services.authorizations.authorize(policy, wanted)
+                return granted.authorization.shown_id
+
+        return asyncio.run(main())
 
     def become(self, client_id: str) -> None:
         """Use that client's credentials, where a service wants some."""

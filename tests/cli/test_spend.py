@@ -1,19 +1,21 @@
-"""``spend``, ``usage list`` and ``ledger rebuild``: on the store, and against a service."""
+"""``spend``, ``usage list``, ``ledger rebuild`` and ``check``: on the store, and a service."""
 
 import asyncio
 import csv
 import io
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from pricekeeper.authorizations import AuthorizationRequest
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.metering import Usage, org_day
-from pricekeeper.storage import Key, Set, Update
-from pricekeeper.storage.tables import DAILY_TOTAL
+from pricekeeper.storage import Add, Key, Set, Update
+from pricekeeper.storage.tables import DAILY_TOTAL, RATE_BUCKETS
 from pricekeeper.values import AppId, OrgId
 
 IDS = [f"7c9e6679-7425-40de-944b-e07fc1f90a{number:02x}" for number in range(3)]
@@ -151,3 +153,33 @@ def test_a_day_is_made_anew(cli: Cli) -> None:
     assert cli.ok("ledger", "rebuild", "--day", day)["changes"] == []
     assert "nothing has changed" in cli("ledger", "rebuild", "--day", day, "--org", ORG).out
     assert cli("ledger", "rebuild", "--day", "20261301").code == 2
+
+
+def test_budgets_are_held_against_the_journal(cli: Cli) -> None:
+    """What differs is named, is no success, and is set right if that is wanted."""
+    cli.register()
+
+    cli.ok("org", "put", ORG, *ORG_FLAGS, "--strict")
+
+    async def authorize(services: Services) -> int:
+        policy = await services.tenants.find_policy(OrgId(ORG), AppId("chat"))
+        request = AuthorizationRequest(input_tokens=10, max_output_tokens=10)
+        granted = await services.authorizations.authorize(policy, request)
+        (held,) = [one for one in granted.authorization.grant.accounts if "premium" in one.id]
+        await services.store.update(
+            Update(RATE_BUCKETS, Key(held.pk, held.sk), (Add(f"u:{held.id}", 7),))
+        )
+        return granted.authorization.held_usd_picos
+
+    held = on_services(cli, authorize)
+    done = cli("ledger", "check", "--json")
+    assert done.code == 1
+    accounts = {one["name"]: one for one in json.loads(done.out)["accounts"]}
+    premium = accounts["quota-premium"]
+    assert (premium["agrees"], premium["mended"]) == (False, False)
+    assert premium["enforced_usd_picos"] == {"used": held + 7, "held": held, "unsettled": 0}
+    assert premium["right_usd_picos"] == {"used": held, "held": held, "unsettled": 0}
+    assert "differ" in cli("ledger", "check", "--org", ORG).out
+    assert cli("ledger", "check", "--mend").code == 0
+    assert all(one["agrees"] for one in cli.ok("ledger", "check")["accounts"])
+    assert cli("ledger", "check", "--org", NOBODY).code == 3

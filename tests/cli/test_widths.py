@@ -40,6 +40,11 @@ def retrieval_token(cli: Cli) -> str:
     return token
 
 
+def authorized(cli: Cli) -> str:
+    """The id of an authorization that holds nothing: there is no budget for more."""
+    return cli.authorize(APP, input_tokens=0, max_output_tokens=0, tags={"team": NAME})
+
+
 RUNS: dict[tuple[str, ...], Words] = {
     ("aggregate",): lambda _: (),
     ("doctor",): lambda _: (),
@@ -65,9 +70,14 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("usage", "list"): lambda _: (ORG, APP),
     ("spend",): lambda _: ("--from", "2026-01-01", "--to", "2026-01-03"),
     ("ledger", "rebuild"): lambda _: ("--day", "20260101"),
+    ("ledger", "check"): lambda _: (),
     ("limits", "show"): lambda _: (ORG, APP),
     ("limits", "reset"): lambda _: (ORG, APP, "--reason", NAME),
     ("limits", "repair"): lambda _: (),
+    ("authorizations", "list"): lambda cli: (ORG, authorized(cli) and APP),
+    ("authorizations", "show"): lambda cli: (ORG, APP, authorized(cli)),
+    ("authorizations", "void"): lambda cli: (ORG, APP, authorized(cli), "--reason", NAME),
+    ("budgets",): lambda _: (ORG, APP),
     ("sessions", "list"): lambda _: (ORG, APP),
     ("sessions", "end"): lambda _: (ORG, APP, "--all"),
     ("prices", "show"): lambda _: (),
@@ -82,6 +92,7 @@ MORE_RUNS: dict[str, tuple[str, ...]] = {
     "org get --yaml": ("org", "get", ORG, "--yaml"),
     "app get --yaml": ("app", "get", ORG, APP, "--yaml"),
     "usage of the organisation": ("usage", "show", ORG),
+    "budgets of the organisation": ("budgets", ORG),
     "usage of everybody": ("usage", "show", "--all"),
     "usage of a range": ("usage", "show", ORG, APP, "--from", "2026-01-01", "--to", "2026-01-03"),
 }

@@ -350,12 +350,12 @@ def test_an_answer_is_fitted_into_what_is_left_if_the_caller_says_so(shop: Shop)
     """Never shorter than the caller can use, and never unasked."""
     wanted = {"max_output_tokens": 100_000}
     assert shop.authorize(**wanted).status == 429
+    too_short = shop.authorize(**wanted, allow_lower_max_output=True, min_output_tokens=2_000)
+    assert too_short.status == 429
     fitted = shop.authorize(**wanted, allow_lower_max_output=True)
     assert fitted.status == 201
     assert fitted.json["max_output_tokens"] == (40_000 - 4_400) // 22
     assert fitted.json["held_usd_micros"] <= 40_000
-    too_short = shop.authorize(**wanted, allow_lower_max_output=True, min_output_tokens=1_000)
-    assert too_short.status == 429
 
 
 class TestCapturing:
@@ -781,6 +781,17 @@ class TestBudgets:
         assert money == {"": (0, WORST), "blue#1": (WORST, 0), "red": (0, WORST)}
         assert {one["name"] for one in shown} == {"team"}
 
+    def test_the_apps_and_the_organisations_are_told_apart_by_scope(self, api: Api) -> None:
+        """Two budgets of one name for the values of one tag: each is listed once."""
+        per_team = budget("team", 20_000, per_tag="team")
+        shop = open_shop(api, {"budgets": [per_team]}, tag_keys=["team"], budgets=[per_team])
+        shop.grant(tags={"team": "red"})
+        shown = shop.call("GET", "budgets").json["budgets"]
+        assert [(one["scope"], one["held_usd_micros"]) for one in shown] == [
+            ("ORG", WORST),
+            ("APP", WORST),
+        ]
+
     def test_at_most_a_hundred_values_of_a_tag(self, api: Api) -> None:
         """However many there are."""
         per_team = budget("team", 20_000, per_tag="team")
@@ -856,3 +867,25 @@ async def test_what_nobody_settles_is_charged_until_it_is(tmp_path: Path) -> Non
         assert (late["status"], late["cost_usd_micros"]) == ("captured", 6_600)
         (month,) = (await ask("GET", "budgets"))["budgets"]
         assert (month["unsettled_usd_micros"], month["spent_usd_micros"]) == (0, 6_600)
+
+
+def test_what_is_held_is_part_of_the_spend(shop: Shop) -> None:
+    """By whatever it is broken down, until it is settled."""
+    first, second = shop.grant(tags={"team": "red"}), shop.grant()
+    day = shop.show(first)["authorized_at"][:10]
+    whole = shop.show(first)["held_usd_micros"]
+
+    def read(group_by: str) -> Any:
+        path = f"/api/v1/spend?from={day}&to={day}&group_by={group_by}"
+        shown = shop.api.call("GET", path, token=shop.tenant.app_token)
+        assert shown.status == 200, shown.data
+        return shown.json
+
+    by_tag = {row["tag:team"]: row["held_usd_micros"] for row in read("tag:team")["rows"]}
+    assert by_tag == {"red": whole, "": whole}
+    (row,) = read("label,app")["rows"]
+    assert (row["label"], row["held_usd_micros"], row["requests"]) == ("premium", 2 * whole, 0)
+    assert shop.void(second).status == 204
+    assert read("day")["total"]["held_usd_micros"] == whole
+    assert shop.capture(first).status == 200
+    assert read("day")["total"]["held_usd_micros"] == 0

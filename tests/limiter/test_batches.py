@@ -5,21 +5,21 @@ On one store: what the writes mean to each of them is the business of the other 
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 import pytest
 
 from limiter.hooked import Hooked, once
 from pricekeeper.clock import ManualClock
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
+from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError, UnreadableItemError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
-from pricekeeper.limiter.batch import Taken
-from pricekeeper.limiter.batcher import BATCH_MAX
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
+from pricekeeper.limiter.commands import Taken
 from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import Add, Item, Key, Update, Write, open_store
+from pricekeeper.storage import Add, Item, Key, Set, Update, Write, open_store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 DAILY = Limit.per_day("n", 100)
@@ -83,6 +83,17 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
+async def begin(
+    requests: Iterable[Coroutine[Any, Any, Lease | Denial]],
+) -> "list[asyncio.Task[Lease | Denial]]":
+    """Start the first request and, once its write is held up, the others, which then wait."""
+    tasks = []
+    for one in requests:
+        tasks.append(asyncio.create_task(one))
+        await turns()
+    return tasks
+
+
 async def left(limiter: Limiter) -> int:
     return (await limiter.peek("e", "r"))["n"].remaining
 
@@ -129,13 +140,10 @@ async def test_a_transaction_has_room_for_the_records_of_a_batch(
     await limiter.acquire("e", "r", {"n": 0})
     store.sent.clear()
     await asyncio.gather(
-        *(
-            limiter.try_acquire("e", "r", {"n": 1}, lease_id=uuid.uuid4())
-            for _ in range(2 * BATCH_MAX)
-        )
+        *(limiter.try_acquire("e", "r", {"n": 1}, lease_id=uuid.uuid4()) for _ in range(250))
     )
 
-    assert [len(sent) for sent in store.sent] == [1 + 1, 1 + BATCH_MAX, 1 + BATCH_MAX - 1]
+    assert [len(sent) for sent in store.sent] == [1 + 99, 1 + 99, 1 + 52]
 
 
 async def test_what_is_too_big_costs_the_others_no_write(
@@ -145,11 +153,10 @@ async def test_what_is_too_big_costs_the_others_no_write(
     limiter = make(Limit.per_day("n", 10))
     await limiter.acquire("e", "r", {"n": 0})
     store.gate = asyncio.Event()
-    tasks = [
-        asyncio.create_task(limiter.try_acquire("e", "r", {"n": tokens}, lease_id=uuid.uuid4()))
+    tasks = await begin(
+        limiter.try_acquire("e", "r", {"n": tokens}, lease_id=uuid.uuid4())
         for tokens in (0, 20, 6, 5, 4)
-    ]
-    await turns()
+    )
     store.sent.clear()
     store.gate.set()
     outcomes = await asyncio.gather(*tasks)
@@ -183,11 +190,10 @@ async def test_who_was_served_is_not_told_of_what_became_of_the_others(
     """Whether it runs the batch or is run by another."""
     await limiter.acquire("e", "r", {"n": 40})
     store.gate = asyncio.Event()
-    tasks = [
-        asyncio.create_task(limiter.try_acquire("e", "r", {"n": tokens}, lease_id=uuid.uuid4()))
+    tasks = await begin(
+        limiter.try_acquire("e", "r", {"n": tokens}, lease_id=uuid.uuid4())
         for tokens in (0, 30, 30, 60)
-    ]
-    await turns()
+    )
 
     async def fail(name: str) -> None:
         if name == "batch_get":
@@ -210,11 +216,10 @@ async def test_a_batch_that_makes_progress_has_all_of_its_attempts_again(
     lease = await other.acquire("e", "r", {"n": 40})
     await limiter.acquire("e", "r", {"n": 0})
     store.gate = asyncio.Event()
-    tasks = [
-        asyncio.create_task(limiter.try_acquire("e", "r", {"n": tokens}, lease_id=uuid.uuid4()))
+    tasks = await begin(
+        limiter.try_acquire("e", "r", {"n": tokens}, lease_id=uuid.uuid4())
         for tokens in (0, 60, 40)
-    ]
-    await turns()
+    )
     losing = ATTEMPTS_MAX - 4
     meddle = rival(store, [*range(2, 2 + losing), *range(4 + losing, 4 + 2 * losing)])
 
@@ -280,44 +285,37 @@ async def test_a_grant_never_counts_for_a_moment_that_is_still_to_come(
     assert (await limiter.acquire("e", "r", {"n": 1})).granted_at_ms == clock.now_ms()
 
 
-async def test_who_shared_a_write_with_one_that_is_gone_is_told_that_nobody_knows(
+async def test_who_waits_for_a_worker_that_is_stopped_is_told_that_nobody_knows(
     limiter: Limiter, store: Watched
 ) -> None:
     """It ends only with the event loop; whoever comes next is served all the same."""
-    batcher = limiter._batcher
+    workers = limiter._workers
     store.gate = asyncio.Event()
-    first = asyncio.create_task(batcher.take(ONE))
+    first = asyncio.create_task(workers.take(ONE, ONE))
     await turns()
-    leader, *followers = (asyncio.create_task(batcher.take(ONE)) for _ in range(3))
+    waiting = asyncio.create_task(workers.take(ONE, ONE))
     await turns()
-    store.gate.set()
-    store.gate = asyncio.Event()
-    await first
-    await turns()
-    late = asyncio.create_task(batcher.take(ONE))
-    await turns()
-    leader.cancel()
-    outcomes = await asyncio.gather(leader, *followers, return_exceptions=True)
+    [worker] = workers._tasks
+    worker.cancel()
+    outcomes = await asyncio.gather(first, waiting, return_exceptions=True)
     store.gate.set()
 
-    assert [type(one) for one in outcomes] == [
-        asyncio.CancelledError,
-        OutcomeUnknownError,
-        OutcomeUnknownError,
-    ]
-    assert isinstance(await late, Taken)
-    assert batcher._queues == {}
+    assert [type(one) for one in outcomes] == [OutcomeUnknownError, OutcomeUnknownError]
+    assert workers._queues == {}
+    assert isinstance(await workers.take(ONE, ONE), Taken)
+    await turns()
+    assert (workers._queues, workers._tasks) == ({}, set())
 
 
 async def test_a_request_that_left_the_queue_keeps_nobody_waiting(
     limiter: Limiter, store: Watched
 ) -> None:
-    """It neither runs a batch nor is part of one."""
-    batcher = limiter._batcher
+    """Nothing is taken for it."""
+    workers = limiter._workers
     store.gate = asyncio.Event()
-    first = asyncio.create_task(batcher.take(ONE))
+    first = asyncio.create_task(workers.take(ONE, ONE))
     await turns()
-    gone, other = (asyncio.create_task(batcher.take(ONE)) for _ in range(2))
+    gone, other = (asyncio.create_task(workers.take(ONE, ONE)) for _ in range(2))
     await turns()
     gone.cancel()
     await turns()
@@ -326,6 +324,23 @@ async def test_a_request_that_left_the_queue_keeps_nobody_waiting(
 
     assert [type(one) for one in outcomes] == [Taken, asyncio.CancelledError, Taken]
     assert await left(limiter) == 98
+
+
+async def test_what_cannot_be_read_concerns_only_who_needs_it(
+    limiter: Limiter, store: Watched
+) -> None:
+    """One app's bucket makes no sense: the other apps of its organisation are served."""
+    for app in ("a", "b"):
+        await limiter.acquire(app, "r", {"n": 1}, parents=["org"])
+    strange = Update(RATE_BUCKETS, Key("a", "r"), (Set("lm.n", "1/2/many"),))
+    await store._store.update(strange)
+    outcomes = await asyncio.gather(
+        *(limiter.try_acquire(app, "r", {"n": 1}, parents=["org"]) for app in ("a", "b", "b")),
+        return_exceptions=True,
+    )
+
+    assert [type(one) for one in outcomes] == [UnreadableItemError, Lease, Lease]
+    assert (await limiter.peek("org", "r"))["n"].consumed == 4
 
 
 async def test_a_denial_is_decided_by_the_store_for_each_who_waited(
@@ -368,19 +383,19 @@ async def test_a_process_remembers_the_buckets_that_it_had_to_do_with_last(
 ) -> None:
     """So many of them, and none that it knows to be absent."""
     limiter._cache._seen = BoundedCache(2)
-    debits = {entity: Debit(entity, "r", {"n": DAILY}, {"n": 1}) for entity in ("a", "b", "c")}
+    keys = {entity: Key(entity, "r") for entity in ("a", "b", "c")}
 
     def known() -> str:
         memory = limiter._cache._seen
-        return "".join(entity for entity in debits if Key(entity, "r") in memory)
+        return "".join(entity for entity, key in keys.items() if key in memory)
 
     for entity in ("a", "b"):
         await limiter.acquire(entity, "r", {"n": 1})
-    assert limiter._cache.recall(debits["a"]) is not None
+    assert limiter._cache.recall(keys["a"]) is not None
     await limiter.acquire("c", "r", {"n": 1})
     assert known() == "ac"
     await limiter.acquire("a", "r", {"n": 1})
     await limiter.acquire("b", "r", {"n": 1})
     assert known() == "ab"
-    limiter._cache.remember(debits["a"], None)
+    limiter._cache.remember(keys["a"], None)
     assert known() == "b"

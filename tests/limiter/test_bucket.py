@@ -371,12 +371,12 @@ def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
     assert guess(debit, NOW) == Retry(floor_ms=NOW - 400, ceiling_ms=NOW, as_of_ms=NOW)
 
 
-def test_a_lagging_clock_knows_that_refill_goes_on_only_once_it_is_there() -> None:
-    """Also when it is told how a limit stands."""
+def test_a_lagging_clock_does_not_say_that_it_takes_longer_until_a_limit_is_full() -> None:
+    """The bucket's own time goes on, though it is ahead of ours."""
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
 
-    assert status(bucket, {"n": limit}, NOW)["n"].full_at_ms == NOW + 3_000
+    assert status(bucket, {"n": limit}, NOW)["n"].full_at_ms == NOW + 1_000
 
 
 def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> None:

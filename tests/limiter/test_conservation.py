@@ -106,7 +106,7 @@ async def test_what_was_taken_is_what_the_leases_hold(
         await scene.close()
         for one in scene.instances:
             assert one.limiter._pool._queues == {}
-            assert one.limiter._batcher._queues == {}
+            assert one.limiter._workers._queues == {}
         consumed = await what_was_taken(store, world, limits, ledger)
     assert len(ledger.leases) > (20 if more_max == 6 else 4)
     assert (sum(one.limiter.meter.debts_cut for one in scene.instances) > 0) == (more_max == 1_000)

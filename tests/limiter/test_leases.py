@@ -19,8 +19,8 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.limiter import Lease, Limit, Limiter
-from pricekeeper.limiter.accounts import ADJUSTMENTS_MAX
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
+from pricekeeper.limiter.records import ADJUSTMENTS_MAX
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Key, Set, Update, open_store
 from pricekeeper.storage.tables import RATE_BUCKETS

@@ -17,8 +17,7 @@ from pricekeeper.errors import (
     RateLimitExceededError,
 )
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter, records
-from pricekeeper.limiter.accounts import ADJUSTMENTS_MAX
-from pricekeeper.limiter.records import LEASE_TTL_SECS
+from pricekeeper.limiter.records import ADJUSTMENTS_MAX, LEASE_TTL_SECS
 from pricekeeper.storage import Store
 
 DAILY = Limit.per_day("n", 100)
@@ -63,6 +62,26 @@ async def test_the_same_name_is_the_same_grant_even_if_there_is_nothing_left(
     for instance in (limiter, other):
         assert (await instance.try_acquire(entity, "r", {"n": 60}, lease_id=name)).granted
         assert not (await instance.try_acquire(entity, "r", {"n": 1})).granted
+
+
+async def test_the_same_name_is_the_same_grant_though_who_waits_with_it_is_denied(
+    limiter: Limiter, other: Limiter, entity: str
+) -> None:
+    """A refused write tells of the bucket and not of the lease, so that has to be read."""
+    name = uuid.uuid4()
+    await limiter.acquire(entity, "r", {"n": 60}, lease_id=name)
+    await other.acquire(entity, "r", {"n": 0})
+    await limiter.acquire(entity, "r", {"n": 40})
+    denied, again = await asyncio.gather(
+        *(
+            other.try_acquire(entity, "r", {"n": tokens}, lease_id=one)
+            for tokens, one in ((10, uuid.uuid4()), (60, name))
+        )
+    )
+
+    assert not denied.granted
+    assert again.granted
+    assert await left(limiter, entity) == 0
 
 
 async def test_a_denied_name_is_free(limiter: Limiter, clock: ManualClock, entity: str) -> None:

@@ -63,7 +63,7 @@ class World:
         self.store = store
         self.clock = clock
         self.instances: list[Selector] = []
-        self._meterings: list[Metering] = []
+        self.meterings: list[Metering] = []
 
     def instance(self, store: Store | None = None, *, entries_max: int = 10_000) -> Selector:
         """Start a further instance; it may see the store through something else."""
@@ -74,7 +74,7 @@ class World:
             seen, self.clock, metering, book, meter=SelectionMeter(), entries_max=entries_max
         )
         self.instances.append(made)
-        self._meterings.append(metering)
+        self.meterings.append(metering)
         return made
 
     async def spend(self, policy: Policy, spends: Mapping[ModelLabel, int]) -> None:
@@ -96,7 +96,7 @@ class World:
         return sum(instance.meter.flips for instance in self.instances)
 
     async def close(self) -> None:
-        for metering in self._meterings:
+        for metering in self.meterings:
             await metering.close()
 
 

@@ -1,10 +1,12 @@
 """What is remembered, for how long, and what a command leaves as it was."""
 
 import asyncio
+import uuid
 from datetime import date
 
 import pytest
 
+from pricekeeper.metering import Usage
 from pricekeeper.pricing import PriceTable, RateCard
 from pricekeeper.pricing.items import StatedPrices, price_item
 from pricekeeper.selection.fallback import LabelRole, Reason, StickyState, choose
@@ -35,6 +37,22 @@ async def test_age_is_counted_from_when_the_reads_began(
     assert await instance.select(mine) is slow
     clock.advance_ms(1)
     assert await instance.select(mine) is not slow
+
+
+async def test_what_this_process_has_seen_spent_is_not_recommended(
+    world: World, clock: SettableClock, app: Client
+) -> None:
+    """Also while the decision is cached and no aggregation has run."""
+    mine = policy(client=app)
+    instance = world.instance()
+    first = await instance.select(mine)
+    usage = Usage(
+        request_id=str(uuid.uuid4()), model_label=PREMIUM, input_tokens=0, output_tokens=100_000
+    )
+    await world.meterings[-1].record(mine, usage)  # far more than the quota
+    clock.advance_ms(1_000)
+    assert first.label == PREMIUM
+    assert (await instance.select(mine)).label == STANDARD
 
 
 async def test_a_command_about_one_app_leaves_the_others_warm(

@@ -2,6 +2,7 @@
 
 from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.candidates import named_limits
+from pricekeeper.authorizations.ledger_check import Finding, LedgerCheck
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.request import AuthorizationRequest
 from pricekeeper.authorizations.service import Authorizations, Authorized, Captured
@@ -13,6 +14,8 @@ __all__ = [
     "Authorizations",
     "Authorized",
     "Captured",
+    "Finding",
+    "LedgerCheck",
     "State",
     "named_limits",
 ]

@@ -37,7 +37,12 @@ from pricekeeper.authorizations.decision import (
     decide,
 )
 from pricekeeper.authorizations.desk import Desk
-from pricekeeper.authorizations.items import aliased_id, authorization_key, authorization_of
+from pricekeeper.authorizations.items import (
+    alias_key,
+    aliased_id,
+    authorization_key,
+    authorization_of,
+)
 from pricekeeper.authorizations.pace import Pace
 from pricekeeper.authorizations.refunds import Refunds
 from pricekeeper.authorizations.settling import Capture, Changed, settle
@@ -67,6 +72,7 @@ from pricekeeper.errors import (
 from pricekeeper.limiter.bucket import Bucket, Debit, Normal, expected
 from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.writes import normal
+from pricekeeper.metering import Submission
 from pricekeeper.metering.journal import ID_DIGITS, entry_on, is_full, region_at
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.storage import Item, Key, Update
@@ -86,19 +92,20 @@ class Attempts:
         self,
         desk: Desk,
         org_id: str,
-        lanes: int,
         refunds: Refunds,
         pace: Pace,
         commands: Sequence[Command],
     ) -> None:
         self._desk = desk
         self._org_id = org_id
-        self._lanes = lanes
         self._refunds = refunds
         self._pace = pace
         self._left = list(commands)
         self._is_fresh = False
         self._doubt = False
+        self._knows_aliases = not any(
+            isinstance(one, Authorize) and one.wanted.asked_as for one in commands
+        )
         self._page_nonce = desk.poster.new_nonce()
         self._stale_terms: list[tuple[Debit, Normal]] = []
 
@@ -107,8 +114,6 @@ class Attempts:
             await self._pause(attempt)
             try:
                 await self._attempt()
-            except TransactionCancelledError as cancelled:
-                raise ContendedError(str(cancelled)) from cancelled
             except (OutcomeUnknownError, ContendedError) as failure:
                 self._pace.note_others()
                 self._doubt |= isinstance(failure, OutcomeUnknownError)
@@ -130,17 +135,13 @@ class Attempts:
             await self._settle_terms()
             if self._left:
                 self._forget()  # some are denied, by what may be old
+                await self._look_up_aliases()
             return
         self._is_fresh = False
         sent_at_ms = books.now_ms
-        posting = PostedRegion(self._org_id, region_at(sent_at_ms), self._lanes)
         submissions = [one.submission for one, _ in changed if one.submission is not None]
-        for region in {
-            posting.region,
-            *(one.address.region for one in submissions if one.address is not None),
-        }:
-            if submissions:
-                await desk.poster.mark(posting._replace(region=region), sent_at_ms)
+        for posting in dict.fromkeys(_posting(one, sent_at_ms) for one in submissions):
+            await desk.poster.mark(posting, sent_at_ms)
         steps = make_transaction(
             self._org_id,
             books,
@@ -148,7 +149,7 @@ class Attempts:
             changed,
             sent_at_ms=sent_at_ms,
             page_nonce=self._page_nonce,
-            expires_at_epoch=desk.poster.expires_at_epoch(posting.region),
+            expires_at_epoch=desk.poster.expires_at_epoch(region_at(sent_at_ms)),
         )
         try:
             await self.send(steps)
@@ -199,7 +200,7 @@ class Attempts:
                     granted.append((command, decided))
                 else:
                     denied.append((command, decided))
-        if self._is_fresh and not granted and not changed:
+        if self._is_fresh and self._knows_aliases and not granted and not changed:
             for command, denial in denied:
                 self._desk.meter.denied += 1
                 self._stale_terms += _stale_terms(books, command.wanted)
@@ -321,6 +322,19 @@ class Attempts:
             )
             await self._read_seen([one for one in self._left if isinstance(one, Settle)])
 
+    async def _look_up_aliases(self) -> None:
+        """Nobody is denied what was granted under the same id a moment ago."""
+        named = [one for one in self._left if isinstance(one, Authorize) and one.wanted.asked_as]
+        keys = [alias_key(self._org_id, one.wanted.asked_as) for one in named]
+        found = await self._desk.store.batch_get(keys) if keys else []
+        granted: list[Authorize] = []
+        for command, item in zip(named, found, strict=True):
+            if item is not None:
+                command.id = aliased_id(item) or command.id
+                granted.append(command)
+        await self._read_existing(granted)
+        self._knows_aliases = True
+
     async def _read_existing(self, commands: Sequence[Authorize]) -> None:
         found = await self._read_all([command.id for command in commands])
         for command, authorization in zip(commands, found, strict=True):
@@ -359,7 +373,7 @@ class Attempts:
         for command, grant in granted:
             self._desk.meter.granted += 1
             if command.future.cancelled() and not command.wanted.asked_as:
-                self._desk.give_up(self._org_id, self._lanes, grant.authorization)
+                self._desk.give_up(self._org_id, grant.authorization)
             answer(command.future, grant)
         for settlement, change in changed:
             self._desk.meter.settled[change.after.state.value] += 1
@@ -382,9 +396,7 @@ class Attempts:
         middle = len(left) // 2
         for half in (left[:middle], left[middle:]):
             try:
-                await Attempts(
-                    self._desk, self._org_id, self._lanes, self._refunds, self._pace, half
-                ).run()
+                await Attempts(self._desk, self._org_id, self._refunds, self._pace, half).run()
             except StoreError as error:
                 for command in half:
                     fail(command, error)
@@ -430,6 +442,13 @@ def _debit_since(books: Books, command: Settle) -> None:
 def is_own_change(command: Settle, seen: Authorization) -> bool:
     """Whether the authorization is as this command has left it: only its reply was lost."""
     return seen.nonce == command.nonce
+
+
+def _posting(submission: Submission, sent_at_ms: int) -> PostedRegion:
+    """Where the record of a capture is: the region of its id, or of now if it is on our page."""
+    address = submission.address
+    region = region_at(sent_at_ms) if address is None else address.region
+    return PostedRegion(submission.org_id, region, submission.lanes)
 
 
 def _note_found(command: Authorize | Settle, found: Authorization | None) -> None:

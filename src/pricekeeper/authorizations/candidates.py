@@ -15,7 +15,7 @@ import msgspec
 from pricekeeper.authorizations.authorization import Considered
 from pricekeeper.authorizations.decision import BucketLimits, Candidate, Wanted
 from pricekeeper.authorizations.request import AUTO, AuthorizationRequest, fingerprint
-from pricekeeper.budgets import PICOS_PER_MICRO, Budgets, Scope
+from pricekeeper.budgets import Budgets, Scope
 from pricekeeper.days import date_of, next_midnight_ms, org_day
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -26,6 +26,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter import Limit
 from pricekeeper.pricing import (
+    PICOS_PER_MICRO,
     Catalogue,
     Model,
     OpaqueId,

@@ -36,7 +36,6 @@ from pricekeeper.limiter.bucket import (
     Retry,
     effective,
     expected,
-    is_ahead,
     plan,
     scarcest,
 )
@@ -198,11 +197,9 @@ class Books:
         return self._beside(debit).get(limit, 0)
 
     def reading_ms(self, key: BucketKey) -> int:
-        """The time that counts for a bucket; one that was refilled far ahead stands still."""
+        """The time that counts for a bucket: never before it was last refilled."""
         bucket = self._buckets.get(key)
-        if bucket is not None and is_ahead(bucket, self.now_ms):
-            return bucket.refilled_at_ms
-        return self.now_ms
+        return self.now_ms if bucket is None else max(self.now_ms, bucket.refilled_at_ms)
 
     def _beside(self, debit: Debit) -> dict[str, int]:
         """What is taken by others, less what is given back.

@@ -35,7 +35,7 @@ class Desk:
         self.poster = poster
         self.random = random
         self.meter = meter
-        self.give_up: Callable[[str, int, Authorization], None] = lambda *_: None
+        self.give_up: Callable[[str, Authorization], None] = lambda *_: None
         """What to do with a grant that nobody has been told of."""
         self._accounts: BoundedCache[Key, Item] = BoundedCache(SEEN_MAX)
         self._buckets: BoundedCache[BucketKey, Bucket] = BoundedCache(SEEN_MAX)

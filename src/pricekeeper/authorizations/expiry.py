@@ -12,7 +12,7 @@ Bounds: `REMEMBERED_MAX` authorizations of this process; those beyond are left t
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Final, NamedTuple
 
 from pricekeeper.authorizations.authorization import Authorization, State
@@ -35,6 +35,8 @@ from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import Store, query_items
 
 REMEMBERED_MAX: Final = 100_000
+SETTLED_MAX: Final = 1_000
+"""How many that are settled wait for their time in the heap, beside as many as are open."""
 MARKED_MAX: Final = 10_000
 VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
 """How old a region is at each visit."""
@@ -46,7 +48,6 @@ class Due(NamedTuple):
     expires_at_ms: int
     id: str
     org_id: str
-    lanes: int
     authorization: Authorization
 
 
@@ -57,13 +58,16 @@ class OpenList:
         self._open: dict[str, Due] = {}
         self._heap: list[tuple[int, str]] = []
 
-    def add(self, org_id: str, lanes: int, authorization: Authorization) -> None:
+    def add(self, org_id: str, authorization: Authorization) -> None:
         """Remember when it expires; one that is extended is remembered anew."""
         if len(self._open) >= REMEMBERED_MAX and authorization.id not in self._open:
             return
-        due = Due(authorization.expires_at_ms, authorization.id, org_id, lanes, authorization)
+        due = Due(authorization.expires_at_ms, authorization.id, org_id, authorization)
         self._open[due.id] = due
         heapq.heappush(self._heap, (due.expires_at_ms, due.id))
+        if len(self._heap) > 2 * len(self._open) + SETTLED_MAX:
+            self._heap = [(one.expires_at_ms, one.id) for one in self._open.values()]
+            heapq.heapify(self._heap)
 
     def remove(self, authorization_id: str) -> None:
         """Forget one that is settled."""
@@ -85,6 +89,11 @@ class OpenList:
                 due.append(one)
         return due
 
+    @property
+    def remembered(self) -> int:
+        """How many entries there are in memory, those of settled ones among them."""
+        return len(self._heap)
+
     def __len__(self) -> int:
         return len(self._open)
 
@@ -96,6 +105,7 @@ class Regions:
         self._store = store
         self._clock = clock
         self._marked: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
+        self._noted: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
 
     async def mark(self, org_id: str, authorization_id: str) -> None:
         """Mark the region of an authorization before it is written, unless this process has."""
@@ -122,7 +132,7 @@ class Regions:
         """The authorizations of an organisation that are open, or those that are unsettled."""
         if state is State.UNSETTLED:
             markers = query_items(self._store, unsettled_query(org_id))
-            regions = [unsettled_region(item) async for item in markers]
+            regions = [unsettled_region(item)[1] async for item in markers]
         else:
             ahead_ms = self._clock.now_ms() + VISITS_MS[0]
             marked = await self._read_marked(0, ahead_ms)
@@ -134,9 +144,36 @@ class Regions:
             if one.state is state
         ]
 
+    async def read_exposed(self, org_ids: Collection[str]) -> list[tuple[str, Authorization]]:
+        """What is open or unsettled at these organisations: the markers are read once for all."""
+        wanted = set(org_ids)
+        alone = next(iter(wanted)) if len(wanted) == 1 else ""
+        markers = query_items(self._store, unsettled_query(alone))
+        regions = {unsettled_region(item) async for item in markers}
+        regions |= set(await self._read_marked(0, self._clock.now_ms() + VISITS_MS[0]))
+        return [
+            (org_id, one)
+            for org_id, region in sorted(regions)
+            if org_id in wanted
+            async for one in self.read(org_id, region)
+            if one.state in (State.OPEN, State.UNSETTLED)
+        ]
+
+    async def read_all_marked(self, org_id: str) -> list[str]:
+        """Every region of an organisation in which anything may be open or unsettled."""
+        markers = query_items(self._store, unsettled_query(org_id))
+        regions = {unsettled_region(item)[1] async for item in markers}
+        ahead_ms = self._clock.now_ms() + VISITS_MS[0]
+        for visit in range(len(VISITS_MS)):
+            marked = await self._read_marked(visit, ahead_ms)
+            regions |= {region for one, region in marked if one == org_id}
+        return sorted(regions)
+
     async def note_unsettled(self, org_id: str, region: str) -> None:
         """Let those who list unsettled authorizations know where one is."""
-        await self._store.put(unsettled_put(org_id, region))
+        if (org_id, region) not in self._noted:
+            await self._store.put(unsettled_put(org_id, region))
+            self._noted.put((org_id, region), True)  # noqa: FBT003
 
     async def note_visited(self, org_id: str, region: str, visit: int) -> None:
         """Nothing is open in the region: it is visited later once more, or never again."""

@@ -161,14 +161,15 @@ def unsettled_put(org_id: str, region: str) -> Put:
     return _marker(UNSETTLED, f"{org_id}#{region}", region)
 
 
-def unsettled_query(org_id: str) -> Query:
-    """The regions of an organisation in which authorizations are unsettled, or were."""
-    return Query(USAGE_AGG_SHARDED, UNSETTLED, prefix=f"{org_id}#")
+def unsettled_query(org_id: str = "") -> Query:
+    """The regions in which authorizations are unsettled, or were; of one organisation, or all."""
+    return Query(USAGE_AGG_SHARDED, UNSETTLED, prefix=f"{org_id}#" if org_id else "")
 
 
-def unsettled_region(item: Item) -> str:
-    """The region of such a marker."""
-    return str(item["SK"]).rpartition("#")[2]
+def unsettled_region(item: Item) -> tuple[str, str]:
+    """The organisation and the region of such a marker."""
+    org_id, _, region = str(item["SK"]).rpartition("#")
+    return org_id, region
 
 
 def marker_of(item: Item) -> tuple[str, str] | None:

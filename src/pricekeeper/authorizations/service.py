@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -41,6 +41,7 @@ from pricekeeper.authorizations.items import (
 )
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
+from pricekeeper.authorizations.request import fingerprint as fingerprint_of_request
 from pricekeeper.authorizations.settling import Action, Capture, Expire, Extend, Void
 from pricekeeper.authorizations.worker import Worker
 from pricekeeper.budgets import Budgets, accounts_for
@@ -54,7 +55,6 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.metering import Metering, Recorded, Submission, Usage, fingerprint
-from pricekeeper.metering.journal import lanes_of
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
@@ -65,6 +65,9 @@ from pricekeeper.values import parse_reason
 CAPTURES_MAX: Final = 100
 EXPIRY_INTERVAL_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
+EXPIRED_AT_ONCE: Final = 100
+SELDOM_MS: Final = 600_000
+"""How often an instance sweeps whose totals another process aggregates."""
 _PERMILLE: Final = 1_000
 
 _log = structlog.get_logger(__name__)
@@ -128,22 +131,24 @@ class Authorizations:
         """
         request = checked(request)
         now_ms = self._clock.now_ms()
+        existing = None
+        if request.authorization_id is not None and not request.dry_run:
+            existing = await self._look_up(policy, request.authorization_id)
+        if existing is not None:
+            return _repeated(existing, fingerprint_of_request(policy.client_id, request))
         wanted = await self._candidates.find(policy, request, now_ms)
         if request.dry_run:
             return await self._try(policy, wanted, now_ms)
-        existing = await self._find_own(policy, request.authorization_id)
-        if existing is not None:
-            return _repeated(existing, wanted)
         authorization_id = new_authorization_id(now_ms, self._random.getrandbits(74))
         await self._regions.mark(policy.org_id, authorization_id)
         command = Authorize(wanted, authorization_id, self._new_nonce())
-        self._worker(policy.org_id, lanes_of(policy.agg_shard_count)).submit(command)
-        outcome = await self._outcome(policy, command)
+        self._worker(policy.org_id).submit(command)
+        outcome = await self._outcome(policy.org_id, command)
         if isinstance(outcome, Denied):
             raise await self._deny(policy, outcome)
         if isinstance(outcome, Repeated):
-            return _repeated(outcome.authorization, wanted)
-        self._open.add(policy.org_id, lanes_of(policy.agg_shard_count), outcome.authorization)
+            return _repeated(outcome.authorization, wanted.fingerprint)
+        self._open.add(policy.org_id, outcome.authorization)
         return Authorized(outcome.authorization, outcome)
 
     async def capture(self, policy: Policy, authorization_id: str, usage: Usage) -> Captured:
@@ -167,6 +172,7 @@ class Authorizations:
             output_tokens=usage.output_tokens,
             pricing_version=submission.terms.pricing_version,
             org_day=submission.terms.day,
+            price_estimated=submission.receipt(b"", 0).price_estimated,
         )
         action = Capture(settlement, self._bucket_tokens(grant.label, usage))
         since = await self._open_since(policy, seen, tags)
@@ -189,11 +195,7 @@ class Authorizations:
     async def find(self, policy: Policy, authorization_id: str) -> Authorization:
         """The authorization of a client; raises `NotFoundError` if it has none of that id."""
         canonical = parse_id(authorization_id)
-        found = await self._find_own(policy, canonical)
-        if found is None:
-            table, key = alias_key(policy.org_id, canonical)
-            own_id = aliased_id(await self._store.get(table, key))
-            found = None if own_id is None else await self._get(policy, own_id)
+        found = await self._look_up(policy, canonical)
         if found is None or found.grant.client_id != policy.client_id:
             raise NotFoundError("authorization")
         return found
@@ -217,11 +219,24 @@ class Authorizations:
         ]
         return sorted(mine, key=lambda one: one.id, reverse=True)
 
+    async def read_exposed(self, org_ids: Collection[str]) -> list[tuple[str, Authorization]]:
+        """What is held, and what is charged and unsettled, at these organisations."""
+        return await self._regions.read_exposed(org_ids)
+
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
         due = self._open.take_due(self._clock.now_ms())
-        for one in due:
-            await self._expire(one.org_id, one.lanes, one.authorization)
+        for start in range(0, len(due), EXPIRED_AT_ONCE):
+            some = due[start : start + EXPIRED_AT_ONCE]
+            done = await asyncio.gather(
+                *(self._expire(one.org_id, one.authorization) for one in some),
+                return_exceptions=True,
+            )
+            for failure in done:
+                if isinstance(failure, StoreError):  # a sweep finds it
+                    _log.warning("expiry_failed", error=failure.code)
+                elif isinstance(failure, BaseException):
+                    raise failure
         return len(due)
 
     async def sweep(self) -> int:
@@ -233,20 +248,20 @@ class Authorizations:
                 async for one in self._regions.read(org_id, region):
                     if one.state is State.OPEN:
                         due = one.expires_at_ms <= self._clock.now_ms()
-                        some_open |= not (due and await self._expire(org_id, 1, one))
+                        some_open |= not (due and await self._expire(org_id, one))
                         expired += due
                 if not some_open:
                     await self._regions.note_visited(org_id, region, visit)
         return expired
 
-    async def run_forever(self) -> None:
-        """Expire what is due every second, and sweep every minute; a failure waits for the next."""
+    async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
+        """Expire what is due every second, and sweep now and then; a failure waits for the next."""
         swept_at_ms = self._clock.monotonic_ms()
         while True:
             await self._clock.sleep_ms(EXPIRY_INTERVAL_MS)
             try:
                 await self.expire_due()
-                if self._clock.monotonic_ms() - swept_at_ms >= SWEEP_INTERVAL_MS:
+                if self._clock.monotonic_ms() - swept_at_ms >= sweep_interval_ms:
                     swept_at_ms = self._clock.monotonic_ms()
                     await self.sweep()
             except StoreError as error:
@@ -260,7 +275,7 @@ class Authorizations:
                 return
             await asyncio.wait(tasks)
 
-    async def _outcome(self, policy: Policy, command: Authorize) -> Granted | Denied | Repeated:
+    async def _outcome(self, org_id: str, command: Authorize) -> Granted | Denied | Repeated:
         """What was decided; what is granted to a caller that leaves at that moment goes back."""
         try:
             return await command.future
@@ -269,8 +284,7 @@ class Authorizations:
             failed = future.cancelled() or future.exception() is not None
             outcome = None if failed else future.result()
             if isinstance(outcome, Granted) and not command.wanted.asked_as:
-                lanes = lanes_of(policy.agg_shard_count)
-                self._give_up(policy.org_id, lanes, outcome.authorization)
+                self._give_up(org_id, outcome.authorization)
             raise
 
     async def _settle(
@@ -282,11 +296,10 @@ class Authorizations:
         since: tuple[HeldAccount, ...] = (),
     ) -> Settled:
         command = Settle(action, seen, self._new_nonce(), submission, since)
-        lanes = lanes_of(policy.agg_shard_count)
-        self._worker(policy.org_id, lanes).submit(command)
+        self._worker(policy.org_id).submit(command)
         settled = await command.future
         if settled.authorization.state is State.OPEN:
-            self._open.add(policy.org_id, lanes, settled.authorization)
+            self._open.add(policy.org_id, settled.authorization)
         else:
             self._open.remove(settled.authorization.id)
         return settled
@@ -305,11 +318,11 @@ class Authorizations:
         await self._budgets.open_all(accounts)
         return tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
 
-    async def _expire(self, org_id: str, lanes: int, authorization: Authorization) -> bool:
+    async def _expire(self, org_id: str, authorization: Authorization) -> bool:
         """Charge it at its hold, if nobody has settled it; whether it is open no longer."""
         await self._regions.note_unsettled(org_id, region_of(authorization.id))
         command = Settle(Expire(), authorization, self._new_nonce())
-        self._worker(org_id, lanes).submit(command)
+        self._worker(org_id).submit(command)
         settled = await command.future
         if settled.changed:
             grant = authorization.grant
@@ -334,6 +347,7 @@ class Authorizations:
                 cost_usd_picos=settlement.cost_usd_picos,
                 pricing_version=settlement.pricing_version,
                 org_day=settlement.org_day,
+                price_estimated=settlement.price_estimated,
             )
         recorded = await self._metering.answer_captured(
             policy, submission, receipt, accepted=settled.changed
@@ -366,11 +380,16 @@ class Authorizations:
         considered = [(one.label, one.because) for one in denied.considered]
         return AuthorizationDeniedError(denied.denied_by, considered)
 
-    async def _find_own(self, policy: Policy, authorization_id: str | None) -> Authorization | None:
-        """The authorization of an id that we made."""
-        if authorization_id is None or not is_own_id(authorization_id):
-            return None
-        return await self._get(policy, authorization_id)
+    async def _look_up(self, policy: Policy, authorization_id: str) -> Authorization | None:
+        """The authorization of an id that we made, or that its caller gave it."""
+        found = None
+        if is_own_id(authorization_id):
+            found = await self._get(policy, authorization_id)
+        if found is None:
+            table, key = alias_key(policy.org_id, authorization_id)
+            own_id = aliased_id(await self._store.get(table, key))
+            found = None if own_id is None else await self._get(policy, own_id)
+        return found
 
     async def _get(self, policy: Policy, own_id: str) -> Authorization | None:
         key = authorization_key(policy.org_id, own_id)
@@ -383,15 +402,15 @@ class Authorizations:
         output = -(-usage.output_tokens * factor // _PERMILLE)
         return usage.input_tokens + written + output
 
-    def _give_up(self, org_id: str, lanes: int, authorization: Authorization) -> None:
+    def _give_up(self, org_id: str, authorization: Authorization) -> None:
         """Give back what was granted to a caller that has left and does not know its id."""
         command = Settle(Void("its caller has left"), authorization, self._new_nonce())
-        self._worker(org_id, lanes).submit(command)
+        self._worker(org_id).submit(command)
 
-    def _worker(self, org_id: str, lanes: int) -> Worker:
+    def _worker(self, org_id: str) -> Worker:
         worker = self._workers.get(org_id)
         if worker is None:
-            worker = Worker(self._desk, org_id, lanes, lambda: self._end(org_id))
+            worker = Worker(self._desk, org_id, lambda: self._end(org_id))
             self._workers[org_id] = worker
         return worker
 
@@ -402,7 +421,7 @@ class Authorizations:
         return self._random.randbytes(8)
 
 
-def _repeated(existing: Authorization, wanted: Wanted) -> Authorized:
-    if existing.grant.fingerprint != wanted.fingerprint:
+def _repeated(existing: Authorization, fingerprint: bytes) -> Authorized:
+    if existing.grant.fingerprint != fingerprint:
         raise ConflictError("authorization_id", "was used for another request")
     return Authorized(existing, None)

@@ -36,10 +36,9 @@ OPERATIONS_MAX: Final = 96
 class Worker:
     """Decides and writes the commands of one organisation."""
 
-    def __init__(self, desk: Desk, org_id: str, lanes: int, end: Callable[[], None]) -> None:
+    def __init__(self, desk: Desk, org_id: str, end: Callable[[], None]) -> None:
         self._desk = desk
         self._org_id = org_id
-        self._lanes = lanes
         self._end = end
         self._refunds = Refunds(desk)
         self._pace = desk.pace_of(org_id)
@@ -94,9 +93,7 @@ class Worker:
         """Decide and write them, and answer everybody, whatever happens."""
         error: BaseException = StoreError("the authorization was not decided")
         try:
-            await Attempts(
-                self._desk, self._org_id, self._lanes, self._refunds, self._pace, commands
-            ).run()
+            await Attempts(self._desk, self._org_id, self._refunds, self._pace, commands).run()
         except StoreError as failure:
             error = failure
         except BaseException as failure:

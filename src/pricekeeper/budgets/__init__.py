@@ -1,7 +1,6 @@
 """How much: accounts that calls are held against, hard budgets and strict quotas among them."""
 
 from pricekeeper.budgets.account import (
-    PICOS_PER_MICRO,
     BudgetAccount,
     Kind,
     Scope,
@@ -14,7 +13,6 @@ from pricekeeper.budgets.service import Budgets, debit_updates
 from pricekeeper.budgets.window import Span, window_at
 
 __all__ = [
-    "PICOS_PER_MICRO",
     "Balance",
     "BudgetAccount",
     "Budgets",

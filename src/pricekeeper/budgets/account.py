@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from pricekeeper.budgets.window import Span, window_at
+from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Key
 from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, QuotaScope, Window
 
-PICOS_PER_MICRO: Final = 1_000_000
 EVERY_VALUE: Final = "ALL"
 _QUOTA: Final = "quota-"
 
@@ -118,9 +118,12 @@ def item_partition(policy: Policy, scope: Scope) -> str:
     return f"{entity}#BUDGETS"
 
 
-def is_one_value(key: Key) -> bool:
-    """Whether the item has the accounts of one value of a tag."""
-    return key.sk != EVERY_VALUE
+def tags_of(key: Key) -> dict[str, str] | None:
+    """The tag and value that the accounts of an item are for; ``None`` if it is no one value."""
+    if key.sk is None or key.sk == EVERY_VALUE:
+        return None
+    _, name, value = key.sk.split("#", 2)
+    return {name: value}
 
 
 def _of_budgets(

@@ -12,6 +12,7 @@ import typer
 from pricekeeper import __version__
 from pricekeeper.cli import (
     access,
+    authorizations,
     buckets,
     clients,
     containment,
@@ -149,11 +150,13 @@ app.add_typer(access.overrides, name="override")
 app.add_typer(access.sessions, name="sessions")
 app.add_typer(usage.usage, name="usage")
 app.add_typer(buckets.limits, name="limits")
+app.add_typer(authorizations.authorizations, name="authorizations")
 app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
 app.add_typer(spend.top)
+app.add_typer(authorizations.top)
 app.add_typer(containment.top)
 app.add_typer(upkeep.top)
 app.add_typer(exporting.top)

@@ -42,9 +42,11 @@ ORG_BODY: Final[dict[str, Any]] = {
     "rate_limits": {
         "*": {
             "rpm": {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000},
-            "tpm": {"capacity": 100_000, "refill_amount": 100_000, "refill_period_ms": 60_000},
+            "tpm": {"capacity": 1_000_000, "refill_amount": 1_000_000, "refill_period_ms": 60_000},
         }
     },
+    "quota_enforcement": "STRICT",
+    "budgets": [{"name": "monthly", "window": "MONTH", "limit_usd_micros": 50_000_000}],
 }
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO

@@ -38,6 +38,8 @@ STATUS_STYLES: Final[Mapping[str, str]] = {
 
 def usd(micros: int) -> str:
     """Dollars and cents; all six decimals for what is less than a cent."""
+    if micros < 0:
+        return f"-{usd(-micros)}"
     decimals = 6 if 0 < micros < MICROS_PER_CENT else 2
     scale = 10 ** (6 - decimals)
     whole, rest = divmod(micros // scale, 10**decimals)

@@ -1,4 +1,4 @@
-"""``ledger rebuild``: totals made anew from the journal."""
+"""``ledger rebuild`` and ``ledger check``: totals and budgets held against the journal."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # it brings every feature with it
+    from pricekeeper.authorizations import Finding
+    from pricekeeper.budgets import Balance
     from pricekeeper.metering.aggregation_report import Change, RebuildReport
 
 ledger = typer.Typer(no_args_is_help=True, help="The journal that totals are made from.")
@@ -56,6 +58,88 @@ async def rebuild(
         report = await aggregator.rebuild_day(day.strftime("%Y%m%d"), org_id)
     code = exits.FAILED if report.failed or report.unreadable else exits.OK
     return Outcome(_answer(report), _picture(report), code)
+
+
+@store_command(ledger, "check")
+async def check(
+    settings: Settings,
+    *,
+    org: Annotated[
+        str | None, typer.Option("--org", metavar="ORG", help="This organisation; else everybody.")
+    ] = None,
+    mend: Annotated[bool, typer.Option("--mend", help="Set right what differs.")] = False,
+) -> Outcome:
+    """Hold every budget against its records, its holds and what is unsettled, to the pico-dollar.
+
+    [dim]pricekeeper ledger check[/dim]
+
+    [dim]pricekeeper ledger check --org $ORG --mend --json[/dim]
+    """
+    from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
+    from pricekeeper.tenants import Tenants  # noqa: PLC0415
+    from pricekeeper.usecases.ledger import check_org  # noqa: PLC0415
+
+    labels = load_catalogue(settings.config_path).labels
+    findings: list[Finding] = []
+    async with open_local_store(settings) as store:
+        tenants = Tenants(store, SystemClock(), labels)
+        wanted = await tenants.list_org_ids() if org is None else [parse_org_id(org)]
+        checking = LedgerCheck(store, SystemClock())
+        for org_id in wanted:
+            findings += await check_org(tenants, checking, org_id, mend=mend)
+    differing = [one for one in findings if not one.agrees and not one.moving and not one.mended]
+    code = exits.FAILED if differing else exits.OK
+    return Outcome(_check_answer(findings), _check_picture(findings), code)
+
+
+def _check_answer(findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "accounts": [
+            {
+                "org_id": one.account.org_id,
+                "app_id": one.account.app_id,
+                "name": one.account.name,
+                "window": one.account.window.value,
+                "tag": None if one.account.tag is None else dict([one.account.tag]),
+                "agrees": one.agrees,
+                "moving": one.moving,
+                "mended": one.mended,
+                "enforced_usd_picos": _balance(one.enforced),
+                "right_usd_picos": _balance(one.right),
+            }
+            for one in findings
+        ]
+    }
+
+
+def _balance(balance: Balance) -> dict[str, int]:
+    return {"used": balance.used, "held": balance.held, "unsettled": balance.unsettled}
+
+
+def _check_picture(findings: Sequence[Finding]) -> RenderableType:
+    agreeing = sum(one.agrees for one in findings)
+    heading = Text(f"{agreeing} of {len(findings)} accounts agree to the pico-dollar", "bold green")
+    rows = table("account", "window", "used", "should be", "", numbers=["used", "should be"])
+    others = [one for one in findings if not one.agrees]
+    for one in others:
+        account = one.account
+        state = "mended" if one.mended else "still changing" if one.moving else "differs"
+        rows.add_row(
+            f"{account.scope} {account.app_id or account.org_id} {account.name}",
+            account.window.value,
+            f"{one.enforced.used:,}",
+            f"{one.right.used:,}",
+            state,
+        )
+    if not others:
+        return page(heading)
+    left = [one for one in others if not one.mended and not one.moving]
+    if left:
+        heading = Text(f"{len(left)} accounts differ; --mend sets them right", "bold red")
+    return page(heading, Text("in pico-dollars", "dim"), rows)
 
 
 def _answer(report: RebuildReport) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from pricekeeper.tenants import Client, Policy
 from pricekeeper.tenants.listing import PAGE_MAX
 from pricekeeper.usecases import (
     aggregates,
+    authorizations,
+    budgets,
     containment,
     provisioning,
     runtime,
@@ -38,6 +40,7 @@ from pricekeeper.usecases import (
     spend,
     usage_records,
 )
+from pricekeeper.usecases.wire.authorizations import VoidBody
 from pricekeeper.usecases.wire.containment import ReasonBody, RevokeCredentialsBody
 from pricekeeper.usecases.wire.provisioning import ClaimBody, OverrideBody, RotateBody
 from pricekeeper.values import Attribution, parse_app_id, parse_org_id
@@ -212,6 +215,23 @@ class LocalKeeper:
         request = usage_records.parse_request(given)
         policy = await self._services.tenants.find_policy(self._client.org_id)
         return plain(await usage_records.list_usage(self._services, policy, request))
+
+    async def authorization(self, authorization_id: str) -> Json:
+        policy = await self._read_policy()
+        return plain(await authorizations.read_one(self._services, policy, authorization_id))
+
+    async def authorizations(self, *, status: str | None = None, after: str | None = None) -> Json:
+        policy = await self._read_policy()
+        listed = authorizations.list_unfinished(self._services, policy, status, after)
+        return plain(await listed)
+
+    async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
+        body = convert({} if reason is None else {"reason": reason}, VoidBody)
+        policy = await self._read_policy()
+        await authorizations.void(self._services, policy, authorization_id, body.reason)
+
+    async def budgets(self) -> Json:
+        return plain(await budgets.list_budgets(self._services, await self._read_policy()))
 
     async def sessions(self) -> Json:
         return plain(await sessions.list_sessions(self._services, self._client))

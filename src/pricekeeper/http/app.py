@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from starlette.routing import Router
 
+from pricekeeper.authorizations.service import SELDOM_MS, SWEEP_INTERVAL_MS
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
@@ -170,7 +171,8 @@ async def _run_background(
                 interval_secs * 1000, observer.note_aggregation
             ),
         )
-    supervisor.start("expiry", services.authorizations.run_forever)
+    sweep_interval_ms = SWEEP_INTERVAL_MS if interval_secs else SELDOM_MS
+    supervisor.start("expiry", lambda: services.authorizations.run_forever(sweep_interval_ms))
     if services.settings.export_to is not None:
         supervisor.start("export", services.exports.run_forever)
     else:

@@ -4,23 +4,33 @@ A lease that its caller did not name exists in this process only, and so does it
 writes are plain ones that nobody may repeat: if the reply to one is lost, it may or may not
 have been applied. Then what was being given back counts as given back, what was being taken
 counts as not held, and that id is never sent again. Tokens may be lost until they refill, but
-they are never taken twice and never made. A caller that needs more names the lease; see `records`.
+they are never taken twice and never made. A caller that needs more names the lease.
+
+A lease with a name has its account in the store, beside the buckets: see `records`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
-from pricekeeper.errors import ConflictError, InvalidValueError, OutcomeUnknownError, StoreError
-from pricekeeper.limiter.adjusting import RecordConflict, adjust_buckets
+from pricekeeper.errors import OutcomeUnknownError, StoreError
 from pricekeeper.limiter.bucket import Debit
-from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX
-
-ADJUSTMENTS_MAX: Final = 100
-"""Adjustments with an id of the caller's that one lease may have."""
+from pricekeeper.limiter.items import LeaseRecord
+from pricekeeper.limiter.records import (
+    ADJUSTMENTS_MAX,
+    another_adjustment,
+    capacities_of,
+    check_delta,
+    check_held,
+    mark_of,
+    newer_record,
+    released_already,
+    too_many_adjustments,
+)
+from pricekeeper.limiter.worker import Workers
 
 
 class LeaseAccount(Protocol):
@@ -44,9 +54,9 @@ class UnnamedAccount:
     """The account of a lease without a name."""
 
     def __init__(
-        self, cache: BucketCache, debits: Sequence[Debit], tokens: Mapping[str, int]
+        self, workers: Workers, debits: Sequence[Debit], tokens: Mapping[str, int]
     ) -> None:
-        self._cache = cache
+        self._workers = workers
         self._debits = tuple(debits)
         self._held = dict(tokens)
         self._outcomes: dict[str, tuple[dict[str, int], bool]] = {}
@@ -107,14 +117,35 @@ class UnnamedAccount:
 
         Returns how much was really taken.
         """
-        taken = await adjust_buckets(self._cache, debits_of(self._debits, delta))
-        if isinstance(taken, RecordConflict):
-            raise TypeError("a lease without a name has no record that could be refused")
-        return taken
+        return await self._workers.move(self._debits, delta)
 
     def _note(self, taken: Mapping[str, int]) -> None:
         for name, tokens in taken.items():
             self._held[name] = self._held.get(name, 0) + tokens
+
+
+class RecordedAccount:
+    """The account of a lease with a name; it knows the record as it was last seen."""
+
+    def __init__(self, workers: Workers, record: LeaseRecord) -> None:
+        self._workers = workers
+        self._record = record
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        return {} if self._record.released else dict(self._record.held)
+
+    async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
+        """Take more, or give some back; applied once for the same id, from any instance."""
+        mark = mark_of(adjustment_id or str(uuid.uuid4()), delta)
+        self._note(await self._workers.adjust(self._record, delta, mark))
+
+    async def release(self) -> None:
+        """Give everything back; applied once, from any instance."""
+        self._note(await self._workers.release(self._record))
+
+    def _note(self, record: LeaseRecord) -> None:
+        self._record = newer_record(record, self._record)
 
 
 class EmptyAccount:
@@ -130,68 +161,3 @@ class EmptyAccount:
 
     async def release(self) -> None:
         """Give nothing back, for that would make tokens."""
-
-
-def debits_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> list[Debit]:
-    """The same buckets, debited by these tokens as far as each has such a limit."""
-    return [
-        Debit(
-            debit.entity,
-            debit.resource,
-            debit.limits,
-            {name: count for name, count in tokens.items() if count and name in debit.limits},
-        )
-        for debit in debits
-    ]
-
-
-def capacities_of(debits: Sequence[Debit]) -> dict[str, int]:
-    """By limit, the capacity of the largest bucket among these."""
-    capacities: dict[str, int] = {}
-    for debit in debits:
-        for name, limit in debit.limits.items():
-            capacities[name] = max(capacities.get(name, 0), limit.capacity)
-    return capacities
-
-
-def check_delta(delta: Mapping[str, int], capacities: Mapping[str, int]) -> None:
-    """Raise if no lease of buckets with these limits can be adjusted by this."""
-    if not delta:
-        raise InvalidValueError("delta", "must name at least one limit")
-    for name, tokens in delta.items():
-        if name not in capacities:
-            raise InvalidValueError(f"delta.{name}", "is not a limit of this lease's buckets")
-        if type(tokens) is not int or not -AMOUNT_MAX <= tokens <= AMOUNT_MAX:
-            raise InvalidValueError(
-                f"delta.{name}", f"must be a whole number from {-AMOUNT_MAX} to {AMOUNT_MAX}"
-            )
-
-
-def check_held(
-    delta: Mapping[str, int], held: Mapping[str, int], capacities: Mapping[str, int]
-) -> None:
-    """Raise if a lease that holds these tokens can't be adjusted by this."""
-    for name, tokens in delta.items():
-        after, most = held.get(name, 0) + tokens, HELD_CAPACITIES_MAX * capacities[name]
-        if after < 0:
-            raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
-        if tokens > 0 and after > most:
-            raise InvalidValueError(
-                f"delta.{name}",
-                f"a lease can hold at most {most}, {HELD_CAPACITIES_MAX} times the capacity",
-            )
-
-
-def released_already() -> ConflictError:
-    """The error if the lease was released, and nothing is left to adjust."""
-    return ConflictError("lease_id", "the lease has been released")
-
-
-def another_adjustment() -> ConflictError:
-    """The error if the id was used before, with another delta."""
-    return ConflictError("adjustment_id", "was used for another delta")
-
-
-def too_many_adjustments() -> ConflictError:
-    """The error if a lease has as many adjustments as it may have."""
-    return ConflictError("lease_id", f"a lease has at most {ADJUSTMENTS_MAX} adjustments")

@@ -1,301 +1,234 @@
-"""A batch of requests that take tokens from one bucket, or from one chain of buckets.
+"""A batch of commands on one chain of buckets: what `decide` says is sent, until all are answered.
 
-A batch is decided by one reading of the clock. It writes before it reads: the first write is
-planned from the cached bucket, or is a guess. A refused write returns the bucket, and the next
-write, or the denial, is planned from that. One write serves as many requests of the batch as
-there are tokens for, in the order of their arrival.
+The first write is planned from the buckets as they were last seen. A refused write returns those
+that were different, and the next step is decided with them. One item takes a plain write; several
+take a transaction, all of it or nothing. A refused transaction costs double and need not return
+every bucket. So a chain that was never seen is read first, and nothing is denied without a read.
 
-One bucket takes a plain write. A chain, or a lease to be recorded, takes a transaction: all of
-it or nothing. A refused transaction costs double and need not return every bucket. So a chain
-that was never seen is read first, and nothing is denied without a read.
-
-A batch loses a race only if another writer succeeds. After `ATTEMPTS_MAX` losses its requests fail
-with `ContendedError`, which is neither a grant nor a denial. When a reply is lost, they fail with
-`OutcomeUnknownError`: tokens may be gone that nobody got, which refill; none is taken twice.
+A batch loses a race only if another writer succeeds. After `ATTEMPTS_MAX` losses in a row its
+commands fail with `ContendedError`, which is neither a grant nor a denial. When a reply is lost
+they fail with `OutcomeUnknownError`: tokens may be gone that nobody got, which refill; none is
+taken twice. An item that can't be read concerns only the commands that need it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
-
-from pricekeeper.errors import ConditionFailedError, ReasonCode, TransactionCancelledError
-from pricekeeper.limiter.bucket import (
-    Bucket,
-    Create,
-    Debit,
-    Denial,
-    Normal,
-    Retry,
-    expected,
-    guess,
-    overdue,
-    plan,
-    probe,
+from pricekeeper.concurrency import error_copy
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    NotFoundError,
+    ReasonCode,
+    TransactionCancelledError,
+    UnreadableItemError,
 )
+from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
-from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, lease_item, lease_of
-from pricekeeper.limiter.writes import create, normal, retry
-from pricekeeper.storage import ITEM_ABSENT, Key, Put, Update, Write
+from pricekeeper.limiter.commands import Acquire, Change, Command, Outcome, Taken, keys_of
+from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, Read, decide
+from pricekeeper.limiter.items import bucket_key, bucket_of, lease_of
+from pricekeeper.limiter.records import newer_record
+from pricekeeper.storage import Item, Key, Put, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
 
-_Step: TypeAlias = Create | Retry | Normal
+
+class Queued(NamedTuple):
+    """A command, and where its caller waits for the answer."""
+
+    command: Command
+    answer: asyncio.Future[Outcome]
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """Tokens that were taken, as of that moment, and the buckets afterwards."""
+class Batch:
+    """Commands that share writes, until each has its answer."""
 
-    as_of_ms: int
-    buckets: tuple[Bucket | None, ...]
-
-
-AcquireOutcome: TypeAlias = Taken | Denial | LeaseRecord
-"""A record means that the lease was granted before, and nothing was taken now."""
-
-
-class AcquireRequest:
-    """One acquire in a batch: what it takes from each bucket, its lease's record, its outcome."""
-
-    __slots__ = ("debits", "outcome", "record")
-
-    def __init__(self, debits: Sequence[Debit], record: LeaseRecord | None = None) -> None:
-        self.debits = tuple(debits)
-        self.record = record
-        self.outcome: AcquireOutcome | None = None
-
-    def can_share_write_with(self, other: AcquireRequest) -> bool:
-        """Whether one write may serve both: the same buckets, limits and kind of write."""
-        return (self.record is None) == (other.record is None) and all(
-            mine.limits == theirs.limits
-            for mine, theirs in zip(self.debits, other.debits, strict=True)
-        )
-
-
-class AcquireBatch:
-    """Requests that can share a write, until each has its outcome."""
-
-    def __init__(self, cache: BucketCache, requests: Sequence[AcquireRequest]) -> None:
-        first = requests[0]
+    def __init__(self, cache: BucketCache, queued: Sequence[Queued]) -> None:
         self._cache = cache
-        self._pending = list(requests)
-        self._debits = first.debits
-        self._plain = len(first.debits) == 1 and first.record is None
-        self._buckets = [cache.recall(debit) for debit in first.debits]
-        self._is_fresh = False
-        """Whether the buckets were read from the store in this batch; else they are cached."""
-        self._now_ms = cache.clock.now_ms()
-        self._monotonic_ms = cache.clock.monotonic_ms()
+        self._answers = {one.command: one.answer for one in queued if not one.answer.done()}
+        self._now_ms, self._monotonic_ms = cache.clock.now_ms(), cache.clock.monotonic_ms()
+        self._accounts = Accounts(self._reading_ms, self._waited_ms)
+        self.transaction_ms: int | None = None
+        """How long its slowest transaction took, if it had one."""
+        for command in self._answers:
+            self._recall(command)
+
+    @property
+    def unanswered(self) -> list[Queued]:
+        """The commands that have no answer yet."""
+        return [Queued(command, answer) for command, answer in self._answers.items()]
 
     async def run(self) -> None:
-        """Give every request its outcome, or raise for all that have none yet."""
+        """Answer every command, with its outcome or with an error."""
+        try:
+            await self._run()
+        except Exception as error:  # noqa: BLE001 - raised to every caller of the batch
+            for command in list(self._answers):
+                self._fail(command, error)
+
+    async def _run(self) -> None:
         fruitless = 0
-        while self._pending:
+        while self._answers:
             await self._cache.pause(fruitless)
-            before = len(self._pending)
-            await self._advance()
-            fruitless = 0 if len(self._pending) < before else fruitless + 1
-            if fruitless == ATTEMPTS_MAX:
-                raise self._cache.contended(self._debits[0])
-
-    async def _advance(self) -> None:
-        """Do the next step: one write, one read, or the denials."""
-        unseen = None in self._buckets and not self._is_fresh
-        if unseen and not self._plain:
-            await self._read()
-        elif unseen:
-            await self._write(self._pending, [guess(self._total(0, self._pending), self._now_ms)])
-        else:
-            served, steps = self._affordable()
-            if served:
-                await self._write(served, steps)
-            elif not self._is_fresh:  # the cached bucket may be out of date: the store decides
-                await self._ask_store()
-            elif not await self._settle_terms():
-                self._deny()
-
-    def _affordable(self) -> tuple[list[AcquireRequest], list[_Step]]:
-        """The requests that there are tokens for, in order of arrival, and the writes for them."""
-        requests = self._without_duplicates()
-        steps = self._plan_all(requests)
-        if steps is not None:
-            return requests, steps
-        served: list[AcquireRequest] = []
-        steps = []
-        for request in requests:
-            planned = self._plan_all([*served, request])
-            if planned is not None:
-                served.append(request)
-                steps = planned
-        return served, steps
-
-    def _without_duplicates(self) -> list[AcquireRequest]:
-        """The pending requests, but only the first of several for the same lease."""
-        firsts: dict[Key, AcquireRequest] = {}
-        return [
-            request
-            for request in self._pending
-            if request.record is None or firsts.setdefault(request.record.key, request) is request
-        ]
-
-    def _plan_all(self, requests: Sequence[AcquireRequest]) -> list[_Step] | None:
-        """The writes that take all of it from every bucket; ``None`` if one bucket denies it."""
-        steps = []
-        for index, bucket in enumerate(self._buckets):
-            step = plan(bucket, self._total(index, requests), self._reading_ms(index))
-            if isinstance(step, Denial):
-                return None
-            steps.append(step)
-        return steps
-
-    async def _write(self, served: Sequence[AcquireRequest], steps: Sequence[_Step]) -> None:
-        debits = [self._total(index, served) for index in range(len(self._debits))]
-        operations = [_operation(debit, step) for debit, step in zip(debits, steps, strict=True)]
-        if self._plain:
-            if not await self._write_one(0, operations[0]):
-                return
-        else:
-            if not await self._transact(operations, served):
-                return
-            for index, step in enumerate(steps):
-                self._note_bucket(index, expected(step, self._buckets[index], debits[index]))
-        taken = Taken(self._decided_ms(), tuple(self._buckets))
-        for request in served:
-            request.outcome = taken
-        self._answer_duplicates(served)
-        self._drop_answered()
-
-    async def _write_one(self, index: int, operation: Put | Update) -> bool:
-        """Send one write; whether it was applied. Either way the store returns the bucket."""
-        try:
-            if isinstance(operation, Put):
-                await self._cache.store.put(operation)
-                self._note_bucket(index, bucket_of(operation.item))
+            before = len(self._answers)
+            step = decide(self._accounts, list(self._answers))
+            if isinstance(step, Answered):
+                for command, outcome in step.answers:
+                    self._answer(command, outcome)
+            elif isinstance(step, Read):
+                await self._read(step)
             else:
-                self._note_bucket(index, bucket_of(await self._cache.store.update(operation)))
-        except ConditionFailedError as refusal:
-            self._note_bucket(index, bucket_of(refusal.item))
-            self._cache.meter.lost_races += self._is_fresh
-            return False
-        else:
-            return True
-        finally:
-            self._is_fresh = self._is_fresh or self._plain
+                await self._write(step)
+            fruitless = 0 if len(self._answers) < before else fruitless + 1
+            if fruitless == ATTEMPTS_MAX:
+                raise self._cache.contended(next(self._keys()))
 
-    async def _transact(
-        self, operations: Sequence[Write], served: Sequence[AcquireRequest]
-    ) -> bool:
-        """Send all of it; whether it was applied. If not, the buckets that refused are noted."""
-        puts = [
-            Put(RATE_BUCKETS, lease_item(one.record), ITEM_ABSENT) for one in served if one.record
-        ]
-        try:
-            await self._cache.store.transact([*operations, *puts])
-        except TransactionCancelledError as cancelled:
-            failed = [one.code is ReasonCode.CONDITION_FAILED for one in cancelled.reasons]
-            if not any(failed):
-                raise
-            self._cache.meter.lost_races += 1
-            items = [one.item for one in cancelled.reasons]
-            for index in range(len(operations)):
-                if failed[index]:
-                    self._note_bucket(index, bucket_of(items[index]))
-            self._answer_granted(served, items[len(operations) :])
-            return False
-        return True
-
-    async def _ask_store(self) -> None:
-        bucket, reading_ms = self._buckets[0], self._reading_ms(0)
-        if self._plain and bucket is not None and not overdue(bucket, reading_ms):
-            await self._write(self._pending[:1], [probe(bucket, reading_ms)])
-        else:
-            await self._read()
-
-    async def _read(self) -> None:
-        """Read the buckets, and the leases that were granted before, in one call."""
-        keys = [bucket_key(debit.entity, debit.resource) for debit in self._debits]
-        keys += [request.record.key for request in self._pending if request.record]
+    async def _read(self, step: Read) -> None:
+        keys = [*step.buckets, *step.records]
         items = await self._cache.store.batch_get([(RATE_BUCKETS, key) for key in keys])
-        for index in range(len(self._debits)):
-            self._note_bucket(index, bucket_of(items[index]))
-        self._is_fresh = True
-        self._answer_granted(self._pending, items[len(self._debits) :])
+        for index, key in enumerate(keys):
+            if index < len(step.buckets):
+                self._note_bucket(key, items[index])
+            else:
+                self._note_record(key, items[index])
 
-    def _answer_granted(
-        self, requests: Sequence[AcquireRequest], items: Sequence[Mapping[str, Any] | None]
-    ) -> None:
-        """Give the requests whose lease exists its present record as their outcome."""
-        named = [request for request in requests if request.record]
-        for request, item in zip(named, items, strict=True):
-            if request.record and item is not None:
-                request.outcome = lease_of(request.record.entity, request.record.lease_id, item)
-        self._drop_answered()
+    async def _write(self, step: CombinedWrite) -> None:
+        """Send it, and answer whom it serves; if it is refused, note what was different."""
+        was_told = all(part.key in self._accounts.told for part in step.parts)
+        reasons = await self._send(step.parts) if step.parts else None
+        if reasons is not None:
+            self._cache.meter.lost_races += was_told or len(step.parts) > 1
+            for part, reason in zip(step.parts, reasons, strict=True):
+                if reason.code is ReasonCode.CONDITION_FAILED:
+                    note = self._note_bucket if part.record is None else self._note_record
+                    note(part.key, reason.item)
+            return
+        self._cache.meter.debts_cut += step.cuts
+        for change, outcome in step.changes:
+            self._answer(change, outcome)
+        for one in step.acquires:
+            self._answer(one, self._taken(one))
+        granted = {part.key: part.record for part in step.parts if part.record is not None}
+        for command in list(self._answers):
+            if command.record is None:
+                continue
+            record = granted.get(command.record.key)
+            if record is not None and isinstance(command, Acquire):
+                self._answer(command, record)  # it repeats one that was served
+            elif record is not None:
+                self._accounts.records[record.key] = record
 
-    def _answer_duplicates(self, served: Sequence[AcquireRequest]) -> None:
-        """Give the other requests for a lease that was just granted its record as outcome."""
-        granted = {request.record.key: request.record for request in served if request.record}
-        for request in self._pending:
-            if request.outcome is None and request.record:
-                request.outcome = granted.get(request.record.key)
+    async def _send(self, parts: Sequence[Part]) -> Sequence[CancellationReason] | None:
+        """Write all parts, and note the buckets; the reasons if a condition failed."""
+        store, only = self._cache.store, parts[0]
+        try:
+            if len(parts) > 1:
+                await self._transact([part.operation for part in parts])
+            elif isinstance(only.operation, Put):
+                await store.put(only.operation)
+            else:
+                item = await store.update(only.operation)
+                if only.record is None:
+                    self._note_bucket(only.key, item)
+                return None
+        except ConditionFailedError as refusal:
+            return [CancellationReason(ReasonCode.CONDITION_FAILED, refusal.item)]
+        except TransactionCancelledError as cancelled:
+            if all(reason.code is not ReasonCode.CONDITION_FAILED for reason in cancelled.reasons):
+                raise
+            return cancelled.reasons
+        for part in parts:
+            if part.bucket is not None:
+                self._accounts.buckets[part.key] = part.bucket
+                self._cache.remember(part.key, part.bucket)
+        return None
 
-    async def _settle_terms(self) -> bool:
-        """Write the new terms to buckets whose limits have changed; whether there was one."""
-        request = self._pending[0]
-        some = False
-        for index, debit in enumerate(request.debits):
-            step = plan(self._buckets[index], debit, self._reading_ms(index))
-            if isinstance(step, Denial) and step.settle is not None:
-                await self._write_one(index, normal(debit, step.settle))
-                some = True
-        return some
+    async def _transact(self, operations: Sequence[Put | Update]) -> None:
+        clock = self._cache.clock
+        began_ms = clock.monotonic_ms()
+        try:
+            await self._cache.store.transact(operations)
+        finally:
+            self.transaction_ms = max(self.transaction_ms or 0, clock.monotonic_ms() - began_ms)
 
-    def _deny(self) -> None:
-        waited_ms = self._cache.clock.now_ms() - self._now_ms
-        for request in self._pending:
-            steps = [
-                plan(self._buckets[index], debit, self._reading_ms(index))
-                for index, debit in enumerate(request.debits)
-            ]
-            denials = [step for step in steps if isinstance(step, Denial)]
-            violations = tuple(one for denial in denials for one in denial.violations)
-            if violations:  # else it is a duplicate of a request that is denied just now
-                request.outcome = Denial(violations).after_waiting(waited_ms)
-        self._drop_answered()
+    def _recall(self, command: Command) -> None:
+        for debit in command.debits:
+            key = bucket_key(debit.entity, debit.resource)
+            bucket = self._cache.recall(key)
+            if bucket is not None:
+                self._accounts.buckets[key] = bucket
+        if isinstance(command, Change) and command.record is not None:
+            records, record = self._accounts.records, command.record
+            records[record.key] = newer_record(records.get(record.key, record), record)
 
-    def _drop_answered(self) -> None:
-        self._pending = [request for request in self._pending if request.outcome is None]
+    def _note_bucket(self, key: Key, item: Mapping[str, Any] | None) -> None:
+        """Keep what the store has told of a bucket."""
+        self._accounts.told.add(key)
+        try:
+            bucket = bucket_of(item)
+        except UnreadableItemError as error:
+            self._fail_all(key, error)
+            return
+        self._accounts.buckets[key] = bucket
+        self._cache.remember(key, bucket)
 
-    def _note_bucket(self, index: int, bucket: Bucket | None) -> None:
-        self._buckets[index] = bucket
-        self._cache.remember(self._debits[index], bucket)
+    def _note_record(self, key: Key, item: Item | Mapping[str, Any] | None) -> None:
+        """Keep what the store has told of a lease. An acquire of one that exists has its answer."""
+        self._accounts.told.add(key)
+        for command in [one for one in self._answers if one.record and one.record.key == key]:
+            if command.record is None:
+                continue
+            try:
+                record = lease_of(command.record.entity, command.record.lease_id, item)
+            except UnreadableItemError as error:
+                self._fail(command, error)
+                continue
+            if isinstance(command, Change):
+                if record is None:
+                    self._fail(command, NotFoundError("lease"))
+                else:
+                    self._accounts.records[key] = record
+            elif record is not None:
+                self._answer(command, record)
 
-    def _total(self, index: int, requests: Sequence[AcquireRequest]) -> Debit:
-        """What these requests take from one bucket, together."""
-        debit = requests[0].debits[index]
-        if len(requests) == 1:
-            return debit
-        tokens: dict[str, int] = {}
-        for request in requests:
-            for name, count in request.debits[index].tokens.items():
-                tokens[name] = tokens.get(name, 0) + count
-        return Debit(debit.entity, debit.resource, debit.limits, tokens)
+    def _taken(self, acquire: Acquire) -> Taken:
+        """What an acquire was granted, for the moment of our reading or of a refill after it."""
+        keys = [bucket_key(debit.entity, debit.resource) for debit in acquire.debits]
+        buckets = tuple(self._accounts.buckets.get(key) for key in keys)
+        latest_ms = max(one.refilled_at_ms if one else 0 for one in buckets)
+        as_of_ms = max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
+        return Taken(as_of_ms, buckets)
 
-    def _reading_ms(self, index: int) -> int:
-        """The batch's one reading of the clocks, as it counts for that bucket."""
-        return self._cache.reading_ms(
-            self._debits[index], self._buckets[index], self._now_ms, self._monotonic_ms
-        )
+    def _reading_ms(self, key: Key, bucket: Bucket | None) -> int:
+        """The one reading of the clocks that the batch is decided by, as it counts for a bucket."""
+        return self._cache.reading_ms(key, bucket, self._now_ms, self._monotonic_ms)
 
-    def _decided_ms(self) -> int:
-        """The moment a grant counts for: our reading, or a refill by another after it."""
-        latest_ms = max(one.refilled_at_ms if one else 0 for one in self._buckets)
-        return max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
+    def _waited_ms(self, key: Key, bucket: Bucket | None) -> int:
+        clock = self._cache.clock
+        now_ms = self._cache.reading_ms(key, bucket, clock.now_ms(), clock.monotonic_ms())
+        return now_ms - self._reading_ms(key, bucket)
 
+    def _keys(self) -> Iterator[Key]:
+        for command in self._answers:
+            yield from keys_of(command)
 
-def _operation(debit: Debit, step: _Step) -> Put | Update:
-    if isinstance(step, Create):
-        return create(debit, step)
-    if isinstance(step, Normal):
-        return normal(debit, step)
-    return retry(debit, step)
+    def _answer(self, command: Command, outcome: Outcome | Exception) -> None:
+        if isinstance(outcome, Exception):
+            self._fail(command, outcome)
+            return
+        answer = self._answers.pop(command, None)
+        if answer is not None and not answer.done():
+            answer.set_result(outcome)
+
+    def _fail(self, command: Command, error: Exception) -> None:
+        """Raise an error of its own to the caller of this command."""
+        answer = self._answers.pop(command, None)
+        if answer is not None and not answer.done():
+            answer.set_exception(error_copy(error))
+
+    def _fail_all(self, key: Key, error: Exception) -> None:
+        for command in [one for one in self._answers if key in keys_of(one)]:
+            self._fail(command, error)

@@ -38,9 +38,6 @@ IDLE_SECS: Final = 36 * 3600
 """How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
 """For how long tokens are taken without settling the bucket's refill and putting its expiry off."""
-CLOCKS_APART_MS_MAX: Final = 60_000
-"""How far the clocks of two instances may differ. A bucket that was refilled further in the future
-than that was refilled by a clock that had leapt."""
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -164,30 +161,13 @@ def plan(bucket: Bucket | None, debit: Debit, now_ms: int) -> Plan:
     return Denial(violations, settle=_plan_normal(bucket, nothing, now_ms))
 
 
-def settle(bucket: Bucket, now_ms: int) -> Normal:
-    """The write that settles the refill on the bucket's own terms and takes nothing."""
-    limits = {name: holding.limit for name, holding in bucket.holdings.items()}
-    return _plan_normal(bucket, Debit("", "", limits, {}), now_ms)
+def settle(bucket: Bucket, now_ms: int, debit: Debit | None = None) -> Normal:
+    """The write that settles the refill, on the bucket's own terms if nothing is taken.
 
-
-def is_ahead(bucket: Bucket, now_ms: int) -> bool:
-    """Whether the bucket was refilled further in the future than clocks may differ."""
-    return bucket.refilled_at_ms - now_ms > CLOCKS_APART_MS_MAX
-
-
-def brought_back(bucket: Bucket, now_ms: int) -> Normal:
-    """The write that lets a bucket which was refilled in the future refill from now on.
-
-    It keeps what is stored, and adds no refill. A balance below zero becomes zero: it may be a
-    debt, or refill by the clock that had leapt which nobody has settled.
+    What a ``debit`` takes has to be there.
     """
-    holdings = {
-        name: Holding(held.limit, min(max(0, held.units), held.limit.capacity_units), held.consumed)
-        for name, held in bucket.holdings.items()
-    }
-    after = Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
-    changes = {name: HoldingChange(bucket.holdings[name], held) for name, held in holdings.items()}
-    return Normal(bucket, after, changes)
+    limits = {name: holding.limit for name, holding in bucket.holdings.items()}
+    return _plan_normal(bucket, debit or Debit("", "", limits, {}), now_ms)
 
 
 def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]:
@@ -260,13 +240,12 @@ def status(
     statuses: dict[str, LimitStatus] = {}
     for name, limit in limits.items():
         holding = bucket.holdings.get(name) if bucket else None
-        units, consumed, since_ms = limit.capacity_units, 0, now_ms
+        units, consumed = limit.capacity_units, 0
         if bucket and holding:
             here = rescaled(effective(bucket, holding, now_ms), holding.limit, limit)
             units = max(here, -limit.debt_units_max)
             consumed = holding.consumed
-            since_ms = now_ms if is_ahead(bucket, now_ms) else max(now_ms, bucket.refilled_at_ms)
-        full_at_ms = since_ms + limit.filling_ms(limit.capacity_units - units)
+        full_at_ms = now_ms + limit.filling_ms(limit.capacity_units - units)
         statuses[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
     return statuses
 
@@ -317,7 +296,7 @@ def full_since(debit: Debit, now_ms: int) -> Bucket:
         )
         for name, limit in debit.limits.items()
     }
-    return Bucket(now_ms, _expiry_epoch(now_ms, holdings), holdings)
+    return Bucket(now_ms, expiry_epoch(now_ms, holdings), holdings)
 
 
 def _plan_create(debit: Debit, now_ms: int) -> Create | Denial:
@@ -385,7 +364,7 @@ def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
         fresh = Holding(limit, limit.capacity_units - tokens * limit.units_per_token, tokens)
         changes[name] = HoldingChange(None, fresh)
     holdings = {name: change.after for name, change in changes.items() if change.after}
-    after = Bucket(settled_ms, _expiry_epoch(settled_ms, holdings), holdings)
+    after = Bucket(settled_ms, expiry_epoch(settled_ms, holdings), holdings)
     return Normal(bucket, after, changes)
 
 
@@ -403,7 +382,7 @@ def _violations(normal: Normal, debit: Debit, now_ms: int) -> tuple[Violation, .
     return tuple(violations)
 
 
-def _expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:
+def expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:
     """When the bucket is surely full, if it is emptied until its refill is settled; and idle."""
     longest_ms = max(
         (

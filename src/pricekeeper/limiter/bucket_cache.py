@@ -4,12 +4,13 @@ A write is planned from the cached bucket and sent without reading first. The ca
 date, but every write carries the conditions under which it is right: a wrong guess costs a write,
 never a token.
 
-A bucket that was refilled further in the future than clocks may differ was refilled by a clock
-that had leapt, or our clock has leapt back. Waiting until our clock shows that time could take
-days, and moving ``rf`` back would refill the difference once more if our clock is the wrong one.
-So for such a bucket time goes on from its ``rf``, by as much as has passed on our monotonic clock
-since the bucket was first seen. Such a reading is never ahead of the clock that wrote ``rf``, nor
-behind our own. Hence no more is admitted than the bound allows for clocks that wrong.
+A bucket that was refilled in the future was refilled by a clock that is ahead of ours, by seconds
+or, if one of them has leapt, by days. Waiting until our clock shows that time would tell callers to
+wait for longer than the other instance would, and moving ``rf`` back would refill the difference
+once more. So for such a bucket time goes on from its ``rf``, by as much as has passed on our
+monotonic clock since the bucket was first seen. Such a reading is never ahead of the clock that
+wrote ``rf``, nor behind our own. Hence no more is admitted than the bound allows for clocks that
+wrong.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from typing import Final, NamedTuple
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, full_jitter_ms
 from pricekeeper.errors import ContendedError
-from pricekeeper.limiter.bucket import Bucket, Debit, is_ahead
-from pricekeeper.limiter.items import bucket_key
+from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.storage import Key, Store
 
@@ -40,7 +40,7 @@ class _Seen(NamedTuple):
     """A bucket as it was last seen.
 
     ``offset_ms`` is the least by which its time is ahead of our monotonic clock. It is used only
-    if the bucket is ``ahead`` of the wall clock, or was and has not been brought back since.
+    if the bucket is ``ahead`` of our wall clock, or was and has not been brought back since.
     """
 
     bucket: Bucket
@@ -57,46 +57,39 @@ class BucketCache:
         self.store = store
         self.clock = clock
         self.meter = meter
-        self._jitter = jitter
+        self.jitter = jitter
         self._seen: BoundedCache[Key, _Seen] = BoundedCache(SEEN_MAX)
         self._some_ahead = False
         """Whether any bucket was ever seen ahead; if not, no bucket has to be looked up."""
 
-    def recall(self, debit: Debit) -> Bucket | None:
+    def recall(self, key: Key) -> Bucket | None:
         """The bucket as it was last seen here, if it was."""
-        seen = self._seen.get(bucket_key(debit.entity, debit.resource))
+        seen = self._seen.get(key)
         return None if seen is None else seen.bucket
 
-    def remember(self, debit: Debit, bucket: Bucket | None) -> None:
+    def remember(self, key: Key, bucket: Bucket | None) -> None:
         """Keep the bucket; the least recently used one makes room. ``None`` removes it."""
-        key = bucket_key(debit.entity, debit.resource)
         if bucket is None:
             self._seen.pop(key)
             return
         offset_ms = bucket.refilled_at_ms - self.clock.monotonic_ms()
-        ahead, before = is_ahead(bucket, self.clock.now_ms()), self._seen.peek(key)
+        ahead, before = bucket.refilled_at_ms > self.clock.now_ms(), self._seen.peek(key)
         if before is not None and bucket.refilled_at_ms >= before.bucket.refilled_at_ms:
             offset_ms, ahead = max(offset_ms, before.offset_ms), ahead or before.ahead
         self._seen.put(key, _Seen(bucket, offset_ms, ahead))
         self._some_ahead = self._some_ahead or ahead
 
-    def reading_ms(
-        self, debit: Debit, bucket: Bucket | None, now_ms: int, monotonic_ms: int
-    ) -> int:
+    def reading_ms(self, key: Key, bucket: Bucket | None, now_ms: int, monotonic_ms: int) -> int:
         """The time that counts for the bucket when our clocks show these times."""
-        ahead = bucket is not None and is_ahead(bucket, now_ms)
+        ahead = bucket is not None and bucket.refilled_at_ms > now_ms
         if bucket is None or not (ahead or self._some_ahead):
             return now_ms
-        seen = self._seen.peek(bucket_key(debit.entity, debit.resource))
+        seen = self._seen.peek(key)
         if seen is None or seen.bucket.refilled_at_ms != bucket.refilled_at_ms:
-            return bucket.refilled_at_ms if ahead else now_ms
+            return max(now_ms, bucket.refilled_at_ms)
         if not ahead and not seen.ahead:
             return now_ms
         return max(now_ms, bucket.refilled_at_ms, seen.offset_ms + monotonic_ms)
-
-    def read_clock_ms(self, debit: Debit, bucket: Bucket | None) -> int:
-        """The time that counts for the bucket now."""
-        return self.reading_ms(debit, bucket, self.clock.now_ms(), self.clock.monotonic_ms())
 
     async def pause(self, attempt: int) -> None:
         """Wait before an attempt (the first is 0): not at first, then ever longer."""
@@ -105,12 +98,10 @@ class BucketCache:
                 attempt - _AT_ONCE + 1,
                 first_ms=_PAUSE_MS_FIRST,
                 longest_ms=_PAUSE_MS_MAX,
-                randbelow=self._jitter,
+                randbelow=self.jitter,
             )
             await self.clock.sleep_ms(pause_ms)
 
-    def contended(self, debit: Debit) -> ContendedError:
+    def contended(self, key: Key) -> ContendedError:
         """What to raise when the attempts are used up."""
-        return ContendedError(
-            f"{debit.entity} {debit.resource}: others changed the bucket {ATTEMPTS_MAX} times"
-        )
+        return ContendedError(f"{key.pk} {key.sk}: others changed the bucket {ATTEMPTS_MAX} times")

@@ -119,9 +119,12 @@ class LeaseRecord(msgspec.Struct, frozen=True):
         return lease_key(self.entity, self.lease_id)
 
     def debits(self, tokens: Mapping[str, int]) -> tuple[Debit, ...]:
-        """These tokens, for every bucket of the lease that has such a limit."""
+        """These tokens, for every bucket of the lease that has such a limit, parents last."""
         debits = []
-        for entity, terms in self.terms.items():
+        for entity in (self.entity, *self.parents):
+            terms = self.terms.get(entity)
+            if terms is None:
+                continue
             limits = {name: limit_of(name, text) for name, text in terms.items()}
             named = {name: count for name, count in tokens.items() if name in limits}
             debits.append(Debit(entity, self.resource, limits, named))

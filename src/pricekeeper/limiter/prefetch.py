@@ -22,15 +22,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from pricekeeper.errors import StoreError
-from pricekeeper.limiter.accounts import UnnamedAccount, debits_of
-from pricekeeper.limiter.adjusting import adjust_buckets
-from pricekeeper.limiter.batch import Taken
-from pricekeeper.limiter.batcher import Batcher
+from pricekeeper.clock import Clock
+from pricekeeper.errors import OverloadedError, StoreError
+from pricekeeper.limiter.accounts import UnnamedAccount
 from pricekeeper.limiter.bucket import Debit, Denial, status
 from pricekeeper.limiter.bucket_cache import BucketCache
+from pricekeeper.limiter.commands import Taken
 from pricekeeper.limiter.completion import Completion
+from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.requests import CheckedRequest, Kind
+from pricekeeper.limiter.worker import Workers
 
 HOLD_MS: Final = 1_000
 """How long a token stays in memory before it is spent or goes back."""
@@ -83,12 +84,15 @@ class Block:
 class BlockAccount(UnnamedAccount):
     """The account of a lease out of a block; tokens go back there while the block is open."""
 
-    def __init__(self, cache: BucketCache, block: Block, tokens: Mapping[str, int]) -> None:
-        super().__init__(cache, block.request.debits, tokens)
+    def __init__(
+        self, workers: Workers, clock: Clock, block: Block, tokens: Mapping[str, int]
+    ) -> None:
+        super().__init__(workers, block.request.debits, tokens)
+        self._clock = clock
         self._block = block
 
     async def _move(self, delta: Mapping[str, int]) -> Mapping[str, int]:
-        if self._block.spend(delta, self._cache.clock.monotonic_ms()):
+        if self._block.spend(delta, self._clock.monotonic_ms()):
             return delta
         return await super()._move(delta)
 
@@ -107,10 +111,10 @@ class Pool:
     """Every block that this instance has in memory."""
 
     def __init__(
-        self, cache: BucketCache, batcher: Batcher, completion: Completion, *, hold_ms: int
+        self, cache: BucketCache, workers: Workers, completion: Completion, *, hold_ms: int
     ) -> None:
         self._cache = cache
-        self._batcher = batcher
+        self._workers = workers
         self._completion = completion
         self._hold_ms = hold_ms
         self._queues: dict[Kind, _BlockQueue] = {}
@@ -143,7 +147,7 @@ class Pool:
             await others.wait()
         block = self._spend(queue, tokens)
         if block is not None:
-            return BlockAccount(self._cache, block, tokens), None
+            return self.account(block, tokens), None
         if others is not None:
             return await self._take(request)
         with self._fetching(kind, queue):
@@ -151,7 +155,11 @@ class Pool:
         if fetched is None:
             return await self._take(request)
         block, taken = fetched
-        return BlockAccount(self._cache, block, tokens), taken
+        return self.account(block, tokens), taken
+
+    def account(self, block: Block, tokens: Mapping[str, int]) -> BlockAccount:
+        """The account of a lease that was served from that block."""
+        return BlockAccount(self._workers, self._cache.clock, block, tokens)
 
     async def close(self) -> None:
         """Start to give everything back. From then on nothing is fetched ahead."""
@@ -187,7 +195,10 @@ class Pool:
         kind = request.kind
         if queue.fetched is not None or self._queues.get(kind) is not queue or self._closed:
             return
-        with self._fetching(kind, queue), suppress(StoreError):  # the next request will see it
+        with (
+            self._fetching(kind, queue),
+            suppress(StoreError, OverloadedError),
+        ):  # the next request will see it
             await self._fetch(queue, request, served=0)
 
     async def _fetch(
@@ -198,7 +209,7 @@ class Pool:
         if times == 1:
             return None
         taken_at_ms = self._cache.clock.monotonic_ms()
-        taken = await self._batcher.take(_times(request.takes, times))
+        taken = await self._workers.take(request.debits, _times(request.takes, times))
         if isinstance(taken, Denial):
             return None
         block = Block(request, times=times - served, expires_at_ms=taken_at_ms + self._hold_ms)
@@ -206,17 +217,17 @@ class Pool:
         return block, taken
 
     async def _take(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken] | Denial:
-        taken = await self._batcher.take(request.takes)
+        taken = await self._workers.take(request.debits, request.takes)
         if isinstance(taken, Denial):
             return taken
-        return UnnamedAccount(self._cache, request.debits, request.tokens), taken
+        return UnnamedAccount(self._workers, request.debits, request.tokens), taken
 
     def _affordable(self, request: CheckedRequest) -> int:
         """How many requests to take for: at most half of what the cached buckets hold."""
         now_ms = self._cache.clock.now_ms()
         times = request.prefetch
         for debit in request.takes:
-            bucket = self._cache.recall(debit)
+            bucket = self._cache.recall(bucket_key(debit.entity, debit.resource))
             if bucket is None:
                 return 1
             statuses = status(bucket, debit.limits, now_ms)
@@ -253,13 +264,13 @@ class Pool:
         block.open = False
         back = {name: -count for name, count in block.left.items() if count}
         if back:
-            self._completion.start(self._return_tokens(debits_of(block.request.debits, back)))
+            self._completion.start(self._return_tokens(block.request.debits, back))
 
-    async def _return_tokens(self, debits: Sequence[Debit]) -> None:
+    async def _return_tokens(self, debits: Sequence[Debit], back: Mapping[str, int]) -> None:
         async with self._returning:
             try:
-                await adjust_buckets(self._cache, debits)
-            except StoreError:
+                await self._workers.move(debits, back)
+            except (StoreError, OverloadedError):
                 self._cache.meter.refunds_lost += 1  # they refill
 
     def _tidy(self, kind: Kind) -> None:

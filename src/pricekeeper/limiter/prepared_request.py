@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest
 from pricekeeper.limiter.bucket_cache import BucketCache
+from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import Pool
@@ -51,5 +52,5 @@ class PreparedRequest:
     def limits(self) -> Mapping[str, LimitStatus]:
         """The state of the limits in this instance's cache; prefetched tokens count as taken."""
         takes = self._request.takes
-        buckets = [self._cache.recall(debit) for debit in takes]
+        buckets = [self._cache.recall(bucket_key(debit.entity, debit.resource)) for debit in takes]
         return scarcest(takes, buckets, self._cache.clock.now_ms())

@@ -19,6 +19,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     ConflictError,
     ContendedError,
+    NotFoundError,
     OutcomeUnknownError,
     StoreClosedError,
     StoreUnavailableError,
@@ -28,21 +29,27 @@ from pricekeeper.limiter import upkeep
 from pricekeeper.limiter.accounts import (
     EmptyAccount,
     LeaseAccount,
+    RecordedAccount,
     UnnamedAccount,
-    released_already,
 )
-from pricekeeper.limiter.batch import Taken
-from pricekeeper.limiter.batcher import Batcher
 from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.bucket_cache import BucketCache
+from pricekeeper.limiter.commands import Taken
 from pricekeeper.limiter.completion import Completion
-from pricekeeper.limiter.items import LeaseRecord, bucket_key, bucket_of, check_key_part
+from pricekeeper.limiter.items import (
+    LeaseRecord,
+    bucket_key,
+    bucket_of,
+    check_key_part,
+    lease_key,
+    lease_of,
+)
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.limiter.meter import LimiterMeter
-from pricekeeper.limiter.prefetch import HOLD_MS, BlockAccount, Pool
+from pricekeeper.limiter.prefetch import HOLD_MS, Pool
 from pricekeeper.limiter.prepared_request import PreparedRequest
-from pricekeeper.limiter.records import LEASE_TTL_SECS, RecordedAccount, find_lease
+from pricekeeper.limiter.records import LEASE_TTL_SECS, released_already
 from pricekeeper.limiter.requests import (
     HOLD_MS_MAX,
     CheckedRequest,
@@ -54,6 +61,7 @@ from pricekeeper.limiter.requests import (
     parse_id,
 )
 from pricekeeper.limiter.upkeep import Repaired
+from pricekeeper.limiter.worker import Workers
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
@@ -87,10 +95,10 @@ class Limiter:
         self._clock = clock
         self._defaults = Defaults(limits, on_unavailable, prefetch)
         self._cache = BucketCache(store, clock=clock, meter=self.meter, jitter=jitter)
-        self._batcher = Batcher(self._cache)
+        self._workers = Workers(self._cache)
         self._completion = Completion()
         check_count("hold_ms", hold_ms, HOLD_MS_MAX)
-        self._pool = Pool(self._cache, self._batcher, self._completion, hold_ms=hold_ms)
+        self._pool = Pool(self._cache, self._workers, self._completion, hold_ms=hold_ms)
 
     def acquire(
         self,
@@ -267,10 +275,13 @@ class Limiter:
         )
 
     async def _find_account(self, entity: str, lease_id: uuid.UUID | str) -> RecordedAccount:
+        """Read the lease of that name; raises `NotFoundError` if there is none."""
         named = parse_id(lease_id, "lease_id")
-        return RecordedAccount(
-            self._cache, await find_lease(self._cache, check_key_part("entity", entity), named)
-        )
+        key = lease_key(check_key_part("entity", entity), named)
+        record = lease_of(entity, named, await self._cache.store.get(RATE_BUCKETS, key))
+        if record is None:
+            raise NotFoundError("lease")
+        return RecordedAccount(self._workers, record)
 
     async def _attempt(self, request: CheckedRequest) -> Lease | Denial:
         """Decide one acquire. Only this function knows what an unavailable store means."""
@@ -298,7 +309,7 @@ class Limiter:
             return None
         self.meter.granted += 1
         self.meter.prefetched += 1
-        return self._lease(request, BlockAccount(self._cache, block, request.tokens), None)
+        return self._lease(request, self._pool.account(block, request.tokens), None)
 
     async def _decide(self, request: CheckedRequest) -> Lease | Denial:
         if request.lease_id is not None:
@@ -309,11 +320,11 @@ class Limiter:
                 return fetched
             self.meter.prefetched += fetched[1] is None
             return self._lease(request, *fetched)
-        taken = await self._batcher.take(request.takes)
+        taken = await self._workers.take(request.debits, request.takes)
         if isinstance(taken, Denial):
             return taken
         return self._lease(
-            request, UnnamedAccount(self._cache, request.debits, request.tokens), taken
+            request, UnnamedAccount(self._workers, request.debits, request.tokens), taken
         )
 
     async def _take_named(self, request: CheckedRequest, lease_id: str) -> Lease | Denial:
@@ -332,17 +343,17 @@ class Limiter:
             expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
             held=request.tokens,
         )
-        outcome = await self._batcher.take_named(request.takes, record)
+        outcome = await self._workers.take_named(request.debits, request.takes, record)
         if isinstance(outcome, Denial):
             return outcome
         if isinstance(outcome, Taken):
-            return self._lease(request, RecordedAccount(self._cache, record), outcome)
+            return self._lease(request, RecordedAccount(self._workers, record), outcome)
         if outcome.released:
             raise released_already()
         asked = (outcome.resource, outcome.parents, outcome.consume)
         if asked != (request.resource, request.parents, request.tokens):
             raise ConflictError("lease_id", "was granted for another request")
-        return self._lease(request, RecordedAccount(self._cache, outcome), None)
+        return self._lease(request, RecordedAccount(self._workers, outcome), None)
 
     def _lease(self, request: CheckedRequest, account: LeaseAccount, taken: Taken | None) -> Lease:
         now_ms = self._clock.now_ms()
@@ -351,8 +362,9 @@ class Limiter:
         def limits() -> Mapping[str, LimitStatus]:
             if unlimited:
                 return {}
+            keys = [bucket_key(debit.entity, debit.resource) for debit in request.takes]
             buckets: Sequence[Bucket | None] = (
-                taken.buckets if taken else [self._cache.recall(debit) for debit in request.takes]
+                taken.buckets if taken else [self._cache.recall(key) for key in keys]
             )
             return scarcest(request.takes, buckets, now_ms)
 

@@ -7,17 +7,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Final
 
 import msgspec
 
 from pricekeeper.errors import ConditionFailedError, UnreadableItemError
-from pricekeeper.limiter.bucket import Bucket, Debit, brought_back, is_ahead
+from pricekeeper.limiter.bucket import (
+    Bucket,
+    Debit,
+    Holding,
+    HoldingChange,
+    Normal,
+    expiry_epoch,
+)
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.writes import normal
 from pricekeeper.storage import ITEM_EXISTS, Delete, Item, Query, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import SORT_KEY
+
+CLOCKS_APART_MS_MAX: Final = 60_000
+"""How far the clocks of two instances may differ. A bucket that was refilled further in the future
+than that was refilled by a clock that had leapt."""
 
 
 class Repaired(msgspec.Struct, frozen=True):
@@ -33,14 +45,15 @@ async def reset(cache: BucketCache, entity: str, resource: str | None) -> list[s
     resources = [resource] if resource else [item[SORT_KEY] async for item in _items(cache, entity)]
     reset = []
     for one in resources:
-        operation = Delete(RATE_BUCKETS, bucket_key(entity, one), ITEM_EXISTS)
+        key = bucket_key(entity, one)
+        operation = Delete(RATE_BUCKETS, key, ITEM_EXISTS)
         try:
             await cache.store.delete(operation)
         except ConditionFailedError:
             pass  # there is none, and an absent bucket is a full one
         else:
             reset.append(one)
-        cache.remember(Debit(entity, one, {}, {}), None)
+        cache.remember(key, None)
     return reset
 
 
@@ -57,6 +70,7 @@ async def repair(cache: BucketCache, entity: str, *, dry_run: bool) -> list[Repa
 
 
 async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -> None:
+    key = bucket_key(debit.entity, debit.resource)
     for attempt in range(ATTEMPTS_MAX):
         await cache.pause(attempt)
         now_ms = cache.clock.now_ms()
@@ -67,9 +81,9 @@ async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -
         except ConditionFailedError as refusal:
             bucket = bucket_of(refusal.item)
         else:
-            cache.remember(debit, bucket_of(after))
+            cache.remember(key, bucket_of(after))
             return
-    raise cache.contended(debit)
+    raise cache.contended(key)
 
 
 async def _buckets(cache: BucketCache, entity: str) -> AsyncIterator[tuple[str, Bucket]]:
@@ -84,3 +98,23 @@ async def _buckets(cache: BucketCache, entity: str) -> AsyncIterator[tuple[str, 
 def _items(cache: BucketCache, entity: str) -> AsyncIterator[Item]:
     """Every item of the entity."""
     return query_items(cache.store, Query(RATE_BUCKETS, entity))
+
+
+def is_ahead(bucket: Bucket, now_ms: int) -> bool:
+    """Whether the bucket was refilled further in the future than clocks may differ."""
+    return bucket.refilled_at_ms - now_ms > CLOCKS_APART_MS_MAX
+
+
+def brought_back(bucket: Bucket, now_ms: int) -> Normal:
+    """The write that lets a bucket which was refilled in the future refill from now on.
+
+    It keeps what is stored, and adds no refill. A balance below zero becomes zero: it may be a
+    debt, or refill by the clock that had leapt which nobody has settled.
+    """
+    holdings = {
+        name: Holding(held.limit, min(max(0, held.units), held.limit.capacity_units), held.consumed)
+        for name, held in bucket.holdings.items()
+    }
+    after = Bucket(now_ms, expiry_epoch(now_ms, holdings), holdings)
+    changes = {name: HoldingChange(bucket.holdings[name], held) for name, held in holdings.items()}
+    return Normal(bucket, after, changes)

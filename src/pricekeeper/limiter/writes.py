@@ -17,7 +17,7 @@ themselves; `retry` and `adjust` are never sent again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Normal, Retry, stored_range
 from pricekeeper.limiter.items import (
@@ -28,6 +28,7 @@ from pricekeeper.limiter.items import (
     bucket_item,
     bucket_key,
 )
+from pricekeeper.limiter.limits import Limit
 from pricekeeper.storage import (
     ITEM_ABSENT,
     Action,
@@ -71,22 +72,31 @@ def normal(debit: Debit, plan: Normal) -> Update:
     return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
 
 
-def retry(debit: Debit, plan: Retry) -> Update:
+def retry(debit: Debit, plan: Retry, adjustment: Debit | None = None) -> Update:
     """Add consumption only, if every limit holds as much and has not overflowed.
 
     ``rf`` does not move, so writes like this one never get into each other's way. Neither does
     the expiry: it was put off for longer than a bucket may go without a `normal`.
+
+    An ``adjustment`` that goes into the same write comes before: what the plan asks of a balance is
+    asked of what the adjustment leaves.
     """
     refilled = attr(REFILLED)
     known = plan.floor_ms == plan.ceiling_ms < plan.as_of_ms
     actions: list[Action] = []
     conditions = [refilled.eq(plan.floor_ms) if known else refilled.ge(plan.floor_ms)]
+    adjusted = dict(adjustment.tokens) if adjustment else {}
     for name, tokens in debit.tokens.items():
-        limit, stored = debit.limits[name], attr(STORED + name)
-        least, most = stored_range(limit, tokens, plan)
+        limit, stored, before = debit.limits[name], attr(STORED + name), adjusted.pop(name, 0)
+        least, most = (
+            edge + before * limit.units_per_token for edge in stored_range(limit, tokens, plan)
+        )
         conditions += (attr(TERMS + name).eq(limit.terms), stored.ge(least), stored.le(most))
-        units = tokens * limit.units_per_token
-        actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
+        actions += _take(name, limit, tokens + before)
+    if adjustment and adjusted:
+        some, terms = _adjust(adjustment, adjusted)
+        actions += some
+        conditions += terms
     key = bucket_key(debit.entity, debit.resource)
     return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
 
@@ -97,24 +107,33 @@ def adjust(debit: Debit) -> Update:
     A balance may go above the capacity, and below zero as far as a debt may; `effective` and
     `retry` know that. The unit must still be the one that we count in. Refill that nobody has
     settled is left out of account here, since only the stored balance is looked at: then the
-    write is refused though the bucket could bear it, and the refill has to be settled first.
+    write is refused though the bucket could bear it, and the refill has to be settled with it.
     What is used puts the expiry off by the time that it takes to refill.
     """
+    actions, conditions = _adjust(debit, debit.tokens)
+    key = bucket_key(debit.entity, debit.resource)
+    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+
+
+def _adjust(debit: Debit, adjusted: Mapping[str, int]) -> tuple[list[Action], list[Condition]]:
     actions: list[Action] = []
     conditions: list[Condition] = []
     longest_ms = 0
-    for name, tokens in debit.tokens.items():
+    for name, tokens in adjusted.items():
         limit = debit.limits[name]
         units = tokens * limit.units_per_token
         longest_ms = max(longest_ms, limit.filling_ms(units))
-        actions += (Add(STORED + name, -units), Add(CONSUMED + name, tokens))
+        actions += _take(name, limit, tokens)
         conditions.append(attr(TERMS + name).eq(limit.terms))
         if tokens > 0:
             conditions.append(attr(STORED + name).ge(units - limit.debt_units_max))
     if longest_ms:
         actions.append(Add(EXPIRY, -(-longest_ms // 1000)))
-    key = bucket_key(debit.entity, debit.resource)
-    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+    return actions, conditions
+
+
+def _take(name: str, limit: Limit, tokens: int) -> tuple[Action, Action]:
+    return Add(STORED + name, -tokens * limit.units_per_token), Add(CONSUMED + name, tokens)
 
 
 def _changed(name: str, change: HoldingChange) -> Iterator[Action]:

@@ -20,6 +20,16 @@ _FROM_DAYS: Final = frozenset({ORG, LABEL, DAY})
 """What the totals of days can tell apart."""
 
 
+class Cell(NamedTuple):
+    """Where something was spent. An app or hour that nobody knows is empty."""
+
+    org_id: str
+    app_id: str
+    label: str
+    day: str
+    hour: int | None = None
+
+
 class Grouping(NamedTuple):
     """By what spend is broken down, in the order that was asked for."""
 
@@ -35,6 +45,17 @@ class Grouping(NamedTuple):
     def has_hours(self) -> bool:
         """Whether hours are told apart."""
         return HOUR in self.names
+
+    def group_of(self, cell: Cell, value: str) -> tuple[str, ...]:
+        """Where a cell counts, with that value of the tag."""
+        parts = {
+            ORG: cell.org_id,
+            APP: cell.app_id,
+            LABEL: cell.label,
+            DAY: cell.day,
+            HOUR: "" if cell.hour is None else f"{cell.hour:07d}",
+        }
+        return tuple(parts.get(name, value) for name in self.names)
 
 
 def parse_grouping(text: str) -> Grouping:
@@ -52,16 +73,6 @@ def parse_grouping(text: str) -> Grouping:
     if any("#" in tag for tag in tags):
         raise InvalidValueError(_FIELD, "names a tag with #, which can't be a tag key")
     return Grouping(names, tags[0] if tags else None)
-
-
-class Cell(NamedTuple):
-    """Where something was spent. An app or hour that nobody knows is empty."""
-
-    org_id: str
-    app_id: str
-    label: str
-    day: str
-    hour: int | None = None
 
 
 class Row(NamedTuple):
@@ -107,14 +118,7 @@ class Breakdown:
         return [Row(group, found[group]) for group in sorted(found)]
 
     def _group(self, cell: Cell, value: str) -> tuple[str, ...]:
-        parts = {
-            ORG: cell.org_id,
-            APP: cell.app_id,
-            LABEL: cell.label,
-            DAY: cell.day,
-            HOUR: "" if cell.hour is None else f"{cell.hour:07d}",
-        }
-        return tuple(parts.get(name, value) for name in self.grouping.names)
+        return self.grouping.group_of(cell, value)
 
     def _count(self, group: tuple[str, ...], counters: Counters) -> None:
         have = self._sums.get(group)

@@ -253,6 +253,11 @@ class Metering:
         sums = await self._shared_sums.read_totals(scope_key, day)
         return {label: sums.get(label, nothing) for label in map(ModelLabel, labels)}
 
+    def known_spend_usd_micros(self, account: Account) -> int | None:
+        """What this process knows an account to have spent at least; ``None`` if nothing."""
+        total = self._running.total(account)
+        return None if total is None else total.cost_usd_micros
+
     async def sum_unreadable(
         self, unreadable: Mapping[Account, UnreadableItemError]
     ) -> Mapping[Account, Total]:
@@ -296,6 +301,8 @@ class Metering:
         """The answer to a capture; one that counts is noted in the totals of this process."""
         if accepted:
             self.meter.accepted += 1
+            if receipt.price_estimated:
+                self.meter.estimated[receipt.model_label] += 1
             self._note_counted(submission)
             self._want_total(submission.account)
         else:

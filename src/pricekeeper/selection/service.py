@@ -61,6 +61,8 @@ from pricekeeper.values import ModelLabel
 FLIP_ATTEMPTS_MAX: Final = 4
 """An attempt fails if another instance has recorded a later flip, or if a reply was lost."""
 COMMAND_ATTEMPTS_MAX: Final = 8
+RECHECK_MS: Final = 1_000
+"""For how long a label is recommended at most after this process has seen its quota spent."""
 
 _log = structlog.get_logger(__name__)
 
@@ -125,10 +127,13 @@ class Selector:
         if force_check:
             return await self._forced.run(policy, lambda: self._decide(policy, live=True))
         decision = self._cache.get(policy)
-        if decision is not None:
+        if decision is None:
+            decision = await self._deciding.run(policy, lambda: self._decide(policy, live=False))
+        else:
             self.meter.warm += 1
-            return decision
-        return await self._deciding.run(policy, lambda: self._decide(policy, live=False))
+        if self._has_seen_it_spent(decision):
+            return await self._forced.run(policy, lambda: self._decide(policy, live=True))
+        return decision
 
     def now_ms(self) -> int:
         """The time by which decisions are made."""
@@ -177,6 +182,21 @@ class Selector:
                 _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
                 return True
         raise ContendedError("other commands about this override kept winning")
+
+    def _has_seen_it_spent(self, decision: Decision) -> bool:
+        """Whether this process has counted more than the quota of the label that is recommended.
+
+        Nobody has to wait for the next aggregation then. An operator's override stays in force, and
+        what was summed within the last second is not summed again.
+        """
+        label, policy = decision.label, decision.policy
+        if label is None or decision.choice.override is not None:
+            return False
+        if decision.live and self._clock.now_ms() - decision.checked_at_ms < RECHECK_MS:
+            return False
+        account = Account(policy.scope_key, label, decision.org_day)
+        spent = self._metering.known_spend_usd_micros(account)
+        return spent is not None and spent >= policy.quotas.get(label, 0)
 
     async def _apply_command(self, client: Client, update: Update) -> bool:
         """Write a command, unless another one came first; whether it was applied."""

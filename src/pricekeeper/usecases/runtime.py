@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from pricekeeper.authorizations import named_limits
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import RateLimitExceededError, UnknownModelLabelError, Violation
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
 from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
 from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
-from pricekeeper.tenants import ANY_LABEL, Policy, RateLimits
+from pricekeeper.tenants import Policy
 from pricekeeper.usecases.wire import runtime as wire
 from pricekeeper.usecases.wire.authorizations import CaptureBody
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
@@ -198,21 +199,12 @@ def _pricing(prices: Prices) -> dict[str, Any]:
     return {**named, "version": prices.version, "source": prices.source}
 
 
-def _named_limits(limits: RateLimits, label: str) -> list[Limit]:
-    """A label's own limits before those for any label, by name."""
-    named = {**limits.get(ANY_LABEL, {}), **limits.get(label, {})}
-    return [
-        Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
-        for name, limit in named.items()
-    ]
-
-
 def _limits(policy: Policy) -> LimitsSource:
     """The limits of the app's buckets, and of its organisation's."""
 
     def source(entity: str, resource: str) -> Sequence[Limit]:
         own = entity == policy.bucket_entity
-        return _named_limits(policy.rate_limits if own else policy.org_rate_limits, resource)
+        return named_limits(policy.rate_limits if own else policy.org_rate_limits, resource)
 
     return source
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final, NamedTuple
 
+from pricekeeper.authorizations import State
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import date_of, day_of
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.metering import org_day
-from pricekeeper.metering.breakdown import DAY, HOUR, Grouping, Row, parse_grouping
-from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.breakdown import DAY, HOUR, Cell, Grouping, Row, parse_grouping
+from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
 from pricekeeper.metering.ranges import RangeReader, Span
+from pricekeeper.usecases.authorizations import micros_up
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import AppId, OrgId
@@ -36,6 +39,23 @@ class Viewer(NamedTuple):
 
     org_id: OrgId | None = None
     app_id: AppId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What is held, and what is charged and unsettled."""
+
+    held_usd_picos: int
+    unsettled_usd_picos: int
+
+    def __add__(self, other: Exposure) -> Exposure:
+        return Exposure(
+            self.held_usd_picos + other.held_usd_picos,
+            self.unsettled_usd_picos + other.unsettled_usd_picos,
+        )
+
+
+_NOT_EXPOSED: Final = Exposure(0, 0)
 
 
 class SpendRequest(NamedTuple):
@@ -92,12 +112,49 @@ async def read_spend(
         org_ids = await services.tenants.list_org_ids()
     reader = RangeReader(services.store, services.clock)
     found = await reader.read_spend(org_ids, viewer.app_id, span, request.grouping)
+    exposures = await _read_exposures(services, viewer, org_ids, span, request.grouping)
+    counters = {row.group: row.counters for row in found.rows}
+    groups = sorted(counters.keys() | exposures.keys())
     answer = wire.SpendAnswer(
-        [_row(request.grouping, row) for row in found.rows],
-        _sum(found.total),
+        [
+            _row(
+                request.grouping,
+                Row(group, counters.get(group, NOTHING)),
+                exposures.get(group, _NOT_EXPOSED),
+            )
+            for group in groups
+        ],
+        _sum(found.total, sum(exposures.values(), _NOT_EXPOSED)),
         rfc3339(found.as_of_ms) if found.as_of_ms else None,
     )
     return answer, found.as_of_ms
+
+
+async def _read_exposures(
+    services: Services,
+    viewer: Viewer,
+    org_ids: Collection[OrgId],
+    span: Span,
+    grouping: Grouping,
+) -> dict[tuple[str, ...], Exposure]:
+    """What authorizations of that time hold now, and what is charged for those unsettled."""
+    found: dict[tuple[str, ...], Exposure] = {}
+    for org_id, one in await services.authorizations.read_exposed(org_ids):
+        grant = one.grant
+        if viewer.app_id is not None and grant.app_id != viewer.app_id:
+            continue
+        policy = await services.tenants.find_policy(OrgId(org_id))
+        day = org_day(policy.timezone, grant.authorized_at_ms)
+        hour = hour_of(grant.authorized_at_ms)
+        if not span.first_day <= day <= span.last_day or not span.has_hour(hour):
+            continue
+        cell = Cell(org_id, grant.app_id or "", grant.label, day, hour)
+        group = grouping.group_of(cell, grant.tags.get(grouping.tag_key or "", ""))
+        picos = grant.held_usd_picos
+        is_open = one.state is State.OPEN
+        exposure = Exposure(picos if is_open else 0, 0 if is_open else picos)
+        found[group] = found.get(group, _NOT_EXPOSED) + exposure
+    return found
 
 
 def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
@@ -127,11 +184,11 @@ def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
     return Span(day_of(edges[0]), day_of(edges[1]), hours)
 
 
-def _row(grouping: Grouping, row: Row) -> dict[str, str | int]:
+def _row(grouping: Grouping, row: Row, exposure: Exposure) -> dict[str, str | int]:
     made: dict[str, str | int] = {
         name: _shown(name, text) for name, text in zip(grouping.names, row.group, strict=True)
     }
-    sums = _sum(row.counters)
+    sums = _sum(row.counters, exposure)
     return made | {name: getattr(sums, name) for name in SUM_FIELDS}
 
 
@@ -143,7 +200,7 @@ def _shown(name: str, text: str) -> str:
     return text
 
 
-def _sum(counters: Counters) -> wire.SpendSum:
+def _sum(counters: Counters, exposure: Exposure) -> wire.SpendSum:
     return wire.SpendSum(
         counters.cost_usd_micros,
         counters.input_tokens,
@@ -152,4 +209,6 @@ def _sum(counters: Counters) -> wire.SpendSum:
         counters.cache_write_tokens,
         counters.requests,
         counters.errors,
+        held_usd_micros=micros_up(exposure.held_usd_picos),
+        unsettled_usd_micros=micros_up(exposure.unsettled_usd_picos),
     )

@@ -1,7 +1,9 @@
-"""Many requests of one process for one bucket: they share writes, and each gets its own answer."""
+"""One worker for a chain: whatever waits for it goes into one write, and each gets its answer."""
 
 import asyncio
 import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,15 +13,17 @@ from pricekeeper.errors import (
     CancellationReason,
     InvalidValueError,
     OutcomeUnknownError,
+    OverloadedError,
     ReasonCode,
     StoreUnavailableError,
     TransactionCancelledError,
 )
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
-from pricekeeper.limiter.batcher import BATCH_MAX, IN_FLIGHT_MAX
+from pricekeeper.limiter.worker import QUEUE_MAX
 from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
 
+_T = TypeVar("_T")
 DAILY = Limit.per_day("n", 100)
 
 
@@ -51,6 +55,17 @@ def limiter(hooked: Hooked, clock: ManualClock) -> Limiter:
     return Limiter(hooked, clock=clock, limits=[DAILY])
 
 
+async def begin(
+    gate: Gate, requests: Sequence[Coroutine[Any, Any, _T]]
+) -> "list[asyncio.Task[_T]]":
+    """Start the first request and, once its write is held up, all others, which then wait."""
+    first = asyncio.create_task(requests[0])
+    await gate.arrived.wait()
+    tasks = [first, *(asyncio.create_task(one) for one in requests[1:])]
+    await waiting(10)
+    return tasks
+
+
 async def waiting(count: int) -> None:
     """Let every request get into the queue."""
     for _ in range(count):
@@ -60,11 +75,9 @@ async def waiting(count: int) -> None:
 async def test_who_waits_shares_the_next_write(
     limiter: Limiter, hooked: Hooked, meter: StoreMeter, entity: str
 ) -> None:
-    """The first two make the bucket; the other thirty-nine need one write."""
+    """The first makes the bucket, in two writes; the other thirty-nine need one."""
     gate = Gate(hooked)
-    tasks = [asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 1})) for _ in range(40)]
-    await gate.arrived.wait()
-    await waiting(10)
+    tasks = await begin(gate, [limiter.try_acquire(entity, "r", {"n": 1}) for _ in range(40)])
     gate.open()
 
     assert all(outcome.granted for outcome in await asyncio.gather(*tasks))
@@ -88,25 +101,69 @@ async def test_a_full_bucket_costs_a_busy_process_few_writes(
     assert limiter.meter.lost_races == 0
 
 
-async def test_those_who_only_take_do_not_wait_for_each_other(
-    limiter: Limiter, hooked: Hooked, entity: str
+@pytest.mark.parametrize("named", [True, False], ids=["named", "loose"])
+async def test_acquires_adjustments_and_releases_share_a_write(
+    limiter: Limiter, hooked: Hooked, meter: StoreMeter, entity: str, *, named: bool
 ) -> None:
-    """Their writes are not in each other's way, so that nobody is slower for it."""
-    await limiter.acquire(entity, "r", {"n": 1})
-    arrived = []
-    opened = asyncio.Event()
+    """Whatever waits for the same buckets: each bucket and each lease is written once."""
 
-    async def hold_up(name: str) -> None:
-        arrived.append(name)
-        await opened.wait()
+    def name() -> uuid.UUID | None:
+        return uuid.uuid4() if named else None
 
-    hooked.before = hold_up
-    tasks = [asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 1})) for _ in range(20)]
+    leases = [await limiter.acquire(entity, "r", {"n": 5}, lease_id=name()) for _ in range(6)]
+    meter.clear()
+    gate = Gate(hooked)
+    tasks = await begin(
+        gate,
+        [
+            leases[0].adjust({"n": 1}),
+            leases[1].adjust({"n": 7}),
+            leases[2].adjust({"n": -3}),
+            leases[3].release(),
+            limiter.try_acquire(entity, "r", {"n": 10}, lease_id=name()),
+            leases[4].adjust({"n": 2}),
+            limiter.try_acquire(entity, "r", {"n": 20}, lease_id=name()),
+        ],
+    )
+    gate.open()
+    outcomes = await asyncio.gather(*tasks)
+
+    assert meter.calls == {"transact" if named else "update": 2}
+    assert [lease.held for lease in leases] == [
+        {"n": 6},
+        {"n": 12},
+        {"n": 2},
+        {},
+        {"n": 7},
+        {"n": 5},
+    ]
+    assert [one.granted for one in outcomes if isinstance(one, Lease)] == [True, True]
+    stands = (await limiter.peek(entity, "r"))["n"]
+    assert (stands.remaining, stands.consumed) == (100 - 62, 62)
+
+
+async def test_what_is_given_back_serves_who_waits_with_it(
+    limiter: Limiter, hooked: Hooked, meter: StoreMeter, entity: str
+) -> None:
+    """In the same write, though the bucket had nothing left before it."""
+    lease = await limiter.acquire(entity, "r", {"n": 90})
+    other = await limiter.acquire(entity, "r", {"n": 10})
+    meter.clear()
+    gate = Gate(hooked)
+    first = asyncio.create_task(other.adjust({"n": -1}))
+    await gate.arrived.wait()
+    requests = [
+        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 81})),
+        asyncio.create_task(lease.adjust({"n": -80})),
+    ]
     await waiting(10)
-    assert len(arrived) == IN_FLIGHT_MAX
-    opened.set()
-    await asyncio.gather(*tasks)
-    assert len(arrived) < 20
+    gate.open()
+    outcome, _ = await asyncio.gather(*requests)
+    await first
+
+    assert isinstance(outcome, Lease)
+    assert meter.calls == {"update": 2}
+    assert (await limiter.peek(entity, "r"))["n"].remaining == 0
 
 
 async def test_of_those_who_wait_as_many_are_served_as_there_is_for(
@@ -143,39 +200,56 @@ async def test_many_names_share_a_transaction(
     meter.clear()
     gate = Gate(hooked)
     names = [uuid.uuid4() for _ in range(10)]
-    tasks = [
-        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 2}, lease_id=name))
-        for name in (*names, *names[5:])
-    ]
-    await gate.arrived.wait()
-    await waiting(10)
+    tasks = await begin(
+        gate,
+        [
+            limiter.try_acquire(entity, "r", {"n": 2}, lease_id=name)
+            for name in (*names, *names[5:])
+        ],
+    )
     gate.open()
     outcomes = await asyncio.gather(*tasks)
 
     assert all(isinstance(outcome, Lease) for outcome in outcomes)
     assert (await limiter.peek(entity, "r"))["n"].consumed == 20
-    assert meter.calls["transact"] <= 3
+    assert meter.calls["transact"] == 2
     for name in names:
         await limiter.release(entity, name)
     assert (await limiter.peek(entity, "r"))["n"].consumed == 0
 
 
-async def test_a_batch_has_a_bound(
+async def test_a_transaction_has_as_many_operations_as_a_store_takes(
     store: Store, clock: ManualClock, meter: StoreMeter, entity: str
 ) -> None:
-    """So that the records of its leases fit into one transaction."""
+    """A hundred: the bucket, and the records of ninety-nine leases."""
     limiter = Limiter(store, clock=clock, limits=[Limit.per_day("n", 1_000)])
     await limiter.acquire(entity, "r", {"n": 0})
     meter.clear()
     await asyncio.gather(
-        *(
-            limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())
-            for _ in range(2 * BATCH_MAX)
-        )
+        *(limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4()) for _ in range(198))
     )
 
-    assert meter.calls == {"transact": 3}
-    assert (await limiter.peek(entity, "r"))["n"].consumed == 2 * BATCH_MAX
+    assert meter.calls == {"transact": 2}
+    assert (await limiter.peek(entity, "r"))["n"].consumed == 198
+
+
+async def test_a_full_queue_refuses_who_comes_then_and_nobody_elses_requests(
+    limiter: Limiter, hooked: Hooked, entity: str
+) -> None:
+    """So many wait for one chain; one more is told, and another chain is served as ever."""
+    await limiter.acquire(entity, "r", {"n": 0})
+    gate = Gate(hooked)
+    tasks = await begin(
+        gate, [limiter.try_acquire(entity, "r", {"n": 0}) for _ in range(1 + QUEUE_MAX)]
+    )
+    with pytest.raises(OverloadedError):
+        await limiter.try_acquire(entity, "r", {"n": 0})
+    other = asyncio.create_task(limiter.try_acquire(f"{entity}-other", "r", {"n": 0}))
+    await waiting(2)
+    gate.open()
+
+    assert (await other).granted
+    assert all(outcome.granted for outcome in await asyncio.gather(*tasks))
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), OutcomeUnknownError("lost")])
@@ -200,14 +274,12 @@ async def test_a_failure_is_told_to_everybody_it_concerns_and_blocks_nobody(
     assert isinstance(await limiter.try_acquire(entity, "r", {"n": 1}), Denial)
 
 
-async def test_a_bug_in_the_request_that_runs_a_batch_does_not_leave_the_others_waiting(
+async def test_a_bug_is_told_to_whoever_shared_the_write_and_leaves_nobody_waiting(
     limiter: Limiter, hooked: Hooked, entity: str
 ) -> None:
-    """It is told to whoever shared the write; who comes after them starts anew."""
+    """Who comes after them starts anew."""
     gate = Gate(hooked)
-    tasks = [asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 1})) for _ in range(3)]
-    await gate.arrived.wait()
-    await waiting(10)
+    tasks = await begin(gate, [limiter.try_acquire(entity, "r", {"n": 1}) for _ in range(3)])
     broken = iter([ZeroDivisionError()])
 
     async def fail_once(_: str) -> None:
@@ -227,14 +299,13 @@ async def test_whose_limits_differ_do_not_share_a_write(
 ) -> None:
     """One after the other, each on its own terms."""
     gate = Gate(hooked)
-    tasks = [
-        asyncio.create_task(
+    tasks = await begin(
+        gate,
+        [
             limiter.try_acquire(entity, "r", {"n": 10}, limits=[Limit.per_day("n", capacity)])
-        )
-        for capacity in (100, 100, 50, 50)
-    ]
-    await gate.arrived.wait()
-    await waiting(10)
+            for capacity in (100, 100, 50, 50)
+        ],
+    )
     gate.open()
 
     assert all(outcome.granted for outcome in await asyncio.gather(*tasks))
@@ -245,9 +316,7 @@ async def test_a_request_that_is_cancelled_in_the_queue_gives_back_what_it_got(
 ) -> None:
     """Though the write was another's as well."""
     gate = Gate(hooked)
-    tasks = [asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 10})) for _ in range(5)]
-    await gate.arrived.wait()
-    await waiting(10)
+    tasks = await begin(gate, [limiter.try_acquire(entity, "r", {"n": 10}) for _ in range(5)])
     for task in tasks[1:3]:
         task.cancel()
     await waiting(2)
@@ -268,12 +337,13 @@ async def test_two_who_ask_for_one_lease_get_it_though_it_takes_all_there_is(
     await limiter.acquire(entity, "r", {"n": 40})
     await most.release()  # which the first instance does not know of
     gate, same = Gate(hooked), uuid.uuid4()
-    tasks = [
-        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": tokens}, lease_id=name))
-        for tokens, name in ((0, uuid.uuid4()), (60, same), (60, same))
-    ]
-    await gate.arrived.wait()
-    await waiting(10)
+    tasks = await begin(
+        gate,
+        [
+            limiter.try_acquire(entity, "r", {"n": tokens}, lease_id=name)
+            for tokens, name in ((0, uuid.uuid4()), (60, same), (60, same))
+        ],
+    )
     gate.open()
     outcomes = await asyncio.gather(*tasks)
 
@@ -286,12 +356,13 @@ async def test_nobody_is_denied_for_another_who_used_its_name(
 ) -> None:
     """A denied request leaves the name free, also for who waits with it."""
     gate, same = Gate(hooked), uuid.uuid4()
-    tasks = [
-        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": tokens}, lease_id=name))
-        for tokens, name in ((0, uuid.uuid4()), (200, same), (10, same))
-    ]
-    await gate.arrived.wait()
-    await waiting(10)
+    tasks = await begin(
+        gate,
+        [
+            limiter.try_acquire(entity, "r", {"n": tokens}, lease_id=name)
+            for tokens, name in ((0, uuid.uuid4()), (200, same), (10, same))
+        ],
+    )
     gate.open()
     _, denied, granted = await asyncio.gather(*tasks)
 
@@ -315,12 +386,10 @@ async def test_a_mistake_is_told_to_everybody_it_concerns_and_lets_nobody_throug
     limiter = Limiter(hooked, clock=clock, limits=[DAILY], on_unavailable="allow")
     await limiter.acquire(entity, "r", {"n": 0})
     gate = Gate(hooked)
-    tasks = [
-        asyncio.create_task(limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4()))
-        for _ in range(5)
-    ]
-    await gate.arrived.wait()
-    await waiting(10)
+    tasks = await begin(
+        gate,
+        [limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4()) for _ in range(5)],
+    )
     gate.open()
     calls = 0
 
@@ -339,5 +408,5 @@ async def test_a_mistake_is_told_to_everybody_it_concerns_and_lets_nobody_throug
         (type(mistake), str(mistake), vars(mistake))
     ] * 4
     assert len({id(one) for one in others}) == 4
-    assert (limiter.meter.unlimited, limiter._batcher._queues) == (0, {})
+    assert (limiter.meter.unlimited, limiter._workers._queues) == (0, {})
     assert (await limiter.try_acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())).granted

@@ -1,0 +1,155 @@
+"""The check of the ledger: every account against the records, the holds and what is unsettled.
+
+The accounts of an organisation are read, then its journal and its authorizations, then the accounts
+again. An account that has not changed in between must have exactly what the records of its window
+cost, what open authorizations hold against it, and what unsettled ones are charged. One that has
+changed is looked at again.
+
+What differs is named, and set right if that is wanted: on the condition that the account is still
+as it was seen. A difference comes from instances that did not know of a new budget yet, or from
+somebody who wrote into the store by hand.
+
+Bounds: `ROUNDS_MAX` rounds for accounts that keep changing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from pricekeeper.authorizations.authorization import HeldAccount, State
+from pricekeeper.authorizations.expiry import Regions
+from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of, item_partition
+from pricekeeper.budgets.account import tags_of
+from pricekeeper.budgets.items import account_ids, balance_of, mend_update, partition_query
+from pricekeeper.clock import Clock
+from pricekeeper.errors import ConditionFailedError
+from pricekeeper.metering import WindowSpend
+from pricekeeper.storage import Item, Key, Store, query_items
+from pricekeeper.tenants import Policy
+
+ROUNDS_MAX: Final = 3
+AccountKey = tuple[Key, str]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One account: what it has, and what it should have."""
+
+    account: BudgetAccount
+    enforced: Balance
+    right: Balance
+    mended: bool = False
+    moving: bool = False
+    """It kept changing while it was looked at, so nothing can be said."""
+
+    @property
+    def agrees(self) -> bool:
+        return self.enforced == self.right
+
+
+class LedgerCheck:
+    """Checks the accounts of organisations."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._spend = WindowSpend(store, clock)
+        self._regions = Regions(store, clock)
+
+    async def check(self, policies: Sequence[Policy], *, mend: bool = False) -> list[Finding]:
+        """Check every open account of the present windows of one organisation.
+
+        ``policies`` are the organisation's own and those of its apps.
+        """
+        found: dict[AccountKey, Finding] = {}
+        for _ in range(ROUNDS_MAX):
+            left = await self._round(policies, found)
+            if not left:
+                break
+        findings = list(found.values())
+        if not mend:
+            return findings
+        return [await self._mend(one) for one in findings]
+
+    async def _round(
+        self, policies: Sequence[Policy], found: dict[AccountKey, Finding]
+    ) -> list[AccountKey]:
+        """Look at all that is not settled yet; returns what has changed meanwhile."""
+        before = await self._read_balances(policies)
+        wanted = [
+            account for key, (account, _) in before.items() if key not in found or found[key].moving
+        ]
+        if not wanted:
+            return []
+        spent = await self._spend.measure(wanted)
+        held, unsettled = await self._sum_authorizations(wanted[0].org_id)
+        after = await self._read_balances(policies)
+        left = []
+        for account in wanted:
+            key = (account.key, account.id)
+            enforced = before[key][1]
+            moving = key not in after or after[key][1] != enforced
+            right = Balance(
+                spent[account] + held.get(key, 0) + unsettled.get(key, 0),
+                held.get(key, 0),
+                unsettled.get(key, 0),
+            )
+            found[key] = Finding(account, enforced, right, moving=moving)
+            if moving:
+                left.append(key)
+        return left
+
+    async def _read_balances(
+        self, policies: Sequence[Policy]
+    ) -> dict[AccountKey, tuple[BudgetAccount, Balance]]:
+        """The open accounts of the present windows, and what they have."""
+        now_ms = self._clock.now_ms()
+        found: dict[AccountKey, tuple[BudgetAccount, Balance]] = {}
+        for policy in policies:
+            async for item in self._read_items(policy):
+                key = Key(item["PK"], item["SK"])
+                present = accounts_of(policy, now_ms, tags_of(key))
+                known = {account.id: account for account in present if account.key == key}
+                for account_id in account_ids(item):
+                    balance = balance_of(item, account_id)
+                    if account_id in known and balance is not None:
+                        found[key, account_id] = (known[account_id], balance)
+        return found
+
+    async def _read_items(self, policy: Policy) -> AsyncIterator[Item]:
+        scope = Scope.ORG if policy.app_id is None else Scope.APP
+        query = partition_query(item_partition(policy, scope))
+        async for item in query_items(self._store, query):
+            yield item
+
+    async def _sum_authorizations(
+        self, org_id: str
+    ) -> tuple[Mapping[AccountKey, int], Mapping[AccountKey, int]]:
+        """What is held against each account, and what it is charged for unsettled ones."""
+        held: dict[AccountKey, int] = {}
+        unsettled: dict[AccountKey, int] = {}
+        sums = {State.OPEN: held, State.UNSETTLED: unsettled}
+        for region in await self._regions.read_all_marked(org_id):
+            async for one in self._regions.read(org_id, region):
+                if one.state in sums:
+                    _add(sums[one.state], one.grant.accounts, one.held_usd_picos)
+        return held, unsettled
+
+    async def _mend(self, finding: Finding) -> Finding:
+        if finding.agrees or finding.moving:
+            return finding
+        account = finding.account
+        update = mend_update(account.key, account.id, finding.enforced, finding.right)
+        try:
+            await self._store.update(update)
+        except ConditionFailedError:
+            return msgspec.structs.replace(finding, moving=True)
+        return msgspec.structs.replace(finding, mended=True)
+
+
+def _add(sums: dict[AccountKey, int], accounts: Iterable[HeldAccount], usd_picos: int) -> None:
+    for account in accounts:
+        key = (Key(account.pk, account.sk), account.id)
+        sums[key] = sums.get(key, 0) + usd_picos

@@ -1,0 +1,192 @@
+"""``authorizations`` and ``budgets``: what is held for calls, and what is left to spend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli.backends import Backend
+from pricekeeper.cli.clients import AppArgument, OptionalApp, OrgArgument, client_of
+from pricekeeper.cli.command import Outcome, either_command
+from pricekeeper.cli.drawing import (
+    FULL_PCT,
+    STATUS_STYLES,
+    done,
+    facts,
+    minute,
+    moment,
+    page,
+    pct_bar,
+    usd,
+)
+from pricekeeper.cli.exits import MisusedError, hint_if_missing
+from pricekeeper.cli.listing import table
+
+authorizations = typer.Typer(no_args_is_help=True, help="Calls that money is held for.")
+top = typer.Typer()
+
+TIGHT_PCT: Final = 80
+BAR_WIDTH: Final = 10
+_STYLES: Final = {"open": "green", "unsettled": "red"}
+_UNFINISHED: Final = ("open", "unsettled")
+_HINT: Final = "'pricekeeper authorizations list' shows those that are open or unsettled"
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The authorization's id.")]
+
+
+@either_command(authorizations, "list")
+async def list_authorizations(
+    backend: Backend,
+    org: OrgArgument,
+    app: AppArgument,
+    *,
+    status: Annotated[
+        str | None, typer.Option("--status", help="Only those: open or unsettled.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Go on behind that page.")
+    ] = None,
+) -> Outcome:
+    """Show the authorizations of an app that are open, or that nobody has settled in time.
+
+    [dim]pricekeeper authorizations list $ORG chat[/dim]
+
+    [dim]pricekeeper authorizations list $ORG chat --status unsettled[/dim]
+    """
+    if status is not None and status not in _UNFINISHED:
+        raise MisusedError("--status is open or unsettled")
+    answer = await backend.reader(client_of(org, app)).authorizations(status=status, after=after)
+    rows = table(
+        "authorization", "", "model", "held", "since (UTC)", "until", "tags",
+        numbers=["held"], wraps=["tags"],
+    )  # fmt: skip
+    for one in answer["authorizations"]:
+        rows.add_row(
+            one["authorization_id"],
+            Text(one["status"], _STYLES[one["status"]]),
+            one["model_label"],
+            usd(one["held_usd_micros"]),
+            minute(one["authorized_at"]),
+            minute(one["expires_at"]),
+            _tags(one["tags"]),
+        )
+    held = sum(one["held_usd_micros"] for one in answer["authorizations"])
+    heading = Text.assemble((usd(held), "bold"), f" held for {len(answer['authorizations'])} calls")
+    parts: list[RenderableType] = [rows] if answer["authorizations"] else []
+    if "next" in answer:
+        parts.append(Text(f"more: --after {answer['next']}", "dim"))
+    return Outcome(answer, page(heading, *parts))
+
+
+@either_command(authorizations, "show")
+async def show_authorization(
+    backend: Backend, org: OrgArgument, app: AppArgument, authorization_id: IdArgument
+) -> Outcome:
+    """Show an authorization of an app, and what has become of it.
+
+    [dim]pricekeeper authorizations show $ORG chat 01928f7c-12ab-8c3d-8e4f-0123456789ab[/dim]
+    """
+    with hint_if_missing(_HINT):
+        answer = await backend.reader(client_of(org, app)).authorization(authorization_id)
+    return Outcome(answer, _one(answer))
+
+
+@either_command(authorizations, "void")
+async def void_authorization(
+    backend: Backend,
+    org: OrgArgument,
+    app: AppArgument,
+    authorization_id: IdArgument,
+    *,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept and shown.")
+    ] = None,
+) -> Outcome:
+    """Give everything back that an authorization holds: the model was never reached.
+
+    A service asks for the credentials of the app, or of its organisation.
+
+    [dim]pricekeeper authorizations void $ORG chat 01928f7c-12ab-8c3d-8e4f-0123456789ab[/dim]
+    """
+    keeper = backend.keeper(client_of(org, app))
+    with hint_if_missing(_HINT):
+        await keeper.void(authorization_id, reason=reason)
+    answer = {"authorization_id": authorization_id, "status": "voided"}
+    return Outcome(answer, done(f"{authorization_id} holds nothing any more"))
+
+
+@either_command(top, "budgets")
+async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+    """Show every budget that holds for an organisation or app, and what is left of it.
+
+    Used is what was spent, is held for calls that are under way, and was charged for calls that
+    nobody has settled.
+
+    [dim]pricekeeper budgets $ORG chat[/dim]
+    """
+    answer = await backend.reader(client_of(org, app)).budgets()
+    if not answer["budgets"]:
+        hint = "no budgets; see 'pricekeeper org put --help', --budget and --strict"
+        return Outcome(answer, Text(f"{app or org} has {hint}"))
+    rows = table(
+        "budget", "of", "a", "used", "held", "unsettled", "left", "limit", "", "", "anew (UTC)",
+        numbers=["used", "held", "unsettled", "left", "limit"], wraps=["budget"],
+    )  # fmt: skip
+    for one in answer["budgets"]:
+        limit, left = one["limit_usd_micros"], one["remaining_usd_micros"]
+        pct = FULL_PCT * (limit - left) / limit if limit else float(FULL_PCT)
+        style = STATUS_STYLES[_status(pct)]
+        rows.add_row(
+            _name(one),
+            "org" if one["scope"] == "ORG" else "app",
+            one["window"].lower(),
+            usd(limit - left),
+            usd(one["held_usd_micros"]),
+            usd(one["unsettled_usd_micros"]),
+            usd(left),
+            usd(limit),
+            pct_bar(pct, style, BAR_WIDTH),
+            Text(f"{pct:.1f} %", style, justify="right"),
+            minute(one["resets_at"]),
+        )
+    return Outcome(answer, page(Text(app or org, "bold"), rows))
+
+
+def _status(pct: float) -> str:
+    if pct >= FULL_PCT:
+        return "EXCEEDED"
+    return "TIGHT" if pct >= TIGHT_PCT else "NORMAL"
+
+
+def _name(budget: Mapping[str, Any]) -> str:
+    soft = " soft" if budget["enforcement"] == "SOFT" else ""
+    tag = "".join(f" {tag}" for tag in [_tags(budget.get("tag", {}))] if tag)
+    return f"{budget['name']}{tag}{soft}"
+
+
+def _tags(tags: Mapping[str, str]) -> str:
+    return "  ".join(f"{name}:{value}" for name, value in tags.items())
+
+
+def _one(answer: Mapping[str, Any]) -> RenderableType:
+    pairs = {
+        "model": answer["model_label"],
+        "held": usd(answer["held_usd_micros"]),
+        "longest answer": f"{answer['max_output_tokens']:,} tokens",
+        "since": moment(answer["authorized_at"]),
+        "until": moment(answer["expires_at"]),
+    }
+    if answer["tags"]:
+        pairs["tags"] = _tags(answer["tags"])
+    if "cost_usd_micros" in answer:
+        pairs["cost"] = usd(answer["cost_usd_micros"])
+        pairs["beyond what was held"] = usd(answer["overrun_usd_micros"])
+    if "settled_at" in answer:
+        pairs["settled"] = moment(answer["settled_at"])
+    if "void_reason" in answer:
+        pairs["why"] = answer["void_reason"]
+    heading = Text.assemble((answer["authorization_id"], "bold"), f"  {answer['status']}")
+    return page(heading, facts(pairs))

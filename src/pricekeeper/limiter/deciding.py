@@ -1,0 +1,356 @@
+"""Decides for all commands that wait which one write carries them, or what is to be read first.
+
+Pure: no store, no clock. `decide` looks at the accounts as they are known and at the commands in
+the order of their arrival. Changes of leases come first, because they are not denied and may give
+tokens back. Then as many acquires are served as there are tokens for; what is too big does not
+keep the smaller ones out. What can't go into this write stays for the next one.
+
+A write is planned from what was last seen, and the store refuses it if that was wrong. Nobody is
+denied, and no adjustment is cut, by what was merely remembered: the store has to say so, to this
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from pricekeeper.errors import InvalidValueError, PriceKeeperError, Violation
+from pricekeeper.limiter.bucket import Bucket, Debit, Denial, guess, overdue, plan, probe
+from pricekeeper.limiter.commands import Acquire, Change, Command, Outcome, keys_of
+from pricekeeper.limiter.draft import BucketDraft, total_of
+from pricekeeper.limiter.items import LeaseRecord, bucket_key
+from pricekeeper.limiter.limits import Limit
+from pricekeeper.limiter.records import (
+    adjusted_record,
+    capacities_of,
+    check_change,
+    check_held,
+    grant,
+    is_known,
+    released_record,
+    update_record,
+)
+from pricekeeper.limiter.writes import normal, retry
+from pricekeeper.storage import Key, Put, Update
+
+Reading: TypeAlias = Callable[[Key, Bucket | None], int]
+"""A time in milliseconds for the bucket at that key."""
+
+
+class Accounts:
+    """The buckets and lease records of a batch, as far as they are known."""
+
+    def __init__(self, reading_ms: Reading, waited_ms: Reading) -> None:
+        """Account by one reading of the clocks for the whole batch.
+
+        With a later one for each step, what refills meanwhile would be handed out in a write of
+        its own, again and again. ``waited_ms`` is the time since that reading.
+        """
+        self.buckets: dict[Key, Bucket | None] = {}
+        """A key that is not here was never seen; ``None`` is an absent bucket."""
+        self.records: dict[Key, LeaseRecord] = {}
+        """Of the leases that are to be changed."""
+        self.told: set[Key] = set()
+        """What the store has told since the batch began; all else is from memory."""
+        self._reading_ms = reading_ms
+        self._waited_ms = waited_ms
+
+    def reading_ms(self, key: Key) -> int:
+        """The time that counts for that bucket."""
+        return self._reading_ms(key, self.buckets.get(key))
+
+    def waited_ms(self, key: Key) -> int:
+        """How much time has passed for that bucket since the reading."""
+        return self._waited_ms(key, self.buckets.get(key))
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """Commands that need no write, each with its outcome or its error."""
+
+    answers: list[tuple[Command, Outcome | PriceKeeperError]]
+
+
+class Read(msgspec.Struct, frozen=True):
+    """What has to be read before anything more can be decided."""
+
+    buckets: list[Key]
+    records: list[Key]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One item of a write: a bucket or the record of a lease, as it is afterwards."""
+
+    key: Key
+    operation: Put | Update
+    bucket: Bucket | None = None
+    """``None`` for a bucket that was never seen: only the store knows what it holds then."""
+    record: LeaseRecord | None = None
+
+
+class CombinedWrite(msgspec.Struct, frozen=True):
+    """One write and whom it serves. It may serve nobody, if only a bucket is brought up to date."""
+
+    parts: list[Part]
+    acquires: Sequence[Acquire] = ()
+    changes: Sequence[tuple[Change, Outcome]] = ()
+    cuts: int = 0
+    """Adjustments of which less is taken than was asked for."""
+
+
+Decision: TypeAlias = Answered | Read | CombinedWrite
+
+
+def decide(accounts: Accounts, commands: Sequence[Command]) -> Decision:
+    """The next step for these commands, at least one."""
+    acquires = [one for one in commands if isinstance(one, Acquire)]
+    drafts = _Drafts(accounts)
+    for one in commands:
+        if isinstance(one, Change):
+            drafts.add_change(one)
+    if drafts.answers:
+        return Answered(drafts.answers)
+    if any(key not in accounts.buckets for one in acquires for key, _ in _debits(one)):
+        if len(acquires) == len(commands) and _is_plain(acquires):
+            return _guess(accounts, acquires)
+        return _read(acquires, drafts.unsure)
+    drafts.add_acquires(acquires)
+    if drafts.acquires or drafts.changes:
+        return drafts.write()
+    if drafts.unsure or not all(accounts.told.issuperset(keys_of(one)) for one in acquires):
+        return _ask(accounts, acquires, drafts.unsure)
+    return _settle(accounts, acquires[0]) or Answered(_deny(accounts, acquires))
+
+
+class _Drafts:
+    """Every item that one write touches, each once."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._buckets: dict[Key, BucketDraft] = {}
+        self._records: dict[Key, LeaseRecord] = {}
+        """The records that are changed, after the write."""
+        self._cuts = 0
+        self.answers: list[tuple[Command, Outcome | PriceKeeperError]] = []
+        self.unsure: list[Key] = []
+        """Records that have to be read before a change of them may be refused."""
+        self.acquires: list[Acquire] = []
+        self.changes: list[tuple[Change, Outcome]] = []
+
+    def add_change(self, change: Change) -> None:
+        """Add a change, or its answer if it needs no write, or leave it for the next write."""
+        if change.record is None:
+            if (taken := self._move(change, change.delta)) is not None:
+                self.changes.append((change, taken))
+            return
+        key = change.record.key
+        record = self._records.get(key) or self._accounts.records[key]
+        try:
+            delta = self._delta_of(change, record)
+        except PriceKeeperError as error:
+            if key not in self._records:  # else it is decided once that is written
+                self.answers.append((change, error))
+            return
+        if delta is None:
+            if key not in self._records and key not in self.unsure:
+                self.answers.append((change, record))
+            return
+        if (taken := self._move(change, delta)) is not None:
+            after = (
+                released_record(record)
+                if change.mark is None
+                else adjusted_record(record, taken, change.mark)
+            )
+            self._records[key] = after
+            self.changes.append((change, after))
+
+    def add_acquires(self, acquires: Sequence[Acquire]) -> None:
+        """Add all acquires that there is enough for, in the order of their arrival."""
+        candidates = self._candidates(acquires)
+        totals = _totals(candidates)
+        if candidates and not self._denies(totals):
+            self.acquires = candidates
+        else:
+            totals = {}
+            for one in candidates:
+                more = {
+                    key: total_of([totals[key], debit] if key in totals else [debit])
+                    for key, debit in _debits(one)
+                }
+                if not self._denies(more):
+                    totals |= more
+                    self.acquires.append(one)
+        for debit in totals.values():
+            self._draft(debit).take(debit)
+
+    def write(self) -> CombinedWrite:
+        """All of it as one write, which has no parts if there is nothing to write."""
+        parts = []
+        for key, draft in self._buckets.items():
+            written = draft.write()
+            if written is not None:
+                parts.append(Part(key, written[0], bucket=written[1]))
+        records = [one.record for one in self.acquires if one.record is not None]
+        parts.extend(Part(record.key, grant(record), record=record) for record in records)
+        for key, after in self._records.items():
+            before = self._accounts.records[key]
+            parts.append(Part(key, update_record(before, after), record=after))
+        return CombinedWrite(parts, self.acquires, self.changes, self._cuts)
+
+    def _delta_of(self, change: Change, record: LeaseRecord) -> Mapping[str, int] | None:
+        """What the change takes from the buckets; ``None`` if it is not to be written now.
+
+        Then it was applied before, or the record is ``unsure``. Raises if it can't be applied.
+        """
+        if change.mark is None:
+            back = {name: -tokens for name, tokens in record.held.items()}
+            return None if record.released else back
+        if is_known(record, change.mark):
+            return None
+        check_change(record, change.delta)
+        try:
+            check_held(change.delta, record.held, capacities_of(change.debits))
+        except InvalidValueError:
+            if record.key in self._accounts.told or record.key in self._records:
+                raise
+            self.unsure.append(record.key)  # others may have changed what it holds
+            return None
+        return change.delta
+
+    def _move(self, change: Change, delta: Mapping[str, int]) -> dict[str, int] | None:
+        """Adjust the buckets of a lease; what is taken is what every bucket can bear.
+
+        ``None`` if it can't go into the same write as the adjustments that are here.
+        """
+        debits = [one for one in debits_of(change.debits, delta) if one.tokens]
+        drafts = [self._draft(one) for one in debits]
+        if not all(draft.can_adjust(one) for draft, one in zip(drafts, debits, strict=True)):
+            return None
+        taken = dict(delta)
+        for draft, debit in zip(drafts, debits, strict=True):
+            for name, most in draft.bearable(debit).items():
+                taken[name] = min(taken[name], most)
+        for draft, debit in zip(drafts, debits, strict=True):
+            draft.adjust(debit, taken)
+        self._cuts += taken != delta
+        return taken
+
+    def _candidates(self, acquires: Sequence[Acquire]) -> list[Acquire]:
+        """The acquires that may share a write: one for each lease, and with the same limits."""
+        names, limits = set(self._records), dict[Key, Mapping[str, Limit]]()
+        candidates = []
+        for one in acquires:
+            if one.record is not None:
+                if one.record.key in names:
+                    continue
+                names.add(one.record.key)
+            if all(limits.setdefault(key, d.limits) == d.limits for key, d in _debits(one)):
+                candidates.append(one)
+        return candidates
+
+    def _denies(self, totals: Mapping[Key, Debit]) -> bool:
+        return any(isinstance(self._draft(one).plan(one), Denial) for one in totals.values())
+
+    def _draft(self, debit: Debit) -> BucketDraft:
+        key, accounts = bucket_key(debit.entity, debit.resource), self._accounts
+        draft = self._buckets.get(key)
+        if draft is None:
+            draft = self._buckets[key] = BucketDraft(
+                debit,
+                accounts.buckets.get(key),
+                seen=key in accounts.buckets,
+                told=key in accounts.told,
+                reading_ms=accounts.reading_ms(key),
+            )
+        return draft
+
+
+def debits_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> list[Debit]:
+    """The same buckets, debited by these tokens as far as each has such a limit."""
+    return [
+        Debit(
+            debit.entity,
+            debit.resource,
+            debit.limits,
+            {name: count for name, count in tokens.items() if count and name in debit.limits},
+        )
+        for debit in debits
+    ]
+
+
+def _debits(acquire: Acquire) -> Iterator[tuple[Key, Debit]]:
+    for debit in acquire.debits:
+        yield bucket_key(debit.entity, debit.resource), debit
+
+
+def _totals(acquires: Sequence[Acquire]) -> dict[Key, Debit]:
+    """What these acquires take from each bucket, together."""
+    debits: dict[Key, list[Debit]] = {}
+    for one in acquires:
+        for key, debit in _debits(one):
+            debits.setdefault(key, []).append(debit)
+    return {key: total_of(some) for key, some in debits.items()}
+
+
+def _is_plain(acquires: Sequence[Acquire]) -> bool:
+    """Whether one update of one bucket can serve them; then the store returns the bucket."""
+    keys = {key for one in acquires for key, _ in _debits(one)}
+    return len(keys) == 1 and all(one.record is None for one in acquires)
+
+
+def _guess(accounts: Accounts, acquires: Sequence[Acquire]) -> CombinedWrite:
+    """The first write to a bucket that was never seen; a refusal returns it."""
+    first = acquires[0].debits[0]
+    served = [one for one in acquires if one.debits[0].limits == first.limits]
+    [(key, total)] = _totals(served).items()
+    operation = retry(total, guess(total, accounts.reading_ms(key)))
+    return CombinedWrite([Part(key, operation)], served)
+
+
+def _ask(accounts: Accounts, acquires: Sequence[Acquire], records: Sequence[Key]) -> Decision:
+    """Let the store say what this process only remembers, before anybody is denied.
+
+    One bucket tells it when a write is refused, which costs no more than a read and may succeed.
+    """
+    if not records and _is_plain(acquires):
+        [debit] = acquires[0].debits
+        key = bucket_key(debit.entity, debit.resource)
+        bucket, reading_ms = accounts.buckets[key], accounts.reading_ms(key)
+        if bucket is not None and not overdue(bucket, reading_ms):
+            operation = retry(debit, probe(bucket, reading_ms))
+            return CombinedWrite([Part(key, operation)], acquires[:1])
+    return _read(acquires, records)
+
+
+def _read(acquires: Sequence[Acquire], records: Sequence[Key]) -> Read:
+    """All buckets of the acquires, and their leases: one of them may have been granted before."""
+    named = [one.record.key for one in acquires if one.record is not None]
+    return Read(list(_totals(acquires)), list(dict.fromkeys([*named, *records])))
+
+
+def _settle(accounts: Accounts, acquire: Acquire) -> CombinedWrite | None:
+    """Bring buckets up to date whose limits have changed, so that the wait is right."""
+    parts = []
+    for key, debit in _debits(acquire):
+        step = plan(accounts.buckets[key], debit, accounts.reading_ms(key))
+        if isinstance(step, Denial) and step.settle is not None:
+            parts.append(Part(key, normal(debit, step.settle), bucket=step.settle.after))
+    return CombinedWrite(parts) if parts else None
+
+
+def _deny(
+    accounts: Accounts, acquires: Sequence[Acquire]
+) -> list[tuple[Command, Outcome | PriceKeeperError]]:
+    """The denials; who repeats a request that is being denied is decided after that."""
+    answers: list[tuple[Command, Outcome | PriceKeeperError]] = []
+    for one in acquires:
+        violations: list[Violation] = []
+        for key, debit in _debits(one):
+            step = plan(accounts.buckets[key], debit, accounts.reading_ms(key))
+            if isinstance(step, Denial):
+                violations += step.after_waiting(accounts.waited_ms(key)).violations
+        if violations:
+            answers.append((one, Denial(tuple(violations))))
+    return answers

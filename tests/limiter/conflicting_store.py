@@ -1,0 +1,117 @@
+"""DynamoDB's transaction conflicts in front of a store, in simulated time.
+
+A write takes `WRITE_MS`. While a transaction is in flight, every other write on one of its items is
+cancelled with a conflict, a plain one as well as another transaction. Then this store does what the
+DynamoDB adapter does: it sends the write again after a pause with full jitter, and raises
+`ContendedError` after as many attempts, by the adapter's own figures.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from limiter.simulation import World
+from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.errors import ContendedError
+from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
+from pricekeeper.storage.dynamodb.client import Limits
+
+_T = TypeVar("_T")
+_ItemId: TypeAlias = tuple[str, Key]
+
+WRITE_MS = 6
+READ_MS = 3
+ADAPTER = Limits()
+
+
+@dataclass
+class Traffic:
+    """What all instances have in flight, and what became of it."""
+
+    in_flight: dict[_ItemId, int] = field(default_factory=dict)
+    """By item that a transaction in flight touches: the instance that sent it."""
+    conflicts: int = 0
+    own_conflicts: int = 0
+    """Conflicts of an instance with a transaction of its own."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Calls of the store by instances, however often each was sent."""
+
+
+class ConflictingStore:
+    """The store as one instance sees it; ``traffic`` is shared by all instances."""
+
+    def __init__(self, store: Store, world: World, traffic: Traffic, instance: int) -> None:
+        self._store = store
+        self._world = world
+        self._traffic = traffic
+        self._instance = instance
+
+    async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
+        return await self._read("get", lambda: self._store.get(table, key, consistent=consistent))
+
+    async def batch_get(
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
+    ) -> list[Item | None]:
+        return await self._read(
+            "batch_get", lambda: self._store.batch_get(keys, consistent=consistent)
+        )
+
+    async def query(self, query: Query, *, consistent: bool = True) -> Page:
+        return await self._read("query", lambda: self._store.query(query, consistent=consistent))
+
+    async def put(self, operation: Put) -> None:
+        await self._write("put", [operation], lambda: self._store.put(operation))
+
+    async def update(self, operation: Update) -> Item:
+        return await self._write("update", [operation], lambda: self._store.update(operation))
+
+    async def delete(self, operation: Delete) -> Item | None:
+        return await self._write("delete", [operation], lambda: self._store.delete(operation))
+
+    async def transact(self, operations: Sequence[Write]) -> None:
+        await self._write("transact", operations, lambda: self._store.transact(operations))
+
+    async def create_tables(self) -> None:
+        await self._store.create_tables()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _read(self, name: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        self._traffic.calls[name] += 1
+        await self._world.sleep_ms(READ_MS)
+        return await send()
+
+    async def _write(
+        self, name: str, operations: Sequence[Write], send: Callable[[], Awaitable[_T]]
+    ) -> _T:
+        traffic, world = self._traffic, self._world
+        traffic.calls[name] += 1
+        items = [(one.table.name, one.key) for one in operations]
+        for attempt in range(1, ADAPTER.attempts_max + 1):
+            others = [traffic.in_flight[item] for item in items if item in traffic.in_flight]
+            if not others:
+                return await self._apply(items if name == "transact" else [], send)
+            traffic.conflicts += 1
+            traffic.own_conflicts += self._instance in others
+            await world.sleep_ms(WRITE_MS)
+            if attempt < ADAPTER.attempts_max:
+                pause_ms = full_jitter_ms(
+                    attempt,
+                    first_ms=ADAPTER.pause_first_ms,
+                    longest_ms=ADAPTER.pause_max_ms,
+                    randbelow=world.random.randrange,
+                )
+                await world.sleep_ms(pause_ms)
+        raise ContendedError("TransactionConflict, to the end")
+
+    async def _apply(self, items: Sequence[_ItemId], send: Callable[[], Awaitable[_T]]) -> _T:
+        in_flight = self._traffic.in_flight
+        in_flight.update(dict.fromkeys(items, self._instance))
+        try:
+            await self._world.sleep_ms(WRITE_MS)
+            return await send()
+        finally:
+            for item in items:
+                del in_flight[item]

@@ -1,0 +1,93 @@
+"""Clocks that differ: who goes round the instances and waits as it is told gets its rate.
+
+An instance whose clock lags must not tell anybody to wait until it catches up with the others. And
+none may admit more for that than promise 3 allows: every window is looked at.
+"""
+
+import itertools
+
+import pytest
+
+from limiter.callers import FAILED, SKEW_MS, Admission, Scene, make_scene
+from limiter.simulation import Weather, World, excess, store_in
+from pricekeeper.limiter import Lease, Limit
+
+FAST = Limit("n", 20, 50, 1_000)
+DEEP = Limit("n", 400, 50, 1_000)
+ODD = Limit("n", 7, 3, 777)
+SECONDS = 30
+
+
+async def go_round(scene: Scene, first: int, until_ms: int) -> int:
+    """Ask one instance after another, and wait exactly as long as each says: how many it got."""
+    world, got = scene.world, 0
+    turns = itertools.count(first)
+    while world.now_ms < until_ms:
+        instance = scene.instances[next(turns) % len(scene.instances)]
+        try:
+            outcome = await instance.limiter.try_acquire("e", "r", {"n": 1})
+        except FAILED:
+            continue
+        if isinstance(outcome, Lease):
+            got += 1
+            moment_ms = outcome.granted_at_ms - instance.clock.wrong_by_ms
+            scene.admissions.append(Admission(moment_ms, world.now_ms, {"n": 1}, ("e",)))
+            await world.sleep_ms(0)
+        else:
+            assert outcome.retry_after_ms is not None
+            await world.sleep_ms(outcome.retry_after_ms)
+    return got
+
+
+@pytest.mark.parametrize("delay_ms", [0, 10])
+@pytest.mark.parametrize(
+    ("clients", "first"),
+    [(1, 0), (1, 1), (3, 1)],
+    ids=["a fast clock begins", "a slow clock begins", "three clients"],
+)
+@pytest.mark.parametrize("limit", [FAST, DEEP, ODD], ids=["fast", "deep", "odd"])
+async def test_who_goes_round_the_instances_and_waits_as_told_gets_its_rate(
+    limit: Limit, clients: int, first: int, delay_ms: int
+) -> None:
+    """One capacity and at least 95 % of what refills, and never more than the bound allows."""
+    world = World(3)
+    async with store_in(world) as store:
+        scene = make_scene(world, store, [limit], Weather(delay_ms_max=delay_ms))
+        scene.instances[2].clock.wrong_by_ms = 0
+        until_ms = world.now_ms + SECONDS * 1_000
+        got: list[int] = []
+
+        async def live(begin: int) -> None:
+            got.append(await go_round(scene, begin, until_ms))
+
+        await world.run(*(live(first + client) for client in range(clients)))
+        await scene.close()
+    promised = SECONDS * 1_000 * limit.refill_amount / limit.refill_period_ms
+
+    assert sum(got) >= limit.capacity + 0.95 * promised
+    assert excess(scene.admitted("n", "e"), limit) <= (
+        limit.capacity_units + limit.units_per_ms * 2 * SKEW_MS
+    )
+
+
+@pytest.mark.parametrize("limit", [FAST, DEEP], ids=["fast", "deep"])
+async def test_a_bucket_that_a_slow_clock_has_drained_is_no_exception(limit: Limit) -> None:
+    """The fast clock finds refill that the slow one does not see, and nothing has overflowed.
+
+    It takes that first; from then on the slow one must not tell anybody to wait for it again.
+    """
+    world = World(4)
+    async with store_in(world) as store:
+        scene = make_scene(world, store, [limit], Weather())
+        slow = scene.instances[1].limiter
+        assert (await slow.try_acquire("e", "r", {"n": limit.capacity})).granted
+        got = 0
+
+        async def live() -> None:
+            nonlocal got
+            got = await go_round(scene, 1, world.now_ms + SECONDS * 1_000)
+
+        await world.run(live())
+        await scene.close()
+
+    assert got >= 0.95 * SECONDS * 1_000 * limit.refill_amount / limit.refill_period_ms
