@@ -112,6 +112,32 @@ async def test_what_nobody_takes_along_is_written_by_itself() -> None:
     assert bucket.holdings["tpm"].consumed == USED_TOKENS
 
 
+async def test_tokens_go_back_before_others_are_left_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause after a transaction is no reason to keep them, if nobody takes them along."""
+    clock = SettableClock(NOON_MS)
+    store = LosingStore(MemoryStore(clock))
+    instance = Instance(store, clock, seed=1)
+    policy = a_policy(rate_limits={"*": {"tpm": RateLimit(10_000, 10, 86_400_000)}})
+    consumed: list[int] = []
+
+    async def take_10_ms() -> None:
+        clock.advance_ms(10)
+
+    async def note_pause(_: int) -> None:
+        bucket = bucket_of(await store.get(RATE_BUCKETS, bucket_key(policy.bucket_entity, PREMIUM)))
+        assert bucket is not None
+        consumed.append(bucket.holdings["tpm"].consumed)
+
+    monkeypatch.setattr(clock, "sleep_ms", note_pause)
+    store.meanwhile = take_10_ms
+    first = await instance.authorize(policy)
+    await instance.authorizations.close()
+    store.meanwhile = take_10_ms
+    await instance.void(policy, first.authorization.id)
+    await instance.close()
+    assert consumed == [HELD_TOKENS, 0]
+
+
 async def test_a_full_bucket_takes_no_more_back_than_it_has_room_for() -> None:
     """Then a call that is larger than the bucket is denied, whatever is given back with it."""
     clock = SettableClock(NOON_MS)

@@ -58,8 +58,8 @@ class Worker:
             while self._waiting:
                 await asyncio.sleep(0)  # what comes in this turn of the loop is decided with it
                 await self._carry_out(self._take())
-                await self._pause()
                 await self._refunds.write(others_wait=bool(self._waiting))
+                await self._pause()
         except BaseException as error:
             for command in self._waiting:
                 fail(command, error)
