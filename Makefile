@@ -21,7 +21,7 @@ OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test check audit sbom format lock clean \
-	walk simulate bench bench-limiter bench-identity bench-spend bench-http bench-large bench-overload
+	walk simulate bench bench-limiter bench-identity bench-spend bench-http bench-authorizations bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -81,6 +81,9 @@ bench-spend: $(BENCH) ## measure metering and selection beside the bare store
 bench-http: $(BENCH) ## measure the service beside a bare Starlette handler
 	@$(BIN)/python tools/engine.py fetch
 	@$(BIN)/python bench/rest.py $(ARGS)
+
+bench-authorizations: $(BENCH) ## measure authorize and capture beside a bare Starlette handler
+	@$(BIN)/python bench/authorizations.py $(ARGS)
 
 bench-large: $(BENCH) ## measure a store with two million records beside an empty one
 	@$(BIN)/python bench/large.py $(ARGS)

@@ -1,24 +1,27 @@
 """What an authorized call costs in DynamoDB's units, as documented in docs/costs.md.
 
-Counted by dynoxide, which sums the capacity of transactions as DynamoDB does. The chain is an app
-with a strict quota for the day, an organisation with a budget for the month, and requests and
-tokens a minute on both.
+Counted by dynoxide, which sums the capacity of transactions as DynamoDB does. The app has a strict
+quota for the day, its organisation a budget for the month, and both have requests and tokens a
+minute: two items of accounts and two buckets.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
-from authorizations.conftest import Instance, a_budget
-from metering.conftest import LABELS, a_policy
+from authorizations.conftest import USD, Instance, a_budget, a_strict_policy
+from metering.conftest import LABELS, a_policy, a_usage
 from metering.test_costs import StillClock, read_units, write_units
+from minting import minted
+from pricekeeper.authorizations import Authorization
+from pricekeeper.authorizations.pace import LOOK_EVERY
 from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage import Store, open_store
+from pricekeeper.storage import Store, Write, open_store
 from pricekeeper.telemetry import StoreMeter
-from pricekeeper.tenants import Policy, QuotaEnforcement, RateLimit, Window
-
-LIMITS = {"*": {"rpm": RateLimit(10**6, 10**6, 60_000), "tpm": RateLimit(10**9, 10**9, 60_000)}}
+from pricekeeper.tenants import Policy, RateLimit, Window
 
 
 @pytest.fixture
@@ -38,52 +41,217 @@ async def store(
 
 
 @pytest.fixture
-def policy() -> Policy:
-    return a_policy(
-        quota_enforcement=QuotaEnforcement.STRICT,
-        quotas=dict.fromkeys(LABELS, 10**9),
-        org_budgets=(a_budget(10**10, name="monthly", window=Window.MONTH),),
-        rate_limits=LIMITS,
-        org_rate_limits=LIMITS,
-    )
-
-
-@pytest.fixture
-async def instance(
-    store: Store, clock: StillClock, meter: StoreMeter, policy: Policy
-) -> AsyncIterator[Instance]:
-    """An instance that has authorized and captured such a call before, in this tick."""
-    made = Instance(store, clock)
-    for _ in range(2):
-        granted = await made.authorize(policy)
-        await made.capture(policy, granted.authorization.id)
-    await made.authorizations.close()  # the buckets are settled after the answer
-    meter.clear()
+async def instance(store: Store, clock: StillClock) -> AsyncIterator[Instance]:
+    made = Instance(store, clock, seed=1)
     yield made
     await made.close()
 
 
-async def test_an_authorized_call_alone(
-    instance: Instance, meter: StoreMeter, policy: Policy
-) -> None:
-    """Each item of a transaction is two units; the buckets are settled by a plain write each."""
-    granted = await instance.authorize(policy)
+@pytest.fixture
+async def known(instance: Instance, meter: StoreMeter) -> Policy:
+    """A policy that this process has authorized for before, in this tick."""
+    limits = {
+        "*": {"rpm": RateLimit(60_000, 60_000, 60_000), "tpm": RateLimit(10**9, 10**9, 60_000)}
+    }
+    policy = a_strict_policy(
+        quotas=dict.fromkeys(LABELS, 1_000 * USD),
+        org_budgets=(a_budget(10_000 * USD, name="monthly", window=Window.MONTH),),
+        rate_limits=limits,
+        org_rate_limits=limits,
+    )
+    await call(instance, policy)
+    await instance.close()
+    meter.clear()
+    return policy
+
+
+async def call(instance: Instance, policy: Policy, **usage: int) -> None:
+    made = await instance.authorize(policy)
+    await instance.capture(policy, made.authorization.id, **usage)
+
+
+async def test_alone(instance: Instance, known: Policy, meter: StoreMeter) -> None:
+    """Two items of accounts, two buckets and the authorization: ten units, then eight and two.
+
+    The capture changes the accounts and the authorization and writes a page, and gives tokens back
+    to each bucket by itself.
+    """
+    made = await instance.authorize(known)
+    await instance.authorizations.close()
     assert (write_units(meter), read_units(meter)) == (10, 0)
     meter.clear()
-    await instance.capture(policy, granted.authorization.id)
+    await instance.capture(known, made.authorization.id)
+    await instance.close()
+    assert (write_units(meter), read_units(meter)) == (8 + 2, 0)
+
+
+@pytest.mark.parametrize(("timed", "more"), [(True, 2), (False, 4)])
+async def test_an_id_of_the_callers_own_costs_its_name_and_perhaps_a_receipt(
+    instance: Instance, known: Policy, meter: StoreMeter, clock: StillClock, timed: bool, more: int
+) -> None:
+    """Two units for what it stands for; two for a receipt, if the id has no time in it.
+
+    The name is looked for by both steps, and read by the second, with what it stands for.
+    """
+    asked_as = minted(clock.now_ms()) if timed else str(uuid.uuid4())
+    await instance.authorize(known, authorization_id=asked_as)
     await instance.authorizations.close()
+    await instance.capture(known, asked_as)
+    await instance.close()
+    assert (write_units(meter), read_units(meter)) == (20 + more, 3)
+
+
+async def test_a_capture_elsewhere_reads_the_authorization(
+    instance: Instance, known: Policy, store: Store, clock: StillClock, meter: StoreMeter
+) -> None:
+    """At the instance that granted it, it is remembered."""
+    other = Instance(store, clock, seed=2)
+    for one in await authorize_some(instance, known, 2):
+        meter.clear()
+        await other.capture(known, one.id)
+        await other.authorizations.close()
+    await other.close()
     assert (write_units(meter), read_units(meter)) == (10, 1)
 
 
-async def test_authorized_calls_share_their_transactions(
-    instance: Instance, meter: StoreMeter, policy: Policy
+async def test_nothing_is_written_to_give_nothing_back(
+    instance: Instance, known: Policy, meter: StoreMeter
+) -> None:
+    """A call that used what was taken for it leaves the buckets alone."""
+    made = await instance.authorize(known)
+    await instance.authorizations.close()
+    meter.clear()
+    await instance.capture(known, made.authorization.id, input_tokens=1_000, output_tokens=1_000)
+    await instance.close()
+    assert write_units(meter) == 8
+
+
+async def test_without_budgets_and_limits_only_the_authorization_and_the_page_are_written(
+    instance: Instance, meter: StoreMeter
+) -> None:
+    """Two units for it, four for its change and its page."""
+    policy = a_policy()
+    await call(instance, policy)
+    meter.clear()
+    await call(instance, policy)
+    await instance.close()
+    assert write_units(meter) == 2 + 4
+
+
+@pytest.mark.parametrize(("together", "units"), [(1, 14), (10, 5.2), (20, 4.7)])
+async def test_under_load_calls_share_the_accounts_and_the_buckets(
+    instance: Instance, known: Policy, meter: StoreMeter, together: int, units: float
+) -> None:
+    """As many begin and end in a transaction of 10 ms as do at 100, 1,000 and 2,000 a second.
+
+    Each keeps its authorization, written twice in transactions: four units.
+    """
+    begun = await authorize_some(instance, known, together)
+    meter.clear()
+    authorized = await asyncio.gather(
+        *(instance.authorize(known) for _ in begun),
+        *(instance.capture(known, one.id) for one in begun),
+    )
+    await instance.close()
+    assert len(authorized) == 2 * together
+    assert meter.calls["transact"] == 1
+    assert (write_units(meter) / together, read_units(meter)) == (units, 0)
+
+
+async def test_either_step_alone_shares_them_as_well(
+    instance: Instance, known: Policy, meter: StoreMeter
 ) -> None:
     """Forty at once: what is left is the item of each authorization, written twice."""
-    granted = await asyncio.gather(*(instance.authorize(policy) for _ in range(40)))
-    authorized = write_units(meter) / 40
+    begun = await authorize_some(instance, known, 40)
+    assert (write_units(meter) / 40, read_units(meter)) == (2.2, 0)
     meter.clear()
-    await asyncio.gather(*(instance.capture(policy, one.authorization.id) for one in granted))
+    await asyncio.gather(*(instance.capture(known, one.id) for one in begun))
+    await instance.close()
+    assert (write_units(meter) / 40, read_units(meter)) == (2.45, 0)
+
+
+@pytest.mark.parametrize(("together", "units"), [(0, 0.5), (1, 0.25), (10, 0.025), (20, 0.0125)])
+async def test_an_instance_that_meets_nobody_looks_for_others_now_and_then(
+    instance: Instance,
+    known: Policy,
+    store: Store,
+    clock: StillClock,
+    meter: StoreMeter,
+    monkeypatch: pytest.MonkeyPatch,
+    together: int,
+    units: float,
+) -> None:
+    """Once in sixteen transactions, if they take as long as DynamoDB's: accounts and buckets."""
+    let_take(10, monkeypatch, store, clock)
+    calls = 0
+    begun = await authorize_some(instance, known, together)
+    await instance.authorize(known)  # the first of those that take long
     await instance.authorizations.close()
-    captured = write_units(meter) / 40
-    assert authorized <= 2.5
-    assert captured <= 2.8, captured
+    meter.clear()
+    while meter.calls["transact"] < 2 * LOOK_EVERY:
+        if together:
+            captures = [instance.capture(known, one.id) for one in begun]
+            begun, _ = await asyncio.gather(
+                authorize_some(instance, known, together), asyncio.gather(*captures)
+            )
+            calls += together
+        else:
+            await call(instance, known)
+            calls += 1
+        await instance.authorizations.close()
+    assert read_units(meter) / calls == units
+
+
+async def test_a_usage_record_that_nobody_authorized_is_a_transaction_with_the_accounts(
+    store: Store, clock: StillClock, known: Policy, meter: StoreMeter
+) -> None:
+    """Its page becomes two units, and so is each item of accounts."""
+    instance = Instance(store, clock, seed=2)
+    for _ in range(2):
+        meter.clear()
+        await instance.metering.record(known, a_usage(request_id=minted(clock.now_ms())))
+    await instance.close()
+    assert (write_units(meter), read_units(meter)) == (2 + 2 * 2, 0)
+
+
+async def authorize_some(instance: Instance, policy: Policy, count: int) -> list[Authorization]:
+    made = await asyncio.gather(*(instance.authorize(policy) for _ in range(count)))
+    await instance.authorizations.close()
+    return [one.authorization for one in made]
+
+
+def let_take(
+    duration_ms: int, monkeypatch: pytest.MonkeyPatch, store: Store, clock: StillClock
+) -> None:
+    """Let a transaction take so long, and everything else no time."""
+    transact, elapsed_ms = store.transact, 0
+
+    async def take(operations: Sequence[Write]) -> None:
+        nonlocal elapsed_ms
+        await transact(operations)
+        elapsed_ms += duration_ms
+
+    async def sleep(_: int) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(store, "transact", take)
+    monkeypatch.setattr(type(clock), "monotonic_ms", lambda _: elapsed_ms)
+    monkeypatch.setattr(type(clock), "sleep_ms", lambda _, duration_ms: sleep(duration_ms))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "alone | 20 | 0.5",
+        "alone, nothing to give back | 18 | 0.5",
+        "alone, no budget, no strict quota, no limit | 6 | 0",
+        "100 a second, one instance | 14 | 0.25",
+        "1,000 a second, one instance | 5.2 | 0.03",
+        "2,000 a second, one instance | 4.7 | 0.01",
+        "40 authorized at once, each | 2.2 | 0",
+        "40 captured at once, each | 2.45 | 0",
+    ],
+)
+def test_the_page_says_the_same(row: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "costs.md").read_text()
+    assert f"| {row} |" in page

@@ -2,8 +2,10 @@
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -872,7 +874,8 @@ async def test_what_nobody_settles_is_charged_until_it_is(tmp_path: Path) -> Non
 def test_what_is_held_is_part_of_the_spend(shop: Shop) -> None:
     """By whatever it is broken down, until it is settled."""
     first, second = shop.grant(tags={"team": "red"}), shop.grant()
-    day = shop.show(first)["authorized_at"][:10]
+    authorized_at = datetime.fromisoformat(shop.show(first)["authorized_at"])
+    day = authorized_at.astimezone(ZoneInfo(ORG["timezone"])).date()
     whole = shop.show(first)["held_usd_micros"]
 
     def read(group_by: str) -> Any:

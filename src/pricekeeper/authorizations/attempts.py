@@ -29,7 +29,6 @@ from pricekeeper.authorizations.commands import (
     items_of,
 )
 from pricekeeper.authorizations.decision import (
-    TOKENS,
     Books,
     BucketKey,
     Denied,
@@ -44,7 +43,9 @@ from pricekeeper.authorizations.items import (
     authorization_key,
     authorization_of,
 )
-from pricekeeper.authorizations.settling import Capture, Changed, Void, settle
+from pricekeeper.authorizations.pace import Pace
+from pricekeeper.authorizations.refunds import Refunds
+from pricekeeper.authorizations.settling import Capture, Changed, settle
 from pricekeeper.authorizations.transaction import (
     OnAccounts,
     OnAlias,
@@ -58,7 +59,6 @@ from pricekeeper.budgets.items import USED, spend
 from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import (
     CancellationReason,
-    ConditionFailedError,
     ConflictError,
     ContendedError,
     InvalidOperationError,
@@ -69,14 +69,13 @@ from pricekeeper.errors import (
     StoreError,
     TransactionCancelledError,
 )
-from pricekeeper.limiter.bucket import Debit, Normal, expected
+from pricekeeper.limiter.bucket import Bucket, Debit, Normal, expected
 from pricekeeper.limiter.items import bucket_of
-from pricekeeper.limiter.limits import limit_of
-from pricekeeper.limiter.writes import adjust, normal
+from pricekeeper.limiter.writes import normal
 from pricekeeper.metering import Submission
 from pricekeeper.metering.journal import ID_DIGITS, entry_on, is_full, region_at
 from pricekeeper.metering.journal_items import PostedRegion
-from pricekeeper.storage import Key, Update
+from pricekeeper.storage import Item, Key, Update
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 ATTEMPTS_MAX: Final = 16
@@ -89,9 +88,18 @@ _AT_ONCE: Final = 2
 class Attempts:
     """The attempts to carry out some commands together."""
 
-    def __init__(self, desk: Desk, org_id: str, commands: Sequence[Command]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        org_id: str,
+        refunds: Refunds,
+        pace: Pace,
+        commands: Sequence[Command],
+    ) -> None:
         self._desk = desk
         self._org_id = org_id
+        self._refunds = refunds
+        self._pace = pace
         self._left = list(commands)
         self._is_fresh = False
         self._doubt = False
@@ -107,6 +115,7 @@ class Attempts:
             try:
                 await self._attempt()
             except (OutcomeUnknownError, ContendedError) as failure:
+                self._pace.note_others()
                 self._doubt |= isinstance(failure, OutcomeUnknownError)
                 await self._look_again()
             except InvalidOperationError as failure:
@@ -147,15 +156,21 @@ class Attempts:
         except TransactionCancelledError as cancelled:
             await self._note_refusals(steps, cancelled.reasons)
             return
+        except OutcomeUnknownError:
+            self._refunds.note_lost(books.given_back)
+            raise
+        self._refunds.note_written(books.owed, books.given_back)
         self._note_written(books, steps)
         receipts = [one.receipt(b"", sent_at_ms) for one in submissions]
         await desk.poster.repair_late(self._org_id, receipts)
         self._answer(granted, changed)
-        await self._give_back(changed)
 
     async def send(self, steps: Sequence[Step]) -> None:
         """Send all of it as one transaction."""
+        clock = self._desk.clock
+        began_ms = clock.monotonic_ms()
         await self._desk.store.transact([step.operation for step in steps])
+        self._pace.note_sent(clock.monotonic_ms() - began_ms)
 
     def _decide_all(
         self, books: Books
@@ -174,6 +189,7 @@ class Attempts:
                     books.add(accounts, change.change)
                     _debit_since(books, command)
                     changed.append((command, change))
+        books.owed = self._refunds.with_those_of(command for command, _ in changed)
         for command in self._left:
             if isinstance(command, Authorize):
                 if command.existing is not None:
@@ -214,9 +230,27 @@ class Attempts:
                 for candidate in command.wanted.candidates:
                     keys.update(account.key for account in candidate.accounts)
                     buckets.update((one.entity, candidate.label) for one in candidate.buckets)
-        items, seen, is_fresh = await self._desk.recall(keys, buckets)
+        items, seen, is_fresh = await self._recall(keys, buckets)
         self._is_fresh |= is_fresh
         return Books(items, seen, self._desk.clock.now_ms())
+
+    async def _recall(
+        self, keys: set[Key], buckets: set[BucketKey]
+    ) -> tuple[dict[Key, Item | None], dict[BucketKey, Bucket | None], bool]:
+        """From memory; among others all of it is read, which is cheaper than to be refused."""
+        desk = self._desk
+        if not self._pace.must_look or not (keys or buckets):
+            return await desk.recall(keys, buckets)
+        items = {key: desk.seen_item(key) for key in keys}
+        seen = {key: desk.seen_bucket(key) for key in buckets}
+        desk.forget([*keys, *buckets])
+        found = await desk.recall(keys, buckets)
+        self._pace.note_look()
+        if any(items[key] not in (None, item) for key, item in found[0].items()) or any(
+            seen[key] not in (None, bucket) for key, bucket in found[1].items()
+        ):
+            self._pace.note_others()
+        return found
 
     def _forget(self) -> None:
         """Read everything anew that somebody may be denied by."""
@@ -228,6 +262,7 @@ class Attempts:
     ) -> None:
         """Learn from a refusal what is there now."""
         self._desk.meter.lost_races += 1
+        self._pace.note_others()
         aliases: list[Authorize] = []
         before = {command: command.seen for command in self._left if isinstance(command, Settle)}
         refused = [
@@ -353,30 +388,6 @@ class Attempts:
                 self._desk.note_bucket((debit.entity, debit.resource), bucket_of(item))
         self._stale_terms = []
 
-    async def _give_back(self, changed: Sequence[tuple[Settle, Changed]]) -> None:
-        """Settle what buckets gave to what was used. If that fails, the tokens refill by time."""
-        debits: dict[BucketKey, Debit] = {}
-        for command, _ in changed:
-            for debit in _tokens_beyond(command):
-                key = (debit.entity, debit.resource)
-                have = debits.get(key)
-                tokens = dict(have.tokens if have else {})
-                for name, count in debit.tokens.items():
-                    tokens[name] = tokens.get(name, 0) + count
-                limits = {**(have.limits if have else {}), **debit.limits}
-                debits[key] = Debit(debit.entity, debit.resource, limits, tokens)
-        for key, debit in debits.items():
-            try:
-                item = await self._desk.store.update(adjust(debit))
-            except ConditionFailedError as refused:
-                self._desk.meter.refunds_lost += 1
-                self._desk.note_bucket(key, bucket_of(refused.item))
-            except StoreError:
-                self._desk.meter.refunds_lost += 1
-                self._desk.forget([key])
-            else:
-                self._desk.note_bucket(key, bucket_of(item))
-
     async def _divide(self, failure: InvalidOperationError) -> None:
         """Carry the halves out apart: one command that the store refuses must not fail others."""
         left = self._left
@@ -385,7 +396,7 @@ class Attempts:
         middle = len(left) // 2
         for half in (left[:middle], left[middle:]):
             try:
-                await Attempts(self._desk, self._org_id, half).run()
+                await Attempts(self._desk, self._org_id, self._refunds, self._pace, half).run()
             except StoreError as error:
                 for command in half:
                     fail(command, error)
@@ -408,25 +419,6 @@ class Attempts:
         if self._doubt and not isinstance(failure, OutcomeUnknownError):
             return OutcomeUnknownError(f"it may or may not have been decided: {failure}")
         return failure
-
-
-def _tokens_beyond(command: Settle) -> list[Debit]:
-    """What a settlement takes from buckets beyond what was reserved; less than zero is given back.
-
-    A capture settles the tokens of the call by Bedrock's own arithmetic. A void gives all back.
-    """
-    debits: list[Debit] = []
-    for held in command.seen.grant.buckets:
-        tokens: dict[str, int] = {}
-        if isinstance(command.action, Void):
-            tokens = {name: -count for name, count in held.tokens.items()}
-        elif isinstance(command.action, Capture) and TOKENS in held.tokens:
-            tokens = {TOKENS: command.action.bucket_tokens - held.tokens[TOKENS]}
-        tokens = {name: count for name, count in tokens.items() if count}
-        if tokens:
-            limits = {name: limit_of(name, held.terms[name]) for name in tokens}
-            debits.append(Debit(held.entity, command.seen.grant.label, limits, tokens))
-    return debits
 
 
 def _stale_terms(books: Books, wanted: Wanted) -> list[tuple[Debit, Normal]]:

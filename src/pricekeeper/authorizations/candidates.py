@@ -7,6 +7,7 @@ further down the ordering follow.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -36,9 +37,17 @@ from pricekeeper.pricing import (
     worst_case,
 )
 from pricekeeper.selection import Choice, LabelQuota, LabelRole, QuotaStatus, Reason, Selector
-from pricekeeper.tenants import ANY_LABEL, Policy, QuotaEnforcement, QuotaScope, RateLimits
+from pricekeeper.tenants import (
+    ANY_LABEL,
+    Policy,
+    QuotaEnforcement,
+    QuotaScope,
+    RateLimit,
+    RateLimits,
+)
 from pricekeeper.values import ModelLabel
 
+_LIMITS_MAX: Final = 4_096
 _ROLES: Final = {
     LabelRole.EXCEEDED: "its quota for the day is spent",
     LabelRole.GIVEN_UP: "it was given up earlier today, and stays so until midnight",
@@ -209,10 +218,13 @@ def bucket_limits(policy: Policy, label: str) -> tuple[BucketLimits, ...]:
 def named_limits(limits: RateLimits, label: str) -> list[Limit]:
     """A label's own limits before those for any label, by name."""
     named = {**limits.get(ANY_LABEL, {}), **limits.get(label, {})}
-    return [
-        Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
-        for name, limit in named.items()
-    ]
+    return [_limit(name, limit) for name, limit in named.items()]
+
+
+@lru_cache(maxsize=_LIMITS_MAX)
+def _limit(name: str, limit: RateLimit) -> Limit:
+    """Made once: every request needs those of its app and its organisation."""
+    return Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
 
 
 def _named(limits: RateLimits, label: str) -> dict[str, Limit]:

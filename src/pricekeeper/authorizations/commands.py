@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple, TypeVar
 
-from pricekeeper.authorizations.authorization import Authorization, HeldAccount
+from pricekeeper.authorizations.authorization import Authorization, HeldAccount, is_own_id
 from pricekeeper.authorizations.decision import Denied, Granted, Wanted
 from pricekeeper.authorizations.settling import Action
 from pricekeeper.concurrency import error_copy
@@ -85,9 +85,10 @@ def name_of(command: Command) -> str:
 
 
 def operations_of(command: Command) -> int:
-    """How many operations a command alone needs in a transaction."""
+    """How many operations a command alone needs in a transaction, beside the one shared page."""
     if isinstance(command, Settle):
-        return 3 if command.submission is not None else 1
+        submission = command.submission
+        return 1 if submission is None or is_own_id(submission.request_id) else 2
     return 2 if command.wanted.asked_as else 1
 
 

@@ -34,6 +34,7 @@ from pricekeeper.limiter.bucket import (
     LimitStatus,
     Normal,
     Retry,
+    effective,
     expected,
     plan,
     scarcest,
@@ -131,11 +132,17 @@ class Books:
     ) -> None:
         self._items = items
         self._buckets = buckets
+        self.owed: Mapping[BucketKey, Debit] = {}
+        """What is owed to buckets, and can be given back with what is taken from them."""
         self.now_ms = now_ms
         self.changes: dict[Key, dict[str, Balance]] = {}
         self.limits: dict[Key, dict[str, int]] = {}
+        self._taken: dict[BucketKey, dict[str, int]] = {}
         self.debits: dict[BucketKey, Debit] = {}
+        """What is taken, less what is given back with it."""
         self.steps: dict[BucketKey, Step] = {}
+        self.given_back: dict[BucketKey, dict[str, int]] = {}
+        """What of it the steps give back: tokens below zero."""
 
     def balance(self, account: BudgetAccount) -> Balance | None:
         """What the account has, with all that was decided; ``None`` if it is not open."""
@@ -160,14 +167,16 @@ class Books:
                 limits[account.id] = min(limits.get(account.id, limit), limit)
 
     def take(self, debits: Iterable[Debit]) -> None:
-        """Take tokens, for which there is room, from buckets."""
+        """Take tokens, for which there is room, and give back what is owed to the same buckets."""
         for debit in debits:
             key = (debit.entity, debit.resource)
-            total = self._total(debit)
-            step = plan(self._buckets.get(key), total, self.reading_ms(key))
+            total, due = _plus(debit, self._taken.get(key, {})), self._due(debit)
+            net = _plus(total, due)
+            step = plan(self._buckets.get(key), net, self.reading_ms(key))
             if isinstance(step, Denial):
                 raise LookupError("nobody looked whether they are there")  # noqa: TRY004
-            self.debits[key], self.steps[key] = total, step
+            self._taken[key], self.given_back[key] = total.tokens, due
+            self.debits[key], self.steps[key] = net, step
 
     def bucket_after(self, debit: Debit) -> Bucket | None:
         """The bucket with all that was decided."""
@@ -179,27 +188,58 @@ class Books:
     def find_violations(self, debit: Debit) -> Denial | None:
         """Whether the bucket has too little for the debit, beside all that was decided."""
         key = (debit.entity, debit.resource)
-        step = plan(self._buckets.get(key), self._total(debit), self.reading_ms(key))
+        beside = _plus(debit, self._beside(debit))
+        step = plan(self._buckets.get(key), beside, self.reading_ms(key))
         return step if isinstance(step, Denial) else None
 
     def taken(self, debit: Debit, limit: str) -> int:
-        """What others that are decided with it take of a limit."""
-        before = self.debits.get((debit.entity, debit.resource))
-        return 0 if before is None else before.tokens.get(limit, 0)
+        """What others that are decided with it take of a limit; less than zero is given back."""
+        return self._beside(debit).get(limit, 0)
 
     def reading_ms(self, key: BucketKey) -> int:
         """The time that counts for a bucket: never before it was last refilled."""
         bucket = self._buckets.get(key)
         return self.now_ms if bucket is None else max(self.now_ms, bucket.refilled_at_ms)
 
-    def _total(self, debit: Debit) -> Debit:
-        before = self.debits.get((debit.entity, debit.resource))
-        if before is None:
-            return debit
-        tokens = dict(before.tokens)
-        for name, count in debit.tokens.items():
-            tokens[name] = tokens.get(name, 0) + count
-        return Debit(debit.entity, debit.resource, debit.limits, tokens)
+    def _beside(self, debit: Debit) -> dict[str, int]:
+        """What is taken by others, less what is given back.
+
+        That comes first, and counts as far as the bucket has room for it. It is of no use for a
+        debit that is larger than the bucket.
+        """
+        key = (debit.entity, debit.resource)
+        beside, bucket = dict(self._taken.get(key, {})), self._buckets.get(key)
+        for name, count in self._due(debit).items():
+            limit, wanted = debit.limits[name], debit.tokens.get(name, 0)
+            if bucket is not None and wanted <= limit.capacity:
+                here = effective(bucket, bucket.holdings[name], self.reading_ms(key))
+                room = max(0, limit.capacity_units - here) // limit.units_per_token
+                beside[name] = beside.get(name, 0) - min(-count, room)
+        return beside
+
+    def _due(self, debit: Debit) -> dict[str, int]:
+        """What is owed to the bucket and can be given back with the debit: tokens below zero.
+
+        It must count in the same unit, then and now.
+        """
+        key = (debit.entity, debit.resource)
+        owed, bucket = self.owed.get(key), self._buckets.get(key)
+        if owed is None or bucket is None:
+            return {}
+        due: dict[str, int] = {}
+        for name, count in owed.tokens.items():
+            limit, holding = debit.limits.get(name), bucket.holdings.get(name)
+            if count < 0 and holding is not None and holding.limit == limit == owed.limits[name]:
+                due[name] = count
+        return due
+
+
+def _plus(debit: Debit, tokens: Mapping[str, int]) -> Debit:
+    """The debit, and that many tokens more."""
+    both = dict(tokens)
+    for name, count in debit.tokens.items():
+        both[name] = both.get(name, 0) + count
+    return Debit(debit.entity, debit.resource, debit.limits, both)
 
 
 def decide(books: Books, wanted: Wanted, authorization_id: str, nonce: bytes) -> Granted | Denied:

@@ -1,6 +1,6 @@
 """What the workers of a process share: the store, and accounts and buckets as they were last seen.
 
-Bounds: `SEEN_MAX` items of accounts and as many buckets.
+Bounds: `SEEN_MAX` items of accounts, as many buckets, and as many organisations.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 from pricekeeper.authorizations.authorization import Authorization
 from pricekeeper.authorizations.decision import BucketKey
 from pricekeeper.authorizations.meter import AuthorizationMeter
+from pricekeeper.authorizations.pace import Pace
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.limiter.bucket import Bucket
@@ -38,6 +39,15 @@ class Desk:
         """What to do with a grant that nobody has been told of."""
         self._accounts: BoundedCache[Key, Item] = BoundedCache(SEEN_MAX)
         self._buckets: BoundedCache[BucketKey, Bucket] = BoundedCache(SEEN_MAX)
+        self._paces: BoundedCache[str, Pace] = BoundedCache(SEEN_MAX)
+
+    def pace_of(self, org_id: str) -> Pace:
+        """How soon the worker of an organisation sends its next transaction."""
+        pace = self._paces.get(org_id)
+        if pace is None:
+            pace = Pace()
+            self._paces.put(org_id, pace)
+        return pace
 
     async def recall(
         self, keys: Collection[Key], buckets: Collection[BucketKey]

@@ -73,6 +73,11 @@ class OpenList:
         """Forget one that is settled."""
         self._open.pop(authorization_id, None)
 
+    def find(self, authorization_id: str) -> Authorization | None:
+        """An authorization as this process has written it; another may have changed it since."""
+        due = self._open.get(authorization_id)
+        return None if due is None else due.authorization
+
     def take_due(self, now_ms: int) -> list[Due]:
         """Those that have expired; they are forgotten."""
         due: list[Due] = []

@@ -157,7 +157,7 @@ class Authorizations:
         ``usage`` has no id and no label of its own: they are the authorization's. The same capture
         again is a duplicate; another one is a `RequestIdReusedError`.
         """
-        seen = await self.find(policy, authorization_id)
+        seen = await self._find_open(policy, authorization_id)
         grant = seen.grant
         tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
         usage = msgspec.structs.replace(
@@ -182,13 +182,13 @@ class Authorizations:
     async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
         """Give everything back: the model was never reached."""
         text = "" if reason is None else parse_reason(reason)
-        seen = await self.find(policy, authorization_id)
+        seen = await self._find_open(policy, authorization_id)
         await self._settle(policy, Void(text), seen)
 
     async def extend(self, policy: Policy, authorization_id: str, hold_secs: int) -> Authorization:
         """Hold it for so long from now, if that is longer."""
         check_hold_secs(hold_secs)
-        seen = await self.find(policy, authorization_id)
+        seen = await self._find_open(policy, authorization_id)
         settled = await self._settle(policy, Extend(hold_secs * 1000), seen)
         return settled.authorization
 
@@ -199,6 +199,17 @@ class Authorizations:
         if found is None or found.grant.client_id != policy.client_id:
             raise NotFoundError("authorization")
         return found
+
+    async def _find_open(self, policy: Policy, authorization_id: str) -> Authorization:
+        """The authorization to settle, from memory if this process has granted it.
+
+        Another instance may have settled it. Then the write is refused, and brings along what is
+        there.
+        """
+        seen = self._open.find(parse_id(authorization_id))
+        if seen is None or seen.grant.client_id != policy.client_id:
+            return await self.find(policy, authorization_id)
+        return seen
 
     async def list_unfinished(self, policy: Policy, state: State) -> list[Authorization]:
         """The client's authorizations that are open, or those that are unsettled, newest first."""

@@ -2,7 +2,8 @@
 
 Commands wait in a queue. The worker takes what is there and carries it out (`attempts`). Only one
 transaction is under way, so an instance never gets into its own way; what arrives meanwhile goes
-into the next.
+into the next. Among other instances it pauses between them (`pace`), and tokens that are given back
+go along with those that are taken (`refunds`).
 
 Bounds: `WAITING_MAX` commands of an organisation, `COMMANDS_MAX` and `OPERATIONS_MAX` in a
 transaction.
@@ -24,6 +25,7 @@ from pricekeeper.authorizations.commands import (
     operations_of,
 )
 from pricekeeper.authorizations.desk import Desk
+from pricekeeper.authorizations.refunds import Refunds
 from pricekeeper.errors import OverloadedError, StoreError
 
 WAITING_MAX: Final = 2_000
@@ -38,6 +40,8 @@ class Worker:
         self._desk = desk
         self._org_id = org_id
         self._end = end
+        self._refunds = Refunds(desk)
+        self._pace = desk.pace_of(org_id)
         self._waiting: deque[Command] = deque()
         self.task: asyncio.Task[None] | None = None
 
@@ -54,6 +58,8 @@ class Worker:
             while self._waiting:
                 await asyncio.sleep(0)  # what comes in this turn of the loop is decided with it
                 await self._carry_out(self._take())
+                await self._refunds.write(others_wait=bool(self._waiting))
+                await self._pause()
         except BaseException as error:
             for command in self._waiting:
                 fail(command, error)
@@ -61,6 +67,13 @@ class Worker:
         finally:
             self.task = None
             self._end()
+
+    async def _pause(self) -> None:
+        """Leave other instances a moment, a shorter one the more there is to do."""
+        full = len(self._waiting) // COMMANDS_MAX
+        pause_ms = self._pace.pause_ms(self._desk.random, full)
+        if pause_ms:
+            await self._desk.clock.sleep_ms(pause_ms)
 
     def _take(self) -> list[Command]:
         """As many commands as one transaction can carry; one for each authorization."""
@@ -80,7 +93,7 @@ class Worker:
         """Decide and write them, and answer everybody, whatever happens."""
         error: BaseException = StoreError("the authorization was not decided")
         try:
-            await Attempts(self._desk, self._org_id, commands).run()
+            await Attempts(self._desk, self._org_id, self._refunds, self._pace, commands).run()
         except StoreError as failure:
             error = failure
         except BaseException as failure:

@@ -82,7 +82,7 @@ def accounts_for(
     policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
 ) -> tuple[BudgetAccount, ...]:
     """Every account that a call at that time is held against and spent from."""
-    found = accounts_of(policy, at_ms, tags)
+    found = _accounts(policy, at_ms, tags, label)
     return tuple(one for one in found if not one.labels or label in one.labels)
 
 
@@ -93,16 +93,23 @@ def accounts_of(
 
     Without ``tags`` those for each value of a tag are left out.
     """
+    return tuple(_accounts(policy, at_ms, tags, None))
+
+
+def _accounts(
+    policy: Policy, at_ms: int, tags: Mapping[str, str] | None, label: str | None
+) -> list[BudgetAccount]:
+    """Every budget, and the quota of that label or of all."""
     strict = policy.quota_enforcement is QuotaEnforcement.STRICT
     if not (strict or policy.budgets or policy.org_budgets):
-        return ()
+        return []
     app_id = policy.app_id if policy.is_registered else None
     accounts = [*_of_budgets(policy, Scope.ORG, policy.org_budgets, None, at_ms, tags)]
     if app_id is not None:
         accounts += _of_budgets(policy, Scope.APP, policy.budgets, app_id, at_ms, tags)
     if strict:
-        accounts += _of_quotas(policy, at_ms)
-    return tuple(accounts)
+        accounts += _of_quotas(policy, at_ms, label)
+    return accounts
 
 
 def item_partition(policy: Policy, scope: Scope) -> str:
@@ -153,11 +160,13 @@ def _of_budgets(
         )
 
 
-def _of_quotas(policy: Policy, at_ms: int) -> Iterator[BudgetAccount]:
+def _of_quotas(policy: Policy, at_ms: int, only: str | None) -> Iterator[BudgetAccount]:
     by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
     scope = Scope.APP if by_app else Scope.ORG
     span = window_at(Window.DAY, policy.timezone, at_ms)
     for label, quota_usd_micros in policy.quotas.items():
+        if only not in (None, label):
+            continue
         yield BudgetAccount(
             key=Key(item_partition(policy, scope), EVERY_VALUE),
             id=f"{_QUOTA}{label}.{span.name}",
