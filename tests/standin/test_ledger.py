@@ -69,6 +69,18 @@ def test_a_call_that_is_too_slow_for_its_caller_is_billed(
     assert standin.ledger.totals.output_tokens == 64
 
 
+def test_a_caller_with_a_long_prompt_is_seen_leaving(
+    standin: Running, make_client: MakeClient
+) -> None:
+    """uvicorn stops reading while much of a body waits; whoever leaves then must be seen, too."""
+    hasty = make_client(read_timeout=0.05)
+    text = "x" * 2_000_000 + directive(delay_ms=200)
+    with pytest.raises(ReadTimeoutError):
+        hasty.converse(modelId=CLAUDE, messages=messages(text))
+
+    assert standin.ledger.wait_until(_hung_up(1), timeout_secs=3)
+
+
 def test_a_stream_whose_reader_leaves_is_billed_in_full(standin: Running, bedrock: Any) -> None:
     text = directive(between_ms=5, events=100, output_tokens=1_000)
     stream = bedrock.converse_stream(modelId=CLAUDE, messages=messages(text))["stream"]
