@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +35,27 @@ def test_the_sums_are_those_of_the_answers(standin: Running, bedrock: Any) -> No
     assert ledger.totals.output_tokens == sum(usage["outputTokens"] for usage in used)
     assert ledger.totals.cache_read_tokens == sum(u["cacheReadInputTokens"] for u in used)
     assert not any(entry.hung_up for entry in ledger.entries)
+
+
+def test_callers_at_the_same_time_are_billed_each(standin: Running, bedrock: Any) -> None:
+    """A refused attempt of one of them is nobody's entry."""
+
+    def call(number: int) -> str:
+        fate = {"fate": "ThrottlingException"} if number % 5 == 0 else {}
+        text = directive(output_tokens=number, delay_ms=number % 3, **fate)
+        try:
+            reply = bedrock.converse(modelId=CLAUDE, messages=messages(text))
+        except bedrock.exceptions.ThrottlingException:
+            return ""
+        assert reply["usage"]["outputTokens"] == number
+        return str(reply["ResponseMetadata"]["RequestId"])
+
+    with ThreadPoolExecutor(8) as pool:
+        answered = {request_id for request_id in pool.map(call, range(1, 101)) if request_id}
+
+    assert {entry.id for entry in standin.ledger.entries} == answered
+    assert standin.ledger.totals.output_tokens == sum(n for n in range(1, 101) if n % 5)
+    assert standin.ledger.attempts == {"Converse": 100}
 
 
 def test_a_refusal_is_an_attempt_and_no_entry(standin: Running, bedrock: Any) -> None:
@@ -72,7 +94,7 @@ def test_a_call_that_is_too_slow_for_its_caller_is_billed(
 def test_a_caller_with_a_long_prompt_is_seen_leaving(
     standin: Running, make_client: MakeClient
 ) -> None:
-    """uvicorn stops reading while much of a body waits; whoever leaves then must be seen, too."""
+    """The server stops reading while much of a body waits; whoever leaves then is seen, too."""
     hasty = make_client(read_timeout=0.05)
     text = "x" * 2_000_000 + directive(delay_ms=200)
     with pytest.raises(ReadTimeoutError):
