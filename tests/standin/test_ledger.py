@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +37,27 @@ def test_the_sums_are_those_of_the_answers(standin: Running, bedrock: Any) -> No
     assert not any(entry.hung_up for entry in ledger.entries)
 
 
+def test_callers_at_the_same_time_are_billed_each(standin: Running, bedrock: Any) -> None:
+    """A refused attempt of one of them is nobody's entry."""
+
+    def call(number: int) -> str:
+        fate = {"fate": "ThrottlingException"} if number % 5 == 0 else {}
+        text = directive(output_tokens=number, delay_ms=number % 3, **fate)
+        try:
+            reply = bedrock.converse(modelId=CLAUDE, messages=messages(text))
+        except bedrock.exceptions.ThrottlingException:
+            return ""
+        assert reply["usage"]["outputTokens"] == number
+        return str(reply["ResponseMetadata"]["RequestId"])
+
+    with ThreadPoolExecutor(8) as pool:
+        answered = {request_id for request_id in pool.map(call, range(1, 101)) if request_id}
+
+    assert {entry.id for entry in standin.ledger.entries} == answered
+    assert standin.ledger.totals.output_tokens == sum(n for n in range(1, 101) if n % 5)
+    assert standin.ledger.attempts == {"Converse": 100}
+
+
 def test_a_refusal_is_an_attempt_and_no_entry(standin: Running, bedrock: Any) -> None:
     text = directive(fate="ThrottlingException")
     with pytest.raises(bedrock.exceptions.ThrottlingException):
@@ -67,6 +89,18 @@ def test_a_call_that_is_too_slow_for_its_caller_is_billed(
 
     assert standin.ledger.wait_until(_hung_up(1))
     assert standin.ledger.totals.output_tokens == 64
+
+
+def test_a_caller_with_a_long_prompt_is_seen_leaving(
+    standin: Running, make_client: MakeClient
+) -> None:
+    """The server stops reading while much of a body waits; whoever leaves then is seen, too."""
+    hasty = make_client(read_timeout=0.05)
+    text = "x" * 2_000_000 + directive(delay_ms=200)
+    with pytest.raises(ReadTimeoutError):
+        hasty.converse(modelId=CLAUDE, messages=messages(text))
+
+    assert standin.ledger.wait_until(_hung_up(1), timeout_secs=3)
 
 
 def test_a_stream_whose_reader_leaves_is_billed_in_full(standin: Running, bedrock: Any) -> None:

@@ -76,7 +76,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Connection(Protocol):
-    """A connection, as asyncio's transports are."""
+    """What ASGI does not offer: to see a peer leave without waiting for it, and to leave."""
 
     def is_closing(self) -> bool:
         """Whether the peer has gone, or is being left."""
@@ -84,6 +84,10 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Leave, after what was written has been sent."""
+        ...
+
+    def watch(self) -> None:
+        """Read on after a long body, so that a peer that leaves is seen."""
         ...
 
 
@@ -111,6 +115,7 @@ class _Exchange:
                 raise Refusal("RequestEntityTooLargeException", "the body has more than 25 MiB")
             parts.append(part)
             more = message.get("more_body", False)
+        self.connection.watch()
         return b"".join(parts)
 
     async def wait_until_gone(self) -> None:

@@ -33,11 +33,23 @@ class Running:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which hands its connection to the application."""
+    """uvicorn's protocol, which hands itself to the application as a `Connection`."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: self.transport}  # type: ignore[dict-item]
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+
+    def is_closing(self) -> bool:
+        """Whether the peer has gone, or is being left."""
+        return self.transport.is_closing()
+
+    def close(self) -> None:
+        """Leave, after what was written has been sent."""
+        self.transport.close()
+
+    def watch(self) -> None:
+        """Read on after a long body, so that a peer that leaves is seen."""
+        self.flow.resume_reading()
 
 
 class _Server(uvicorn.Server):
