@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from audit import LISTS, read_report
 from deploy.conftest import ROOT
+from pricekeeper.cli import NEEDED
 
 LOCKED = sorted((ROOT / "requirements").glob("*.txt"))
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
@@ -128,3 +130,16 @@ def test_without_advisories_the_audit_is_left_out(text: str) -> None:
 def test_the_audit_looks_at_what_is_deployed() -> None:
     """And at what builds it."""
     assert all((ROOT / name).is_file() for name in LISTS)
+
+
+def test_the_command_line_looks_for_what_its_extra_brings() -> None:
+    """Whoever lacks a package of it is told to install the extra; two can be done without."""
+    optional = {"tzdata", "uvloop"}
+    declared = names(project()["project"]["optional-dependencies"]["server"])
+    brought = {
+        distribution.lower().replace("_", "-")
+        for name in NEEDED
+        for distribution in packages_distributions()[name]
+    }
+    assert declared - optional <= brought
+    assert len(NEEDED) == len(declared - optional)
