@@ -107,8 +107,8 @@ lock: ## choose the newest allowed versions and pin them, with hashes, in requir
 		echo "lock: $$(grep -c == $$list) versions in $$list"; }; \
 	pin bench pyproject.toml --extra dev --extra bench; \
 	pin dev pyproject.toml --extra dev -c requirements/bench.txt; \
-	pin deploy pyproject.toml --extra prices -c requirements/bench.txt; \
-	pin run pyproject.toml -c requirements/bench.txt; \
+	pin deploy pyproject.toml --extra server --extra prices -c requirements/bench.txt; \
+	pin run pyproject.toml --extra server -c requirements/bench.txt; \
 	pin build requirements/build.in -c requirements/bench.txt; \
 	pin audit requirements/audit.in -c requirements/bench.txt
 

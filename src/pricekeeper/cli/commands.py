@@ -20,6 +20,7 @@ from pricekeeper.cli import (
     ledger,
     prices,
     spend,
+    spooling,
     upkeep,
     usage,
     watch,
@@ -155,6 +156,7 @@ app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
+app.add_typer(spooling.spool, name="spool")
 app.add_typer(spend.top)
 app.add_typer(authorizations.top)
 app.add_typer(containment.top)
