@@ -5,7 +5,7 @@ Modules that a command needs are imported when it runs, so that ``--help`` is qu
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -92,8 +92,12 @@ def serve(
     demo: Annotated[
         bool, typer.Option("--demo", help="Bring a demo organisation and a key for it.")
     ] = False,
+    only: Annotated[
+        Literal["api", "gateway"] | None,
+        typer.Option("--only", help="Serve one part alone; both, if there is an upstream."),
+    ] = None,
 ) -> None:
-    """Run the service.
+    """Run the service, with the gateway to Bedrock if it has an upstream.
 
     [dim]pricekeeper serve --demo[/dim]
 
@@ -111,6 +115,7 @@ def serve(
         config=config,
         workers=workers,
         demo=demo,
+        only=only,
         console=console,
     )
 

@@ -28,8 +28,10 @@ SERVICES: Final = frozenset({"bedrock", "bedrock-mantle"})
 PAIRS_MAX: Final = 4_096
 PAIR_SECS: Final = 300
 """For how long a token stands in for a pair of id and secret; it is validated on every call."""
-_NEEDED: Final = frozenset({"host", "x-amz-date", "x-amz-security-token"})
-"""What a signature has to cover."""
+_NEEDED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
+"""What a signature has to cover, besides the host."""
+_AUTHORITY: Final = ":authority"
+"""What a client of HTTP/2 signs in the place of ``host``; a proxy in front of us makes it that."""
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 
@@ -98,7 +100,10 @@ class Identification:
         """Raise unless the signature was made with the token's secret, over this request, now."""
         stamp = headers.get("x-amz-date", "")
         names = set(presented.names)
-        if presented.service not in SERVICES or not names >= _NEEDED or names - headers.keys():
+        headers = {**headers, _AUTHORITY: headers.get("host", "")}
+        covers_host = bool(names & {"host", _AUTHORITY})
+        is_complete = covers_host and names >= _NEEDED and names <= headers.keys()
+        if presented.service not in SERVICES or not is_complete:
             raise _not_ours()
         self._check_time(presented, stamp)
         content = hashlib.sha256(body).hexdigest()
