@@ -19,7 +19,6 @@ from botocore.exceptions import (
     ParamValidationError,
     ReadTimeoutError,
 )
-
 from botocore.retries.standard import ExponentialBackoff
 
 from wrapping.bodies import encoded
@@ -34,7 +33,7 @@ pytestmark = pytest.mark.parametrize("face", FACES)
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """botocore waits for up to seconds before it tries again."""
+    """A client waits for up to seconds before it tries again."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0)
 
 
@@ -182,7 +181,7 @@ def answer_refusals_but_first() -> Callable[[socket.socket], None]:
 def test_a_connection_that_is_reset_may_have_been_billed(
     program: Program, face: str, operation: str
 ) -> None:
-    """aiobotocore gives it the name of a connection that was never made."""
+    """With aiobotocore it has the name of a connection that was never made."""
     with bedrock_that(reset) as url:
         outcome = call(face, program, operation, url=url, **asked(operation))
     assert outcome.error is not None
@@ -193,7 +192,7 @@ def test_a_connection_that_is_reset_may_have_been_billed(
 def test_an_answer_that_is_no_json_may_have_been_billed(
     program: Program, face: str, operation: str
 ) -> None:
-    """botocore hands it on; it does not say what was used."""
+    """The client hands it on; it does not say what was used."""
     with bedrock_that(answer_nonsense) as url:
         outcome = call(face, program, operation, url=url, **asked(operation))
     assert outcome.error is None

@@ -217,6 +217,10 @@ class Program:
         found: list[dict[str, Any]] = self.keeper.usage_records()["records"]
         return found
 
+    def forget_keeper(self) -> None:
+        """Begin with another one, as another process would."""
+        self._keeper = None
+
     def close(self) -> None:
         if self._keeper is not None:
             self._keeper.close()
