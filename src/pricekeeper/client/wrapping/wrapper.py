@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
+from pricekeeper.client.configuration import Configuration
 from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
 from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHooks
 from pricekeeper.client.wrapping.metered_call import Options
@@ -15,8 +16,9 @@ from pricekeeper.errors import InvalidValueError
 
 T = TypeVar("T")
 
-_shared: Final[dict[type[Keeper], Keeper]] = {}
-"""The keepers that read the environment; one of each kind serves every client of the process."""
+_shared: Final[dict[tuple[type[Keeper], Configuration], Keeper]] = {}
+"""The keepers that read the environment; one of each kind serves every client of the process that
+is wrapped in the same environment. Tests change theirs."""
 _lock = threading.Lock()
 
 
@@ -82,7 +84,8 @@ def _keeper_of(kind: type[Any], given: Keeper | None) -> Any:
     """The keeper to use: the one that was given, or the one that the environment names."""
     if given is not None:
         return given if isinstance(given, kind) else kind.beside(given)
+    key = (kind, Configuration.read({}))
     with _lock:
-        if kind not in _shared:
-            _shared[kind] = kind()
-        return _shared[kind]
+        if key not in _shared or _shared[key].is_closed:
+            _shared[key] = kind()
+        return _shared[key]
