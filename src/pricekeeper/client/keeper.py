@@ -303,10 +303,10 @@ def flush_keepers(url: str) -> None:
     """
     for keeper in _keepers_of(url):
         engine = keeper._engine  # noqa: SLF001 - of this module
-        if engine is not None:
-            for wait in keeper._closing:  # noqa: SLF001
+        if engine is not None and not keeper.is_closed:
+            for wait in list(keeper._closing):  # noqa: SLF001
                 wait(keeper.configuration.deadline_ms / 1000)
-            _wait(keeper, engine.submit(engine.flush()))
+            engine.submit(engine.flush()).result(keeper._patience_secs)  # noqa: SLF001
 
 
 def close_keepers(url: str) -> None:
