@@ -85,6 +85,9 @@ bench-http: $(BENCH) ## measure the service beside a bare Starlette handler
 bench-authorizations: $(BENCH) ## measure authorize and capture beside a bare Starlette handler
 	@$(BIN)/python bench/authorizations.py $(ARGS)
 
+bench-gateway: $(BENCH) ## measure the gateway beside a plain relay and beside no relay
+	@$(BIN)/python bench/gateway.py $(ARGS)
+
 bench-large: $(BENCH) ## measure a store with two million records beside an empty one
 	@$(BIN)/python bench/large.py $(ARGS)
 
