@@ -1,4 +1,4 @@
-"""`docs/client.md`: every snippet runs as it stands, and what Bedrock billed for it is counted."""
+"""Python in the documents runs as it stands, and what Bedrock billed for it is counted."""
 
 import importlib.util
 import re
@@ -12,11 +12,11 @@ from pricekeeper.client import errors
 from pricekeeper.client.configuration import Configuration
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CLIENT_SETTINGS
-from snippets import CLIENT_DOCUMENT, PYTEST, Snippet, run_snippet, snippets
+from snippets import CLIENT_DOCUMENT, PYTEST, ROOT, Snippet, run_snippet, snippets
 
 HERE = frozenset({"", "lambda", PYTEST})
 """What every development environment has."""
-ALL = snippets()
+ALL = [*snippets(), *snippets(ROOT / "docs" / "authorizations.md")]
 TEXT = CLIENT_DOCUMENT.read_text("utf-8")
 
 
