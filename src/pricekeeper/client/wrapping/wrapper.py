@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
+from pricekeeper.client.wrapping.async_streams import wait_for_tasks
 from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHooks
 from pricekeeper.client.wrapping.metered_call import Options
 from pricekeeper.client.wrapping.streams import drainer
@@ -50,6 +51,7 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
         raise InvalidValueError("target", f"is a client for {service}; only {SERVICE} runs models")
     if inspect.iscoroutinefunction(type(client)._make_api_call):  # noqa: SLF001 - what tells them apart
         awaiting = _keeper_of(AsyncPriceKeeper, keeper)
+        awaiting.before_close(wait_for_tasks)
         AwaitingHooks(client, awaiting, options).register(client.meta.events)
     else:
         blocking = _keeper_of(PriceKeeper, keeper)
