@@ -85,6 +85,9 @@ bench-http: $(BENCH) ## measure the service beside a bare Starlette handler
 bench-authorizations: $(BENCH) ## measure authorize and capture beside a bare Starlette handler
 	@$(BIN)/python bench/authorizations.py $(ARGS)
 
+bench-gateway: $(BENCH) ## measure the gateway beside a plain relay and beside no relay
+	@$(BIN)/python bench/gateway.py $(ARGS)
+
 bench-large: $(BENCH) ## measure a store with two million records beside an empty one
 	@$(BIN)/python bench/large.py $(ARGS)
 
@@ -107,8 +110,8 @@ lock: ## choose the newest allowed versions and pin them, with hashes, in requir
 		echo "lock: $$(grep -c == $$list) versions in $$list"; }; \
 	pin bench pyproject.toml --extra dev --extra bench; \
 	pin dev pyproject.toml --extra dev -c requirements/bench.txt; \
-	pin deploy pyproject.toml --extra prices -c requirements/bench.txt; \
-	pin run pyproject.toml -c requirements/bench.txt; \
+	pin deploy pyproject.toml --extra server --extra prices -c requirements/bench.txt; \
+	pin run pyproject.toml --extra server -c requirements/bench.txt; \
 	pin build requirements/build.in -c requirements/bench.txt; \
 	pin audit requirements/audit.in -c requirements/bench.txt
 

@@ -46,7 +46,7 @@ def test_these_are_the_commands() -> None:
         "limits show", "limits repair", "sessions list", "sessions end",
         "authorizations list", "authorizations show", "authorizations void", "budgets",
         "prices show", "prices refresh", "prices check",
-        "tables create", "tables status", "keys rotate",
+        "tables create", "tables status", "keys rotate", "spool show", "spool flush",
     }  # fmt: skip
 
 
@@ -70,6 +70,16 @@ def test_help_is_shown(cli: Cli) -> None:
     assert cli("no-such-command").code == 2
 
 
+def spool_settings(cli: Cli) -> dict[str, str]:
+    """The environment of an app that keeps its files here; nobody is at its service's address."""
+    return {
+        "PRICEKEEPER_URL": "http://127.0.0.1:9",
+        "PRICEKEEPER_CLIENT_ID": f"org-{ORG}-app-chat",
+        "PRICEKEEPER_CLIENT_SECRET": "pks_made-up",
+        "PRICEKEEPER_SPOOL_DIR": str(cli.folder / "spool"),
+    }
+
+
 def test_the_guides_examples_work(cli: Cli) -> None:
     """In order, as they are written, but for what only a person knows."""
     text = GUIDE.read_text("utf-8")
@@ -88,7 +98,11 @@ def test_the_guides_examples_work(cli: Cli) -> None:
             typed = io.StringIO(rotated["secret_retrieval"]["token"])
             cli.monkeypatch.setattr(sys, "stdin", typed)
         words = [known.get(word, word) for word in words]
-        done = cli(*words)
+        with cli.monkeypatch.context() as app:
+            if words[0] == "spool":
+                for name, value in spool_settings(cli).items():
+                    app.setenv(name, value)
+            done = cli(*words)
         made_up = "--session" in words or words[:2] in (
             ["authorizations", "show"],
             ["authorizations", "void"],

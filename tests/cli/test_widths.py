@@ -4,6 +4,7 @@ The commands are found in the command line itself, so that a new one can't be le
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 from cli.conftest import ORG, ORG_FLAGS, Cli
-from cli.test_face import COMMANDS, SERVES
+from cli.test_face import COMMANDS, SERVES, spool_settings
 from pricekeeper.cli import command
 from pricekeeper.cli.command import Outcome
 from pricekeeper.cli.demo.board import AppState, Board
@@ -21,6 +22,7 @@ from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
 from pricekeeper.cli.demo.view import Result, going_on, summary
 from pricekeeper.cli.drawing import pct_bar
 from pricekeeper.cli.listing import Listing, table
+from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
@@ -43,6 +45,26 @@ def retrieval_token(cli: Cli) -> str:
 def authorized(cli: Cli) -> str:
     """The id of an authorization that holds nothing: there is no budget for more."""
     return cli.authorize(APP, input_tokens=0, max_output_tokens=0, tags={"team": NAME})
+
+
+def become_an_app(cli: Cli) -> tuple[str, ...]:
+    for name, value in spool_settings(cli).items():
+        cli.monkeypatch.setenv(name, value)
+    return ()
+
+
+def app_with_entries(cli: Cli) -> tuple[str, ...]:
+    """An app that was ended before it could tell everything."""
+    ids = [authorized(cli) for _ in range(3)]
+    become_an_app(cli)
+    folder, url = os.environ["PRICEKEEPER_SPOOL_DIR"], os.environ["PRICEKEEPER_URL"]
+    spool = Spool(find_folder(folder, url, os.environ["PRICEKEEPER_CLIENT_ID"]))
+    spool.append(Entry("usage", ids[0], {}, 0))
+    spool.append(Entry("capture", ids[1], {}, 0))
+    spool.append(Entry("void", ids[2], {}, 0))
+    spool.refuse(spool.pending(1)[0], NAME)
+    spool.close()
+    return ()
 
 
 RUNS: dict[tuple[str, ...], Words] = {
@@ -86,6 +108,8 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("tables", "create"): lambda _: (),
     ("tables", "status"): lambda _: (),
     ("keys", "rotate"): lambda _: (),
+    ("spool", "show"): app_with_entries,
+    ("spool", "flush"): become_an_app,
 }
 """How to run each command, so that it has something to show."""
 MORE_RUNS: dict[str, tuple[str, ...]] = {

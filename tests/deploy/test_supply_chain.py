@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from audit import LISTS, read_report
 from deploy.conftest import ROOT
+from pricekeeper.cli import NEEDED
 
 LOCKED = sorted((ROOT / "requirements").glob("*.txt"))
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
@@ -56,11 +58,13 @@ def test_the_lists_have_what_the_project_asks_for() -> None:
     """A dependency that is added without `make lock` is seen here."""
     declared = project()["project"]
     optional = declared["optional-dependencies"]
+    run = declared["dependencies"] + optional["server"]
+    deploy = run + optional["prices"]
     wanted = {
-        "run": declared["dependencies"],
-        "deploy": declared["dependencies"] + optional["prices"],
-        "dev": declared["dependencies"] + optional["prices"] + optional["dev"],
-        "bench": declared["dependencies"] + optional["dev"] + optional["bench"],
+        "run": run,
+        "deploy": deploy,
+        "dev": deploy + optional["dev"],
+        "bench": deploy + optional["dev"] + optional["bench"],
     }
     for name, requirements in wanted.items():
         missing = (
@@ -126,3 +130,16 @@ def test_without_advisories_the_audit_is_left_out(text: str) -> None:
 def test_the_audit_looks_at_what_is_deployed() -> None:
     """And at what builds it."""
     assert all((ROOT / name).is_file() for name in LISTS)
+
+
+def test_the_command_line_looks_for_what_its_extra_brings() -> None:
+    """Whoever lacks a package of it is told to install the extra; two can be done without."""
+    optional = {"tzdata", "uvloop"}
+    declared = names(project()["project"]["optional-dependencies"]["server"])
+    brought = {
+        distribution.lower().replace("_", "-")
+        for name in NEEDED
+        for distribution in packages_distributions()[name]
+    }
+    assert declared - optional <= brought
+    assert len(NEEDED) == len(declared - optional)

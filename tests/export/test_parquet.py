@@ -14,7 +14,9 @@ from pricekeeper.export.files import write_rows
 from pricekeeper.export.manifest import TotalRow, line_of
 from pricekeeper.storage import Store
 
-parquet: Any = pytest.importorskip("pyarrow.parquet", reason="the extra `export` is not installed")
+parquet: Any = pytest.importorskip(
+    "pyarrow.parquet", reason="the extra `analytics` is not installed"
+)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -26,11 +26,10 @@ from pricekeeper.errors import ExportError
 from pricekeeper.export import Exporter
 from pricekeeper.export.files import Written
 from pricekeeper.export.manifest import FileEntry
-from pricekeeper.export.s3 import ATTEMPTS_MAX, S3Destination
-from pricekeeper.export.signing import encoded_path, signed_headers
+from pricekeeper.export.s3 import ATTEMPTS_MAX, S3Destination, encoded_path
 from pricekeeper.settings import S3Location
+from pricekeeper.sigv4 import AwsKeys, signed_headers
 from pricekeeper.storage import Store
-from pricekeeper.storage.dynamodb.signing import AwsKeys
 
 NOW_EPOCH = 1_768_000_000
 
@@ -131,6 +130,7 @@ def test_requests_are_signed_as_botocore_signs_them(
     own = {"x-amz-meta-sha256": digest, "content-length": "7"} if method == "PUT" else {}
     found = signed_headers(
         AwsKeys("AKID", "secret", token),
+        service="s3",
         method=method,
         host="127.0.0.1:9000",
         path=path,

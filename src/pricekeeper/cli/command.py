@@ -114,6 +114,11 @@ def doctor_command(group: typer.Typer, name: str) -> Decorator:
     return _register(group, name, options, _run_on_target)
 
 
+def client_command(group: typer.Typer, name: str) -> Decorator:
+    """A command of an app itself, which the environment names as it does for the app."""
+    return _register(group, name, {}, _run_on_target)
+
+
 async def _run_on_backend(
     function: Command, target: Target, given: Mapping[str, Any], *, may_create: bool = False
 ) -> Outcome:

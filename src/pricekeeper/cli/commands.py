@@ -5,7 +5,7 @@ Modules that a command needs are imported when it runs, so that ``--help`` is qu
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ from pricekeeper.cli import (
     ledger,
     prices,
     spend,
+    spooling,
     upkeep,
     usage,
     watch,
@@ -91,8 +92,12 @@ def serve(
     demo: Annotated[
         bool, typer.Option("--demo", help="Bring a demo organisation and a key for it.")
     ] = False,
+    only: Annotated[
+        Literal["api", "gateway"] | None,
+        typer.Option("--only", help="Serve one part alone; both, if there is an upstream."),
+    ] = None,
 ) -> None:
-    """Run the service.
+    """Run the service, with the gateway to Bedrock if it has an upstream.
 
     [dim]pricekeeper serve --demo[/dim]
 
@@ -110,6 +115,7 @@ def serve(
         config=config,
         workers=workers,
         demo=demo,
+        only=only,
         console=console,
     )
 
@@ -155,6 +161,7 @@ app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
+app.add_typer(spooling.spool, name="spool")
 app.add_typer(spend.top)
 app.add_typer(authorizations.top)
 app.add_typer(containment.top)

@@ -7,6 +7,7 @@ written anywhere: whoever can read that folder has the signing keys as well (ADR
 
 from __future__ import annotations
 
+import base64
 import os
 import shlex
 import stat
@@ -21,7 +22,14 @@ from pricekeeper.credentials import Retrieval
 from pricekeeper.credentials.secret import SECRET_BYTES_MAX
 from pricekeeper.credentials.strength import PUBLIC_KEY, PUBLIC_METRICS_TOKEN
 from pricekeeper.errors import InvalidClientError
-from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, METRICS_TOKEN, PROVISIONING_KEY, URL
+from pricekeeper.settings import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    METRICS_TOKEN,
+    PROVISIONING_KEY,
+    URL,
+    Settings,
+)
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
@@ -72,9 +80,23 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
         (CLIENT_ID, DEMO_CLIENT.client_id),
         (CLIENT_SECRET, secret),
         *metrics_token,
+        *_gateway_variables(settings, url, secret),
     ):
         console.print(Text(f"export {name}={shlex.quote(value)}"), soft_wrap=True)
     console.print()
+
+
+def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[str, str]]:
+    """What points every AWS SDK at the gateway, with the app's credentials and no others."""
+    if settings.bedrock is None or not settings.serves_gateway:
+        return []
+    pair = base64.b64encode(f"{DEMO_CLIENT.client_id}:{secret}".encode()).decode()
+    return [
+        ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", f"{url}/bedrock"),
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{url}/auth/aws-credentials"),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN", f"Basic {pair}"),
+        ("AWS_DEFAULT_REGION", settings.bedrock.region),
+    ]
 
 
 async def _read_secret(services: Services) -> str | None:

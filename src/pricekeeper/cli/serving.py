@@ -34,16 +34,20 @@ from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
 from pricekeeper.http.serving import Shell
 from pricekeeper.settings import (
+    BEDROCK_REGION,
+    BEDROCK_UPSTREAM,
     CONFIG,
     MEMORY,
     METRICS_PORT,
     METRICS_TOKEN,
     PROVISIONING_KEY,
+    SERVE_ONLY,
     STORE,
     Settings,
     SqliteLocation,
     read_settings,
 )
+from pricekeeper.standin import running as running_standin
 from pricekeeper.telemetry.logs import configure_logging
 
 GRACEFUL_SECS: Final = 30
@@ -67,13 +71,29 @@ def serve(
     config: str | None,
     workers: int,
     demo: bool,
+    only: str | None,
     console: Console,
 ) -> None:
     """Check everything that can be checked before the first request, then serve until stopped."""
-    given = {STORE: store, CONFIG: config, METRICS_PORT: metrics_port}
+    given = {STORE: store, CONFIG: config, METRICS_PORT: metrics_port, SERVE_ONLY: only}
     environment = {**os.environ, **{name: text for name, text in given.items() if text is not None}}
-    if demo:
-        _default_to_demo(environment)
+    with ExitStack() as opened:
+        if demo:
+            _default_to_demo(environment, opened)
+        _serve(environment, host, port, workers, opened, demo=demo, console=console)
+
+
+def _serve(
+    environment: dict[str, str],
+    host: str,
+    port: int,
+    workers: int,
+    opened: ExitStack,
+    *,
+    demo: bool,
+    console: Console,
+) -> None:
+    """Serve as the environment says; what is opened on the way ends with ``opened``."""
     settings = read_settings(environment)
     at = settings.metrics_address
     for_demo = demo and is_loopback(host)
@@ -84,29 +104,31 @@ def serve(
         raise SettingsError(
             STORE, "a database in memory has one process; use a file, or --workers 1"
         )
-    with ExitStack() as opened:
-        listening = opened.enter_context(_bind(host, port, "--host, --port"))
-        watching = None
-        if at is not None:
-            watching = opened.enter_context(_bind(at.host, at.port, METRICS_PORT))
-        url = _url_of(host, listening)
-        asyncio.run(_prepare(settings, url, demo=demo, console=console))
-        _tell_exposure(settings, host, listening.getsockname()[1], console)
-        count = f" ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
-        console.print(Text.assemble("serving on ", (url, "bold"), count), soft_wrap=True)
-        console.print(Text.assemble("the API, readable: ", (f"{url}/docs", "bold")), soft_wrap=True)
-        _tell_metrics(settings, url, watching, console)
-        # Workers are processes of their own and start from the environment, so it carries it all.
-        os.environ.update(environment)
-        application = demo_app_from_environment if for_demo else app_from_environment
-        _run(application, settings, listening, watching, workers=workers)
+    listening = opened.enter_context(_bind(host, port, "--host, --port"))
+    watching = None
+    if at is not None:
+        watching = opened.enter_context(_bind(at.host, at.port, METRICS_PORT))
+    url = _url_of(host, listening)
+    asyncio.run(_prepare(settings, url, demo=demo, console=console))
+    _tell_exposure(settings, host, listening.getsockname()[1], console)
+    count = f" ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
+    console.print(Text.assemble("serving on ", (url, "bold"), count), soft_wrap=True)
+    console.print(Text.assemble("the API, readable: ", (f"{url}/docs", "bold")), soft_wrap=True)
+    _tell_gateway(settings, url, console)
+    _tell_metrics(settings, url, watching, console)
+    # Workers are processes of their own and start from the environment, so it carries it all.
+    os.environ.update(environment)
+    application = demo_app_from_environment if for_demo else app_from_environment
+    _run(application, settings, listening, watching, workers=workers)
 
 
-def _default_to_demo(environment: dict[str, str]) -> None:
-    """The demo's key, and with it the demo's metrics token: both are known to everybody."""
+def _default_to_demo(environment: dict[str, str], opened: ExitStack) -> None:
+    """The demo's key and metrics token, which everybody knows, and a stand-in for Bedrock."""
     environment.setdefault(PROVISIONING_KEY, DEMO_KEY)
     if environment[PROVISIONING_KEY] == DEMO_KEY:
         environment.setdefault(METRICS_TOKEN, DEMO_METRICS_TOKEN)
+    if not (environment.get(BEDROCK_UPSTREAM) or environment.get(BEDROCK_REGION)):
+        environment[BEDROCK_UPSTREAM] = opened.enter_context(running_standin()).url
 
 
 def _bind(host: str, port: int, setting: str) -> socket.socket:
@@ -127,6 +149,14 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
 def _url_of(host: str, listening: socket.socket) -> str:
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{listening.getsockname()[1]}"
+
+
+def _tell_gateway(settings: Settings, url: str, console: Console) -> None:
+    """Say where Bedrock's clients may be pointed at, and where their calls go."""
+    if settings.bedrock is not None and settings.serves_gateway:
+        where = f"{url}/bedrock"
+        told = Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
+        console.print(told, soft_wrap=True)
 
 
 def _tell_metrics(

@@ -21,7 +21,9 @@ from pricekeeper.export.manifest import FileFormat, RecordRow, TotalRow
 
 _LEVEL: Final = 6
 _ROWS_AT_ONCE: Final = 10_000
-_MISSING: Final = "Parquet needs pyarrow: pip install 'bedrock-price-keeper[export]', or use jsonl"
+_MISSING: Final = (
+    "Parquet needs pyarrow: pip install 'bedrock-price-keeper[analytics]', or use jsonl"
+)
 
 
 class Written(NamedTuple):

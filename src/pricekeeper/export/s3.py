@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import yarl
@@ -25,8 +25,8 @@ from pricekeeper.errors import ExportError, StoreMisconfiguredError, StoreUnavai
 from pricekeeper.export.files import Written
 from pricekeeper.export.folder import ScratchFolder
 from pricekeeper.export.manifest import FileEntry
-from pricekeeper.export.signing import encoded_path, signed_headers
 from pricekeeper.settings import S3Location
+from pricekeeper.sigv4 import signed_headers
 from pricekeeper.storage.dynamodb.credentials import CredentialSource
 
 ATTEMPTS_MAX: Final = 5
@@ -166,6 +166,7 @@ class S3Destination:
             raise ExportError(str(error)) from error
         sent = signed_headers(
             keys,
+            service="s3",
             method=method,
             host=self._host,
             path=path,
@@ -215,3 +216,8 @@ def _find(endpoint: str | None) -> tuple[str, str]:
     except (BotoCoreError, ValueError) as error:
         raise ExportError(f"no S3 endpoint: {error}") from error
     return region, client.meta.endpoint_url
+
+
+def encoded_path(*parts: str) -> str:
+    """The path of an object as it is sent and signed: S3 wants it encoded once."""
+    return "/" + quote("/".join(parts), safe="/-_.~")

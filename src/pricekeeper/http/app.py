@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.routing import Router
@@ -16,6 +16,7 @@ from pricekeeper.authorizations.service import SELDOM_MS, SWEEP_INTERVAL_MS
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
+from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http import (
     aggregates,
     authorizations,
@@ -38,10 +39,13 @@ from pricekeeper.http.metrics_listener import OneWorker
 from pricekeeper.http.observing import Observer
 from pricekeeper.http.openapi import openapi
 from pricekeeper.http.readiness import Readiness
-from pricekeeper.http.serving import Shell
+from pricekeeper.http.serving import GATEWAY, Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import Settings, read_settings
 from pricekeeper.telemetry.logs import configure_logging, keep_secret
+
+if TYPE_CHECKING:
+    from pricekeeper.gateway.relay import Gateway
 
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
@@ -66,7 +70,8 @@ def make_app(
 
     ``worker`` is what another thread sees of it, ``heartbeat`` where another process looks.
     """
-    document = msgspec.json.encode(openapi(OPERATIONS))
+    operations = OPERATIONS if settings.serves_api else (*identity.OPERATIONS, *health.OPERATIONS)
+    document = msgspec.json.encode(openapi(operations))
     beating = heartbeat if worker is None else worker.heartbeat
 
     @asynccontextmanager
@@ -78,6 +83,7 @@ def make_app(
             _run_background(services, api_limits, beating) as observer,
             _open_readiness(services) as readiness,
             _show_worker(worker, observer.metrics),
+            _open_gateway(services, api_limits, observer.metrics) as gateway,
         ):
             with (
                 install_drain_handlers(draining, settings.drain_secs),
@@ -91,6 +97,7 @@ def make_app(
                     "draining": draining,
                     "readiness": readiness,
                     DEADLINES: deadlines,
+                    GATEWAY: gateway,
                     connections.STATE: connections.Connections(
                         connections.affordable_connections(settings.connections_max),
                         connections.HELD_BYTES_MAX,
@@ -98,7 +105,7 @@ def make_app(
                 }
 
     access_log = AccessLog(enabled=settings.log_level in ("debug", "info"))
-    return Shell(OPERATIONS, Router(lifespan=lifespan), access_log)
+    return Shell(operations, Router(lifespan=lifespan), access_log)
 
 
 def app_from_environment(worker: OneWorker | None = None) -> Shell:
@@ -130,6 +137,40 @@ async def _open_api_limits(services: Services) -> AsyncIterator[ApiLimits]:
     """Open the API's own limits; at the end, give back what was prefetched for them."""
     async with Limiter(services.store, clock=services.clock) as limiter:
         yield ApiLimits(limiter, services.settings.api_limits_per_minute)
+
+
+@asynccontextmanager
+async def _open_gateway(
+    services: Services, api_limits: ApiLimits, metrics: Metrics
+) -> AsyncIterator[Gateway | None]:
+    """Open the gateway, if an upstream is configured."""
+    location = services.settings.bedrock
+    if location is None or not services.settings.serves_gateway:
+        yield None
+        return
+    # What it needs takes a while to load, and most services have no gateway.
+    from pricekeeper.gateway.relay import Gateway  # noqa: PLC0415
+    from pricekeeper.gateway.upstream import open_upstream  # noqa: PLC0415
+
+    async def note_guess(address: str | None) -> None:
+        try:
+            await api_limits.note_failure(address, services.clock.now_ms())
+        except RateLimitExceededError:
+            return
+
+    async with open_upstream(location, services.clock) as upstream:
+        gateway = Gateway(
+            services,
+            upstream,
+            note_guess=note_guess,
+            body_bytes_max=services.settings.gateway_body_mb_max << 20,
+            logs=services.settings.log_level in ("debug", "info"),
+        )
+        metrics.watch(gateway.meter)
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ from pricekeeper.errors import (
     StoreDamagedError,
     StoreReplacedError,
 )
+from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import (
@@ -45,6 +46,8 @@ from pricekeeper.http.routing import Paths
 
 log = structlog.get_logger("pricekeeper.http")
 
+GATEWAY: Final = "gateway"
+"""The name in the server's state under which the gateway is, if there is one."""
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _PROBLEM: Final = b"application/problem+json"
 _LOGGED_OTHERWISE: Final = (OverloadedError, StoreDamagedError, StoreReplacedError)
@@ -141,6 +144,11 @@ class Shell:
         if scope["type"] != "http":
             await self._lifespan(scope, receive, send)
             return
+        if scope["raw_path"].startswith(PREFIX):
+            gateway = scope["state"].get(GATEWAY)
+            if gateway is not None:
+                await gateway(scope, receive, send)
+                return
         started_ns = perf_counter_ns()
         request_id = _request_id(scope)
         path, parameters = self._find(scope)

@@ -8,6 +8,7 @@ from pricekeeper.settings.locations import (
     MEMORY,
     PREFIX_DEFAULT,
     AwsPriceLocation,
+    BedrockLocation,
     DynamoDbLocation,
     ExportLocation,
     FolderLocation,
@@ -28,6 +29,8 @@ from pricekeeper.settings.reading import (
     read_settings,
 )
 from pricekeeper.settings.table import (
+    BEDROCK_REGION,
+    BEDROCK_UPSTREAM,
     CLIENT_ALLOWANCE,
     CLIENT_DEADLINE,
     CLIENT_ID,
@@ -48,6 +51,7 @@ from pricekeeper.settings.table import (
     PROVISIONING_KEY,
     RETENTION_DAYS_DEFAULT,
     RETRIEVAL_TOKEN,
+    SERVE_ONLY,
     SETTINGS,
     STORE,
     TRUSTED_PROXIES,
@@ -57,6 +61,8 @@ from pricekeeper.settings.table import (
 
 __all__ = [
     "API_LIMITS_PER_MINUTE",
+    "BEDROCK_REGION",
+    "BEDROCK_UPSTREAM",
     "CLIENT_ALLOWANCE",
     "CLIENT_DEADLINE",
     "CLIENT_ID",
@@ -80,11 +86,13 @@ __all__ = [
     "RETENTION_DAYS_DEFAULT",
     "RETENTION_RANGE",
     "RETRIEVAL_TOKEN",
+    "SERVE_ONLY",
     "SETTINGS",
     "STORE",
     "TRUSTED_PROXIES",
     "URL",
     "AwsPriceLocation",
+    "BedrockLocation",
     "DynamoDbLocation",
     "ExportLocation",
     "FolderLocation",

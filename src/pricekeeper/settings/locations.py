@@ -8,7 +8,15 @@ from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pricekeeper.errors import SettingsError
-from pricekeeper.settings.table import EXPORT_TO, METRICS_PORT, PRICE_SOURCE, S3_ENDPOINT, STORE
+from pricekeeper.settings.table import (
+    BEDROCK_REGION,
+    BEDROCK_UPSTREAM,
+    EXPORT_TO,
+    METRICS_PORT,
+    PRICE_SOURCE,
+    S3_ENDPOINT,
+    STORE,
+)
 
 MEMORY: Final = ":memory:"
 PREFIX_DEFAULT: Final = "pricekeeper-"
@@ -188,6 +196,37 @@ def parse_s3_endpoint(text: str | None) -> str | None:
     ):
         raise SettingsError(S3_ENDPOINT, f"{text!r} is no http(s) URL of a server, without a path")
     return text.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class BedrockLocation:
+    """Where the gateway sends calls on to."""
+
+    url: str
+    region: str
+    signs: bool
+    """Whether requests are signed: a stand-in on this machine needs no credentials."""
+
+
+def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockLocation | None:
+    """The upstream that is named, or AWS's own in that region; ``None`` if neither is."""
+    if region and not _REGION.fullmatch(region):
+        raise SettingsError(BEDROCK_REGION, f"{region!r} is no region such as us-east-1")
+    if not upstream:
+        if not region:
+            return None
+        url = f"https://bedrock-runtime.{region}.amazonaws.com"
+        return BedrockLocation(url, region, signs=True)
+    try:
+        parts = urlsplit(upstream)
+        _ = parts.port  # read to have it checked
+    except ValueError as error:
+        raise SettingsError(BEDROCK_UPSTREAM, f"{upstream!r} is not a URL ({error})") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise SettingsError(BEDROCK_UPSTREAM, f"{upstream!r} is no http(s) URL")
+    return BedrockLocation(
+        upstream.rstrip("/"), region or "us-east-1", signs=parts.scheme == "https" or bool(region)
+    )
 
 
 def _split(url: str) -> SplitResult:

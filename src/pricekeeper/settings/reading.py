@@ -14,11 +14,13 @@ from typing import Final
 
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings.locations import (
+    BedrockLocation,
     DynamoDbLocation,
     ExportLocation,
     ListenAddress,
     PriceLocation,
     StoreLocation,
+    parse_bedrock_location,
     parse_export_location,
     parse_listen_address,
     parse_price_location,
@@ -29,6 +31,8 @@ from pricekeeper.settings.table import (
     AGGREGATOR_INTERVAL,
     API_RATE_LIMITS,
     AUDIENCE,
+    BEDROCK_REGION,
+    BEDROCK_UPSTREAM,
     CONFIG,
     CONNECTIONS_DEFAULT,
     CONNECTIONS_MAX,
@@ -36,6 +40,7 @@ from pricekeeper.settings.table import (
     DRAIN,
     EXPORT_BEFORE_DELETE,
     EXPORT_TO,
+    GATEWAY_BODY,
     IN_A_FILE,
     ISSUER,
     LOG_LEVEL,
@@ -49,6 +54,7 @@ from pricekeeper.settings.table import (
     RETENTION,
     RETENTION_DAYS_DEFAULT,
     S3_ENDPOINT,
+    SERVE_ONLY,
     SETTINGS_FILE,
     STORE,
     STORE_DEFAULT,
@@ -62,6 +68,7 @@ _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 _DEADLINE_RANGE: Final = range(1, 61)
 _LINGER_RANGE: Final = range(101)
+_BODY_MB_RANGE: Final = range(1, 1_001)
 RETENTION_RANGE: Final = range(30, 3_651)
 _SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
@@ -122,6 +129,11 @@ class Settings:
     """Where every day of usage is exported to, if it is."""
     exports_before_delete: bool = False
     s3_endpoint: str | None = None
+    bedrock: BedrockLocation | None = None
+    """Where the gateway sends calls on to; there is none without it."""
+    gateway_body_mb_max: int = 25
+    serves_api: bool = True
+    serves_gateway: bool = True
 
     def __repr__(self) -> str:
         """Without the key: settings end up in logs."""
@@ -177,7 +189,17 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             given.get(EXPORT_BEFORE_DELETE) or "0", store, export_to
         ),
         s3_endpoint=parse_s3_endpoint(given.get(S3_ENDPOINT)),
+        bedrock=parse_bedrock_location(given.get(BEDROCK_UPSTREAM), given.get(BEDROCK_REGION)),
+        gateway_body_mb_max=_whole(GATEWAY_BODY, given.get(GATEWAY_BODY) or "25", _BODY_MB_RANGE),
+        serves_api=_serves(given.get(SERVE_ONLY) or "", "api"),
+        serves_gateway=_serves(given.get(SERVE_ONLY) or "", "gateway"),
     )
+
+
+def _serves(only: str, part: str) -> bool:
+    if only not in ("", "api", "gateway"):
+        raise SettingsError(SERVE_ONLY, "must be api or gateway")
+    return only in ("", part)
 
 
 def _metrics_token(text: str | None) -> str | None:

@@ -29,6 +29,10 @@ RETENTION: Final = "PRICEKEEPER_RETENTION_DAYS"
 EXPORT_TO: Final = "PRICEKEEPER_EXPORT_TO"
 EXPORT_BEFORE_DELETE: Final = "PRICEKEEPER_EXPORT_BEFORE_DELETE"
 S3_ENDPOINT: Final = "PRICEKEEPER_S3_ENDPOINT"
+BEDROCK_UPSTREAM: Final = "PRICEKEEPER_BEDROCK_UPSTREAM"
+BEDROCK_REGION: Final = "PRICEKEEPER_BEDROCK_REGION"
+GATEWAY_BODY: Final = "PRICEKEEPER_GATEWAY_BODY_MB_MAX"
+SERVE_ONLY: Final = "PRICEKEEPER_SERVE_ONLY"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
 CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
@@ -83,6 +87,10 @@ SETTINGS: Final = (
     Setting(EXPORT_TO, "", "FOLDER or s3://BUCKET/PREFIX: every day of usage is exported there"),
     Setting(EXPORT_BEFORE_DELETE, "0", "1: usage that was not exported is kept (SQLite)"),
     Setting(S3_ENDPOINT, "", "the URL of an S3-compatible server; else AWS"),
+    Setting(BEDROCK_REGION, "", "the region of Bedrock that /bedrock is a gateway to"),
+    Setting(BEDROCK_UPSTREAM, "", "the URL of the gateway's upstream, if it is not AWS's own"),
+    Setting(GATEWAY_BODY, "25", "the largest body of a call through the gateway, in megabytes"),
+    Setting(SERVE_ONLY, "", "api or gateway, to serve one part alone"),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}
@@ -103,7 +111,7 @@ CLIENT_SETTINGS: Final = (
 """What is set where a client or the command line runs. The service does not look at them."""
 
 PREFIX: Final = "PRICEKEEPER_"
-_OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE"})
+_OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE", f"{PREFIX}TESTS_OFFLINE"})
 _OF_KUBERNETES: Final = re.compile(
     rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage.dynamodb.signing import AwsKeys
+from pricekeeper.sigv4 import AwsKeys
 
 if TYPE_CHECKING:
     from botocore.session import Session

@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import hmac
 import time
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
+
+from pricekeeper.sigv4 import AwsKeys
 
 CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _SIGNED: Final = "content-type;host;x-amz-date;x-amz-target"
 _SIGNED_SESSION: Final = "content-type;host;x-amz-date;x-amz-security-token;x-amz-target"
-
-
-@dataclass(frozen=True, slots=True)
-class AwsKeys:
-    """What requests are signed with. Nothing of it shows in a repr, and so in no log."""
-
-    access_key: str = field(repr=False)
-    secret_key: str = field(repr=False)
-    session_token: str | None = field(default=None, repr=False)
 
 
 class Signer:

@@ -1,0 +1,149 @@
+"""Who calls: by a signature of AWS's made with credentials of ours, or by a bearer.
+
+The secret of a signature follows from the token that comes with it, so nothing is looked up for
+it; the token is validated like any other. A bearer is an access token, or ``client_id:secret`` for
+clients that can hold nothing else.
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import unquote_plus
+
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.errors import InvalidTokenError
+from pricekeeper.gateway.errors import Refusal
+from pricekeeper.sigv4 import Presented, escaped_path, parse_presented, signature_of
+from pricekeeper.tokens import Identity, Principal
+from pricekeeper.tokens.aws_credentials import derive_access_key_id
+
+SKEW_SECS_MAX: Final = 300
+SERVICES: Final = frozenset({"bedrock", "bedrock-mantle"})
+PAIRS_MAX: Final = 4_096
+PAIR_SECS: Final = 300
+"""For how long a token stands in for a pair of id and secret; it is validated on every call."""
+_NEEDED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
+"""What a signature has to cover, besides the host."""
+_AUTHORITY: Final = ":authority"
+"""What a client of HTTP/2 signs in the place of ``host``; a proxy in front of us makes it that."""
+_STAMP: Final = "%Y%m%dT%H%M%SZ"
+
+
+class Identification:
+    """Finds out who calls."""
+
+    def __init__(self, identity: Identity, clock: Clock) -> None:
+        self._identity = identity
+        self._clock = clock
+        self._pairs: BoundedCache[bytes, tuple[int, str]] = BoundedCache(PAIRS_MAX)
+        """The token that was issued for a pair, by the pair's digest."""
+
+    async def identify(
+        self, *, method: str, raw_path: str, query: str, headers: Mapping[str, str], body: bytes
+    ) -> Principal:
+        """The client that sends a request; raises `Refusal`, or what the identity raises."""
+        authorization = headers.get("authorization", "")
+        # Anthropic's own SDK sends its key in a header of its own.
+        bearer = headers.get("x-api-key", "")
+        scheme, _, rest = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            bearer = rest.strip()
+        if bearer:
+            return await self._by_bearer(bearer)
+        presented = parse_presented(authorization)
+        if presented is None:
+            raise Refusal(
+                403,
+                "MissingAuthenticationTokenException",
+                "sign the request with credentials of /auth/aws-credentials, or send a bearer",
+            )
+        token = headers.get("x-amz-security-token", "")
+        self._check_signature(presented, token, method, raw_path, query, headers, body)
+        principal = await self._identity.validate(token)
+        if presented.access_key != derive_access_key_id(principal.token_id):
+            raise _not_ours()
+        return principal
+
+    async def _by_bearer(self, bearer: str) -> Principal:
+        client_id, separator, secret = bearer.partition(":")
+        if not separator:
+            return await self._identity.validate(bearer)
+        digest = hashlib.sha256(bearer.encode("utf-8", "surrogatepass")).digest()
+        now_ms = self._clock.monotonic_ms()
+        known = self._pairs.get(digest)
+        if known is not None and now_ms < known[0]:
+            try:
+                return await self._identity.validate(known[1])
+            except InvalidTokenError:
+                self._pairs.pop(digest)
+        authenticated = await self._identity.authenticate(unquote_plus(client_id), secret)
+        issued = self._identity.issue_outside_slots(authenticated)
+        self._pairs.put(digest, (now_ms + PAIR_SECS * 1000, issued.token))
+        return await self._identity.validate(issued.token)
+
+    def _check_signature(
+        self,
+        presented: Presented,
+        token: str,
+        method: str,
+        raw_path: str,
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        """Raise unless the signature was made with the token's secret, over this request, now."""
+        stamp = headers.get("x-amz-date", "")
+        names = set(presented.names)
+        headers = {**headers, _AUTHORITY: headers.get("host", "")}
+        covers_host = bool(names & {"host", _AUTHORITY})
+        is_complete = covers_host and names >= _NEEDED and names <= headers.keys()
+        if presented.service not in SERVICES or not is_complete:
+            raise _not_ours()
+        self._check_time(presented, stamp)
+        content = hashlib.sha256(body).hexdigest()
+        if headers.get("x-amz-content-sha256", content) != content:
+            raise Refusal(403, "InvalidSignatureException", "the body is not what was signed")
+        secret = self._identity.find_aws_secret(token)
+        expected = signature_of(
+            secret or "",
+            presented,
+            method=method,
+            path=escaped_path(raw_path),
+            query=_sorted_query(query),
+            headers=headers,
+            content_sha256=content,
+            stamp=stamp,
+        )
+        if secret is None or not hmac.compare_digest(expected, presented.signature):
+            raise _not_ours()
+
+    def _check_time(self, presented: Presented, stamp: str) -> None:
+        try:
+            signed_epoch = calendar.timegm(time.strptime(stamp, _STAMP))
+        except ValueError:
+            raise _not_ours() from None
+        apart_secs = abs(signed_epoch - self._clock.now_ms() // 1000)
+        if apart_secs > SKEW_SECS_MAX or not stamp.startswith(presented.day):
+            raise Refusal(
+                403, "InvalidSignatureException", "the signature is too old, or a clock is wrong"
+            )
+
+
+def _sorted_query(query: str) -> str:
+    """The query as it is signed: pairs in order, each with a sign of equality."""
+    if not query:
+        return ""
+    pairs = [part if "=" in part else f"{part}=" for part in query.split("&")]
+    return "&".join(sorted(pairs))
+
+
+def _not_ours() -> Refusal:
+    return Refusal(
+        403, "InvalidSignatureException", "the signature does not belong to credentials of ours"
+    )

@@ -1,0 +1,59 @@
+"""Bedrock's paths, read raw: ids come percent-encoded or not, and ARNs have slashes in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+from urllib.parse import unquote
+
+from pricekeeper.bedrock import Operation
+
+PREFIX: Final = b"/bedrock/"
+"""What all paths of the gateway begin with."""
+_MODEL: Final = "model/"
+_OPERATIONS: Final = {operation.path_end: operation for operation in Operation}
+_COUNT: Final = "count-tokens"
+_CHAT: Final = "openai/v1/chat/completions"
+_MESSAGES: Final = "anthropic/v1/messages"
+
+
+class Dialect(Enum):
+    """Whose words a caller speaks."""
+
+    AWS = auto()
+    OPENAI = auto()
+    ANTHROPIC = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a path asks for."""
+
+    dialect: Dialect
+    operation: Operation | None
+    """``None`` for what runs no model, and for the dialects whose body says whether it streams."""
+    model: str
+    """As the path names it, decoded; empty if the body names it."""
+    is_free: bool = False
+    name: str = ""
+    """As the metrics and the log name it."""
+
+
+def find_route(raw_path: bytes) -> Route | None:
+    """What the path asks for; ``None`` if it is none of the gateway's."""
+    text = raw_path[len(PREFIX) :].decode("latin-1")
+    if text == _CHAT:
+        return Route(Dialect.OPENAI, None, "", name="chat-completions")
+    if text == _MESSAGES:
+        return Route(Dialect.ANTHROPIC, None, "", name="messages")
+    if not text.startswith(_MODEL):
+        return None
+    encoded, _, end = text[len(_MODEL) :].rpartition("/")
+    model = unquote(encoded)
+    if not model:
+        return None
+    if end == _COUNT:
+        return Route(Dialect.AWS, None, model, is_free=True, name=_COUNT)
+    operation = _OPERATIONS.get(end)
+    return None if operation is None else Route(Dialect.AWS, operation, model, name=end)
