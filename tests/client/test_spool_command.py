@@ -15,6 +15,7 @@ from free_port import free_port
 from pricekeeper.client import spool_command
 from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.clock import SystemClock
+from tokens.conftest import MovableClock
 from pricekeeper.values import new_request_id
 
 CLIENT = f"org-550e8400-e29b-41d4-a716-446655440000-app-{APP}"
@@ -48,6 +49,12 @@ class App:
 
 
 @pytest.fixture
+def clock() -> MovableClock:
+    """The machine's own time, as the command has it."""
+    return MovableClock()
+
+
+@pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> App:
     """An app whose service is not there."""
     return App(monkeypatch, tmp_path, f"http://127.0.0.1:{free_port()}")
@@ -57,7 +64,7 @@ def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> App:
 def holding(app: App) -> Iterator[Spool]:
     spool = app.spool()
     yield spool
-    spool.finish([one.id for one in spool.pending(100)])
+    spool.finish(spool.pending(100))
     spool.close()
 
 
