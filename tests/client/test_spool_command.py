@@ -15,8 +15,8 @@ from free_port import free_port
 from pricekeeper.client import spool_command
 from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.clock import SystemClock
-from tokens.conftest import MovableClock
 from pricekeeper.values import new_request_id
+from tokens.conftest import MovableClock
 
 CLIENT = f"org-550e8400-e29b-41d4-a716-446655440000-app-{APP}"
 SENT = {"model_label": "premium", "input_tokens": 1_000, "output_tokens": 100}

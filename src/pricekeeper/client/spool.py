@@ -93,9 +93,9 @@ class Spool:
             if self._is_closed:  # what waited then is in a file that is no longer this process's
                 self._pending.clear()
                 self._is_closed = False
-            kept = msgspec.structs.replace(entry, number=self._numbers + 1)
-            data = framed(Line(entry=kept))  # raises for what is no JSON, before it is kept
             self._numbers += 1
+            kept = msgspec.structs.replace(entry, number=self._numbers)
+            data = framed(Line(entry=kept))  # raises for what is no JSON, before it is kept
             self._pending[kept.number] = kept
             self._write(data)
             return kept
