@@ -314,7 +314,9 @@ class TestAdopting:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        taken = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+        taken = [json.loads(process.stdout.readline()) for process in processes if process.stdout]
+        for process in processes:
+            process.communicate("go\n", timeout=60)
         assert sorted(taken[0] + taken[1]) == sorted({*taken[0], *taken[1]})
         assert len(taken[0] + taken[1]) == 100
         assert sorted(on_disk(folder)) == sorted(taken[0] + taken[1])
@@ -330,6 +332,7 @@ ADOPT = textwrap.dedent(
     sys.stdin.readline()
     spool.adopt()
     print(json.dumps([one.id for one in spool.pending(1000)]), flush=True)
+    sys.stdin.readline()  # a process that ends leaves what it took to the other
     os._exit(0)
     """
 )
