@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from pricekeeper.client.configuration import Configuration
 from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
+from pricekeeper.client.wrapping.async_streams import wait_for_tasks
 from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHooks
 from pricekeeper.client.wrapping.metered_call import Options
 from pricekeeper.client.wrapping.streams import drainer
@@ -60,6 +61,7 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
     if _is_of_gateway(client, found):
         _log.info("a client of the gateway is not wrapped: the gateway authorizes its calls")
     elif is_async:
+        found.before_close(wait_for_tasks)
         AwaitingHooks(client, found, options).register(client.meta.events)
     else:
         found.before_close(drainer.wait)
