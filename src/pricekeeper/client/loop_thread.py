@@ -5,17 +5,39 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop that does blocking work itself when no thread pool takes it any more.
+
+    Python closes every pool before it calls what was registered with ``atexit``, and that is when
+    a program's last usage is told: the spool is synced and a host name is looked up by then.
+    """
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        try:
+            return super().run_in_executor(executor, func, *args)
+        except RuntimeError:
+            done: asyncio.Future[T] = self.create_future()
+            try:
+                done.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001 - whoever awaits it decides
+                done.set_exception(error)
+            return done
 
 
 class LoopThread:
     """One loop and its thread. It ends with the process, if nobody stops it before."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = _Loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
