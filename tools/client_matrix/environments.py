@@ -33,7 +33,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "llama-index": ("llama-index-llms-bedrock-converse==0.15.5",),
     "instructor": ("instructor==1.17.0", "boto3==1.44.0"),
     "anthropic": ("anthropic[bedrock]==2.8.0",),
-    "litellm": ("litellm==1.106.7", "boto3==1.44.0"),
+    "litellm": ("litellm==1.106.0", "boto3==1.44.0"),
     "openai": ("openai==3.49.0",),
     NODE: ("@aws-sdk/client-bedrock-runtime@3.1162.0",),
 }
@@ -94,7 +94,16 @@ def prepare(name: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if name == NODE:
-        _run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, *PACKAGES[name])
+        _run(
+            "npm",
+            "install",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            folder,
+            *PACKAGES[name],
+        )
     else:
         _run(sys.executable, "-m", "venv", folder)
         pip = (*_interpreter(name), "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check")
