@@ -25,7 +25,7 @@ from typing import Final
 
 from client_matrix.environments import CLIENTS, Client, Kind, command_of, prepare
 from client_matrix.judging import Result, violations, violations_later
-from client_matrix.scenarios import SCENARIOS, Scenario, Step
+from client_matrix.scenarios import SCENARIOS, Scenario, scenarios_of
 from client_matrix.world import EXPIRY_SECS_MAX, World, open_world
 from rich.console import Console
 from rich.table import Table
@@ -69,7 +69,7 @@ def run(kind: Kind, clients: list[Client], scenarios: list[Scenario]) -> int:
         results = []
         with world.serving():
             for client in clients:
-                for scenario in scenarios:
+                for scenario in scenarios_of(client, scenarios):
                     result = _run_scenario(world, client, scenario, Path(folder))
                     found = [_sentence(result, what) for what in violations(result)]
                     console.print(_line(result), *found, sep="\n", markup=False)
@@ -91,7 +91,7 @@ def _run_scenario(world: World, client: Client, scenario: Scenario, folder: Path
     before, began = world.count_requests(), time.monotonic()
     try:
         ran = subprocess.run(
-            [*command_of(client), json.dumps(_steps_for(client, scenario))],
+            [*command_of(client), json.dumps(scenario.steps)],
             env=world.environment(result.app, home),
             cwd=home,
             capture_output=True,
@@ -110,14 +110,6 @@ def _run_scenario(world: World, client: Client, scenario: Scenario, folder: Path
     result.requests = world.count_requests() - before
     result.upstream = world.count_upstream()
     return result
-
-
-def _steps_for(client: Client, scenario: Scenario) -> list[Step]:
-    """The steps, with prompts of the client's own: the stand-in tells retries by their text."""
-    return [
-        {**step, "prompt": f"I am {client.name}. {step['prompt']}"} if "prompt" in step else step
-        for step in scenario.steps
-    ]
 
 
 def _wait_for_ledger(world: World, result: Result) -> None:

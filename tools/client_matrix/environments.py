@@ -50,6 +50,9 @@ class Client:
     kinds: tuple[Kind, ...]
     refuses: tuple[str, ...] = ()
     """The scenarios whose model name the client itself refuses, before it calls anybody."""
+    scenarios: tuple[str, ...] | None = None
+    """The scenarios that the client is for; ``None`` for all."""
+    streams: bool = True
 
     @property
     def version(self) -> str:
@@ -70,8 +73,16 @@ CLIENTS: Final = (
     Client("langchain-aws session", "langchain-aws", "langchain_session.py", _WRAPPED),
     Client("strands-agents", "strands-agents", "strands_agent.py", _BOTH),
     Client("pydantic-ai", "pydantic-ai", "pydantic_ai_agent.py", _BOTH),
-    Client("llama-index", "llama-index", "llama_index_llm.py", _BOTH),
-    Client("instructor", "instructor", "instructor_client.py", _WRAPPED),
+    Client("llama-index", "llama-index", "llama_index_llm.py", _BOTH, refuses=("label", "auto")),
+    Client("instructor", "instructor", "instructor_client.py", _WRAPPED, streams=False),
+    Client(
+        "instructor asking again",
+        "instructor",
+        "instructor_retries.py",
+        _WRAPPED,
+        scenarios=("plain", "denied"),
+        streams=False,
+    ),
     Client("anthropic", "anthropic", "anthropic_bedrock.py", _GATEWAY),
     Client("litellm", "litellm", "litellm_bedrock.py", _GATEWAY),
     Client("openai", "openai", "openai_client.py", _GATEWAY),

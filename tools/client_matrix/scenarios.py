@@ -1,15 +1,16 @@
 """What each client is made to do, and what has to come of it.
 
-The prompts carry directives for the stand-in. Their token counts are such that each call costs a
-whole number of micro-dollars at the prices below, so that nothing is ever rounded.
+The prompts carry directives for the stand-in, so that the bill of each call is known beforehand.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
+
+from client_matrix.environments import Client
 
 STANDARD: Final = "us.anthropic.claude-sonnet-5-5"
 PRICES_USD_MICROS_PER_1M: Final = {
@@ -105,3 +106,20 @@ SCENARIOS: Final = (
         may_be_above=True,
     ),
 )
+
+
+def scenarios_of(client: Client, scenarios: Sequence[Scenario]) -> Iterator[Scenario]:
+    """Those that the client is for, with prompts of its own: the stand-in tells retries by them."""
+    for scenario in scenarios:
+        if client.scenarios is not None and scenario.name not in client.scenarios:
+            continue
+        if not client.streams and scenario.steps[0]["do"] != "call":
+            continue
+        steps = [
+            {**step, "prompt": f"I am {client.name}. {step['prompt']}"}
+            if "prompt" in step
+            else step
+            for step in scenario.steps
+            if client.streams or step["do"] == "call"
+        ]
+        yield replace(scenario, steps=steps)

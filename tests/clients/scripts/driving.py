@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from contextlib import aclosing
 
 WRAPPED = os.environ["CLIENT_KIND"] == "wrapped"
 """Whether the script is to wrap its client; else it knows nothing of the price keeper."""
@@ -45,12 +46,13 @@ async def drive_async(call, stream):
     async def take(step):
         if step["do"] == "call":
             return len(await call(step["model"], step["prompt"]))
-        chars = pieces = 0
-        async for piece in stream(step["model"], step["prompt"]):
-            chars += len(piece)
-            pieces += 1
-            if step["do"] == "abandon" and pieces >= PIECES_READ:
-                break
+        chars = count = 0
+        async with aclosing(stream(step["model"], step["prompt"])) as pieces:
+            async for piece in pieces:
+                chars += len(piece)
+                count += 1
+                if step["do"] == "abandon" and count >= PIECES_READ:
+                    break
         return chars
 
     done = []
