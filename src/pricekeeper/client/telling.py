@@ -148,7 +148,7 @@ class Teller:
         if now_ms < self._adopt_at_ms:
             return
         self._adopt_at_ms = now_ms + ADOPT_EVERY_MS
-        taken = await _in_thread(self._spool.adopt)
+        taken = await asyncio.to_thread(self._spool.adopt)
         if taken:
             _log.info("%d entries of a process that is gone were taken over", taken)
 
@@ -184,7 +184,7 @@ class Teller:
         """Tell some entries; how many were put off. Raises if nothing got through."""
         if not batch:
             return 0
-        await _in_thread(self._spool.sync)
+        await asyncio.to_thread(self._spool.sync)
         by_kind: dict[str, list[Entry]] = {"capture": [], "usage": [], "void": []}
         for entry in batch:
             by_kind[entry.kind].append(entry)
@@ -301,11 +301,3 @@ def _may_be_an_entrys(error: Exception) -> bool:
     """Whether an entry may be what the error comes from, so that others would get through."""
     passing = UnavailableError | RateLimitedError | ForbiddenError | MissingError | RejectedError
     return not isinstance(error, passing)
-
-
-async def _in_thread(work: Callable[[], R]) -> R:
-    """Have the disk waited for by a thread."""
-    try:
-        return await asyncio.to_thread(work)
-    except RuntimeError:  # the interpreter is ending, and lets nobody start a thread any more
-        return work()
