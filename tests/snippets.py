@@ -85,7 +85,7 @@ def run_snippet(
     file.write_text(snippet.program, "utf-8")
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if snippet.needs == PYTEST else []
     return subprocess.run(  # noqa: S603 - what our own document says
-        [str(python), "-W", "error::ResourceWarning", *words, str(file)],
+        [str(python), *words, str(file)],
         cwd=folder,
         env={"PATH": os.environ["PATH"], "HOME": str(folder), **environment},
         capture_output=True,
