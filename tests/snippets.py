@@ -87,7 +87,12 @@ def run_snippet(
     return subprocess.run(  # noqa: S603 - what our own document says
         [str(python), *words, str(file)],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), **environment},
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # those of ours are not the reader's
+            **environment,
+        },
         capture_output=True,
         text=True,
         timeout=SECS_MAX,
