@@ -10,6 +10,7 @@ import pytest
 import pricekeeper.testing
 from pricekeeper.client import errors
 from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.wrapping.denials import code_of
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CLIENT_SETTINGS
 from snippets import CLIENT_DOCUMENT, PYTEST, ROOT, Snippet, run_snippet, snippets
@@ -70,8 +71,17 @@ def test_every_error_has_a_row() -> None:
     }
     rows = set(re.findall(r"^\| `(\w+Error)` \|", TEXT, re.MULTILINE))
     assert rows >= leaves - {"ServiceError", "UnavailableError"}
+    assert len(rows) >= 14
     for name in rows:
         assert issubclass(getattr(errors, name, PriceKeeperError), PriceKeeperError)
+
+
+def test_the_exceptions_of_a_wrapped_client_are_as_listed() -> None:
+    """But those of a denial, which depend on what denies it."""
+    rows = re.findall(r"^\| `(\w+Error)` \| `(\w+Exception)` \|", TEXT, re.MULTILINE)
+    listed = {getattr(errors, name): code for name, code in rows if name != "DeniedError"}
+    assert listed == {kind: code_of(kind.__new__(kind)) for kind in listed}
+    assert len(listed) >= 12
 
 
 def test_every_setting_has_a_row() -> None:

@@ -137,9 +137,7 @@ def test_a_frozen_app_and_a_service_that_is_gone(
     with pricekeeper.testing.service() as service:
         wrapped = pricekeeper.wrap(client(), service.keeper())
         service.freeze("too much")
-        with pytest.raises(
-            wrapped.exceptions.ServiceQuotaExceededException, match="the app is frozen"
-        ):
+        with pytest.raises(wrapped.exceptions.AccessDeniedException, match="the app is frozen"):
             wrapped.converse(modelId="auto", messages=messages())
         service.unfreeze()
         wrapped.converse(modelId="auto", messages=messages())
