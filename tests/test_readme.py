@@ -44,7 +44,10 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    answers = done.stdout.split("---\n")[1:]
+    through_gateway, *answers = done.stdout.split("---\n")
+    assert "'outputTokens': 64" in through_gateway
+    assert "(ServiceQuotaExceededException)" in through_gateway
+    answers = answers[1:]  # the first only logs in
     authorized, captured, denied, selection, lease, usage, fallback, operator = answers
     assert '"status": "authorized"' in authorized
     assert '"held_usd_micros": 814000' in authorized

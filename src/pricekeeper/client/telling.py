@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias
 
 from pricekeeper.client.errors import (
     ForbiddenError,
@@ -45,7 +45,6 @@ LATER: Final = frozenset(
 )
 """The codes of entries that may be told later."""
 
-R = TypeVar("R")
 Results: TypeAlias = Sequence[Mapping[str, Any]]
 Send: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Mapping[str, Any]]]
 _log = logging.getLogger("pricekeeper")

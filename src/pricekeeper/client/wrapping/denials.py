@@ -57,7 +57,8 @@ def code_of(error: ServiceError) -> str:
 def as_client_error(error: ServiceError, exceptions: Any, operation_name: str) -> Exception:
     """The error as an exception of the client whose ``exceptions`` these are."""
     code = code_of(error)
-    kind = _kind(code, exceptions.from_code(code), type(error))
+    ours: Any = type(error)
+    kind = _kind(code, exceptions.from_code(code), ours)
     return kind(error, code, operation_name)
 
 
