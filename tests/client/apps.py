@@ -82,7 +82,7 @@ class Program:
     def end(self) -> list[str]:
         """Wait for its end; the lines that were not heard. It must not have complained."""
         printed, complaints = self._process.communicate(timeout=PATIENCE_SECS)
-        assert (self._process.returncode, complaints) == (0, "")
+        assert (self._process.returncode, complaints) == (0, ""), complaints
         return printed.splitlines()
 
 

@@ -67,7 +67,9 @@ class Acme:
     async def put_budget(self, **more: Any) -> None:
         """Have a budget that tells what all calls come to, and no limits of speed."""
         async with self.admin() as admin:
-            await admin.put_org(self.org_id, {**ORG_BODY, "budgets": [{**BUDGET, **more}]})
+            quotas = {"premium": 10**12, "standard": 10**12}
+            budgets = [{**BUDGET, **more}]
+            await admin.put_org(self.org_id, {**ORG_BODY, "quotas": quotas, "budgets": budgets})
             await admin.put_app(self.org_id, APP, {"app_name": "Chat"})
 
     async def register(self, **body: Any) -> None:

@@ -7,7 +7,7 @@ from pricekeeper.client import Api, AsyncPriceKeeper
 BUDGET: Final[dict[str, Any]] = {
     "name": "monthly",
     "window": "MONTH",
-    "limit_usd_micros": 1_000_000_000,
+    "limit_usd_micros": 10**12,
 }
 """A budget that all calls are held against, and that hardly any test reaches."""
 
