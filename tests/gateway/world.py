@@ -104,9 +104,7 @@ class App:
         return token
 
     def aws_credentials(self) -> dict[str, str]:
-        reply = self.api.call(
-            "GET", "/auth/aws-credentials", headers={"authorization": self.basic}
-        )
+        reply = self.api.call("GET", "/auth/aws-credentials", headers={"authorization": self.basic})
         assert reply.status == 200, reply.data
         made: dict[str, str] = reply.json
         return made

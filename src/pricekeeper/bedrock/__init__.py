@@ -5,7 +5,12 @@ request can cost at the most (`bounds`), what a reply or a stream says was used 
 `streams`), and which errors are surely free (`refusals`). All of it is pure.
 """
 
-from pricekeeper.bedrock.bounds import CallBounds, bounds_of, with_max_output
+from pricekeeper.bedrock.bounds import (
+    CallBounds,
+    bounds_of,
+    stated_max_output,
+    with_max_output,
+)
 from pricekeeper.bedrock.families import Family, family_of_body, family_of_model
 from pricekeeper.bedrock.operations import Operation
 from pricekeeper.bedrock.streams import StreamUsage
@@ -20,6 +25,7 @@ __all__ = [
     "bounds_of",
     "family_of_body",
     "family_of_model",
+    "stated_max_output",
     "usage_of_converse",
     "usage_of_invoke",
     "with_max_output",

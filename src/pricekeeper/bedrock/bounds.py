@@ -8,10 +8,11 @@ they can come to is stated below. A capture above its hold is counted in full al
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from pricekeeper.bedrock.families import Family
 from pricekeeper.bedrock.usage import TIER_HEADER
@@ -35,6 +36,9 @@ METADATA_HEADER: Final = "x-amzn-bedrock-request-metadata"
 
 _IMAGES: Final = frozenset({"image", "image_url", "input_image"})
 _MEDIA: Final = {"audio": AUDIO_TOKENS, "video": VIDEO_TOKENS, "input_audio": AUDIO_TOKENS}
+_NOT_TEXT: Final = frozenset({*_IMAGES, *_MEDIA, "document"})
+_PACKED: Final = frozenset({"bytes", "data", "text"})
+"""Where a document has what it is made of."""
 _CACHE_MARKS: Final = frozenset({"cachePoint", "cache_control"})
 _NOT_PROMPT: Final = frozenset({"requestMetadata", "inferenceConfig", "serviceTier"})
 
@@ -106,16 +110,17 @@ def _add(value: Any, total: _Sum, waiting: list[Any]) -> None:
 
 def _add_mapping(block: Mapping[str, Any], total: _Sum, waiting: list[Any]) -> None:
     kind = block.get("type")
-    if kind in _IMAGES or kind in _MEDIA or kind == "document":
-        total.tokens += _media_tokens(str(kind), block)
+    # In the schema of a tool, a type may be a list, or the name of a property.
+    if isinstance(kind, str) and kind in _NOT_TEXT:
+        _add_media(kind, block, total, waiting)
         return
     for name, inner in block.items():
         total.tokens += len(name.encode("utf-8", "surrogatepass")) + 1
         if name in _CACHE_MARKS and isinstance(inner, dict):
             is_long = inner.get("ttl") == "1h" or total.cache_write == "1h"
             total.cache_write = "1h" if is_long else "5m"
-        elif (name in _IMAGES or name in _MEDIA or name == "document") and _is_block(inner):
-            total.tokens += _media_tokens(name, inner)
+        elif name in _NOT_TEXT and _is_block(inner):
+            _add_media(name, inner, total, waiting)
         elif name == "images" and isinstance(inner, list):
             total.tokens += IMAGE_TOKENS * len(inner)
         else:
@@ -126,16 +131,23 @@ def _is_block(value: Any) -> bool:
     return isinstance(value, dict) and ("source" in value or "url" in value)
 
 
-def _media_tokens(kind: str, block: Mapping[str, Any]) -> int:
+def _add_media(kind: str, block: Mapping[str, Any], total: _Sum, waiting: list[Any]) -> None:
     if kind in _IMAGES:
-        return IMAGE_TOKENS
+        total.tokens += IMAGE_TOKENS
+        return
     if kind in _MEDIA:
-        return _MEDIA[kind]
+        total.tokens += _MEDIA[kind]
+        return
     source = block.get("source")
     inner = source if isinstance(source, dict) else {}
-    written = next((inner[name] for name in ("bytes", "data", "text") if name in inner), "")
-    size = len(written) if isinstance(written, str) else INPUT_TOKENS_MAX
-    return DOCUMENT_TOKENS + DOCUMENT_TOKENS_PER_BYTE * size
+    total.tokens += DOCUMENT_TOKENS
+    for name, value in inner.items():
+        if name in _PACKED and isinstance(value, str):
+            total.tokens += DOCUMENT_TOKENS_PER_BYTE * len(value.encode("utf-8", "surrogatepass"))
+        else:
+            waiting.append(value)
+    # Its title and what is said about it are text like any other.
+    waiting.extend(value for name, value in block.items() if name != "source")
 
 
 _STATED: Final = ("max_tokens", "max_completion_tokens", "max_gen_len", "max_tokens_to_sample")
@@ -145,14 +157,42 @@ _INSIDE: Final = (
     ("textGenerationConfig", "maxTokenCount"),
 )
 _TIMES: Final = ("n", "num_generations")
-_WHERE: Final = {
-    Family.ANTHROPIC: "max_tokens",
-    Family.LLAMA: "max_gen_len",
-    Family.MISTRAL: "max_tokens",
-    Family.COHERE: "max_tokens",
-    Family.OPENAI: "max_completion_tokens",
-    Family.OTHER: "max_tokens",
+_READ_BY: Final[Mapping[Family | None, tuple[tuple[str, ...], ...]]] = {
+    None: (("inferenceConfig", "maxTokens"),),
+    Family.ANTHROPIC: (("max_tokens",), ("max_tokens_to_sample",)),
+    Family.NOVA: (("inferenceConfig", "maxTokens"), ("inferenceConfig", "max_new_tokens")),
+    Family.TITAN: (("textGenerationConfig", "maxTokenCount"),),
+    Family.LLAMA: (("max_gen_len",),),
+    Family.MISTRAL: (("max_tokens",),),
+    Family.COHERE: (("max_tokens",),),
+    Family.OPENAI: (("max_completion_tokens",), ("max_tokens",)),
+    Family.OTHER: (("max_tokens",),),
 }
+"""Where each family reads the longest answer, ``None`` being ``converse``. What stands elsewhere it
+does not read. If there is none, it is written to the first."""
+
+
+def stated_max_output(body: Mapping[str, Any], family: Family | None) -> int | None:
+    """The longest answer that a model of the family reads from the body; ``None`` if it is open.
+
+    It is open too if something stands there that is no count: nobody knows what a model makes of
+    it. ``family`` is ``None`` for ``converse``.
+    """
+    found = [_at(body, place) for place in _READ_BY[family] if _has(body, place)]
+    if not found or not all(map(_is_count, found)):
+        return None
+    return int(max(found)) * _answers(body)
+
+
+def _has(body: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+    *outer, name = place
+    inside = body.get(outer[0]) if outer else body
+    return isinstance(inside, Mapping) and name in inside
+
+
+def _at(body: Mapping[str, Any], place: tuple[str, ...]) -> Any:
+    *outer, name = place
+    return (body[outer[0]] if outer else body)[name]
 
 
 def _stated_max_output(body: Mapping[str, Any]) -> int | None:
@@ -178,27 +218,19 @@ def with_max_output(
     """The body with that longest answer. ``family`` is ``None`` for ``converse``."""
     changed: dict[str, Any] = dict(body)
     max_output_tokens = max(1, max_output_tokens // _answers(body))
-    for name in _STATED:
-        if name in changed:
-            changed[name] = max_output_tokens
-            return changed
-    for outer, inner in _INSIDE:
-        inside = changed.get(outer)
-        if isinstance(inside, dict) and inner in inside:
-            changed[outer] = {**inside, inner: max_output_tokens}
-            return changed
-    if family in (None, Family.NOVA):
-        _set_inside(changed, "inferenceConfig", "maxTokens", max_output_tokens)
-    elif family is Family.TITAN:
-        _set_inside(changed, "textGenerationConfig", "maxTokenCount", max_output_tokens)
-    else:
-        changed[_WHERE[family]] = max_output_tokens
+    places = _READ_BY[family]
+    for place in [one for one in places if _has(body, one)] or places[:1]:
+        _set(changed, place, max_output_tokens)
     return changed
 
 
-def _set_inside(body: MutableMapping[str, Any], outer: str, inner: str, value: int) -> None:
-    inside = body.get(outer)
-    body[outer] = {**(inside if isinstance(inside, dict) else {}), inner: value}
+def _set(body: MutableMapping[str, Any], place: tuple[str, ...], value: int) -> None:
+    *outer, name = place
+    if not outer:
+        body[name] = value
+        return
+    inside = body.get(outer[0])
+    body[outer[0]] = {**(inside if isinstance(inside, dict) else {}), name: value}
 
 
 def _is_count(value: Any) -> bool:
@@ -207,8 +239,8 @@ def _is_count(value: Any) -> bool:
 
 def _json_or_none(text: str | None) -> Any:
     try:
-        return None if text is None else json.loads(text)
-    except ValueError:
+        return None if text is None else msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -158,11 +158,15 @@ async def _open_gateway(
         except RateLimitExceededError:
             return
 
+    def is_barred(address: str | None) -> bool:
+        return api_limits.bar_of(address, services.clock.now_ms()) is not None
+
     async with open_upstream(location, services.clock) as upstream:
         gateway = Gateway(
             services,
             upstream,
             note_guess=note_guess,
+            is_barred=is_barred,
             body_bytes_max=services.settings.gateway_body_mb_max << 20,
             logs=services.settings.log_level in ("debug", "info"),
         )
