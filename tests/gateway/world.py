@@ -29,8 +29,12 @@ class ShiftedClock(SystemClock):
     def __init__(self) -> None:
         super().__init__()
         self.shift_ms = 0
+        self.stopped_at_ms: int | None = None
+        """Wall time stands still there, if it is said."""
 
     def now_ms(self) -> int:
+        if self.stopped_at_ms is not None:
+            return self.stopped_at_ms
         return super().now_ms() + self.shift_ms
 
     def monotonic_ms(self) -> int:

@@ -89,7 +89,7 @@ def _family(
     route: Route, model: str, body: Mapping[str, Any], policy: Policy, catalogue: Catalogue
 ) -> Family | None:
     """Whose body it is: that of the model that is named, else what the body looks like."""
-    if route.operation is not None and route.operation.is_converse:
+    if route.is_free or (route.operation is not None and route.operation.is_converse):
         return None
     if route.dialect is Dialect.OPENAI:
         return Family.OPENAI
