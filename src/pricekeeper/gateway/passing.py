@@ -239,19 +239,19 @@ class Passage:
             reply = _decode(data)
         except (msgspec.DecodeError, RecursionError):
             reply = {}
-        operation, model_id = self._granted.route.operation, self._granted.model_id
+        operation = self._granted.route.operation
         if operation is None:
-            return usage_of_body(reply, model_id)
+            return usage_of_body(reply)
         if operation is Operation.CONVERSE:
-            return usage_of_converse(reply, model_id)
+            return usage_of_converse(reply)
         lower = {name.lower(): value for name, value in headers.items()}
-        return usage_of_invoke(reply, lower, model_id)
+        return usage_of_invoke(reply, lower)
 
     def _skim(self, headers: Mapping[str, str]) -> _Skimmed:
-        operation, model_id = self._granted.route.operation, self._granted.model_id
+        operation = self._granted.route.operation
         if operation is None:
-            return SseUsage(model_id, hides_usage=self._granted.hides_usage)
-        return _Frames(StreamUsage(operation, model_id, headers.get(_TIER)))
+            return SseUsage(hides_usage=self._granted.hides_usage)
+        return _Frames(StreamUsage(operation, headers.get(_TIER)))
 
 
 class _Frames:

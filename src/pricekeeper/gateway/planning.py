@@ -12,10 +12,11 @@ from pricekeeper.authorizations import Authorization, AuthorizationRequest, find
 from pricekeeper.bedrock import (
     CallBounds,
     Family,
+    answers_with_text,
     bounds_of,
     family_of_body,
     family_of_model,
-    stated_max_output,
+    read_max_output,
     with_max_output,
 )
 from pricekeeper.bootstrap import Services
@@ -76,9 +77,10 @@ def plan_call(
     if not isinstance(model, str) or not model:
         raise Refusal(400, "ValidationException", "model: must name a model")
     family = _family(route, model, parsed, policy, catalogue)
-    bounds = replace(
-        bounds_of(parsed, headers), max_output_tokens=stated_max_output(parsed, family)
-    )
+    most = read_max_output(parsed, family)
+    if most is None and not _answers(model, policy, catalogue):
+        most = 0
+    bounds = replace(bounds_of(parsed, headers), max_output_tokens=most)
     among: tuple[str, ...] = ()
     if model == AUTO and family is not None:
         among = _labels_of(family, policy, catalogue)
@@ -98,6 +100,13 @@ def _family(
     if model == AUTO:
         return family_of_body(body)
     return family_of(catalogue.model(find_label(catalogue, policy, model)))
+
+
+def _answers(model: str, policy: Policy, catalogue: Catalogue) -> bool:
+    """Whether there is an answer to be bounded; the body for vectors has no place for it."""
+    if model == AUTO:
+        return True
+    return answers_with_text(catalogue.model(find_label(catalogue, policy, model)).ref.base)
 
 
 def family_of(model: Model) -> Family:
@@ -178,6 +187,11 @@ def _tags(bounds: CallBounds, headers: Mapping[str, str]) -> dict[str, str]:
     fitting = {
         name: value
         for name, value in found.items()
-        if 1 <= len(name.encode()) <= TAG_BYTES_MAX and len(value.encode()) <= TAG_BYTES_MAX
+        if 1 <= _bytes(name) <= TAG_BYTES_MAX and _bytes(value) <= TAG_BYTES_MAX
     }
     return dict(list(fitting.items())[:TAGS_MAX])
+
+
+def _bytes(text: str) -> int:
+    # Lone surrogates are refused later, with a message of their own.
+    return len(text.encode("utf-8", "surrogatepass"))

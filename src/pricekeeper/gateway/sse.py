@@ -29,8 +29,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class SseUsage:
     """What a stream of events says was used."""
 
-    def __init__(self, model_id: str, *, hides_usage: bool) -> None:
-        self._model_id = model_id
+    def __init__(self, *, hides_usage: bool) -> None:
         self._hides_usage = hides_usage
         self._buffer = bytearray()
         self._searched = 0
@@ -54,7 +53,7 @@ class SseUsage:
         """What was used; ``None`` as long as the stream has not said it."""
         if not self._has_ended:
             return None
-        return usage_of_body({"usage": self._fields}, self._model_id)
+        return usage_of_body({"usage": self._fields})
 
     def _take_events(self) -> list[bytes]:
         """The events that are whole, each with the blank line that ends it."""
