@@ -123,6 +123,7 @@ def hang_up(peer: socket.socket, *, reset: bool = False) -> None:
     try:
         if reset:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            socket.close(peer.detach())  # at once, also if a file is made of it
         else:
             peer.shutdown(socket.SHUT_RDWR)
     except OSError:
