@@ -140,8 +140,12 @@ def filled(service: Cli) -> Cli:
     service.log_in(claimed["client_id"], "agent/1.0 (with a long description of itself)")
     service.place = ()
     declared = {
-        "org_id": ORG, "org_name": NAME, "timezone": "UTC", "quota_scope": "APP",
-        "model_ordering": ["premium"], "quotas": {"premium": 1},
+        "org_id": ORG,
+        "org_name": NAME,
+        "timezone": "UTC",
+        "quota_scope": "APP",
+        "model_ordering": ["premium"],
+        "quotas": {"premium": 1},
         "apps": {APP: {"app_name": NAME}, "another-" + APP[:50]: {"app_name": NAME}},
     }
     (service.folder / DECLARATION).write_text(json.dumps(declared), "utf-8")
