@@ -1,4 +1,4 @@
-"""A wire that loses replies: the request arrives and is done, and nobody hears of it."""
+"""A wire that loses or keeps replies: the request is done, and nobody hears of it."""
 
 import contextlib
 import socket
@@ -17,6 +17,9 @@ class LossyWire:
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         self._to_lose: list[bytes] = []
+        self._kept = threading.Event()
+        self.is_keeping = False
+        """Whether replies are kept back instead of losing the connection."""
         self.requests: list[bytes] = []
         """The first bytes of what was asked."""
         self.lost = 0
@@ -35,6 +38,7 @@ class LossyWire:
         return sum(path.encode() in line for line in self.requests)
 
     def close(self) -> None:
+        self._kept.set()
         self._listener.close()
         for one in self._open:
             one.close()
@@ -60,6 +64,8 @@ class LossyWire:
                     self._note(part, lost)
                 elif lost.is_set():
                     self.lost += 1
+                    if self.is_keeping:
+                        self._kept.wait()
                     break
                 target.sendall(part)
         for one in (source, target):
