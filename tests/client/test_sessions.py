@@ -78,13 +78,13 @@ async def test_a_token_that_was_ended_leads_to_one_quiet_login(
     assert keeper.engine.api.tokens.logins == 2
 
 
-async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme, api: Api) -> None:
+async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme) -> None:
     """At once, each time; what was used waits for who has the new secret."""
-    await api.budgets()
     keeper = acme.keeper()
     async with keeper.call(1_000, 500) as call:
         async with acme.admin() as admin:
             rotated = await admin.rotate(acme.org_id, APP, grace_period_hours=24)
+            new = await admin.claim(rotated["secret_retrieval"]["token"])
             await admin.revoke_credentials(acme.org_id, APP, reason=REASON, previous_only=True)
         call.used_tokens(1_000, 100)
     for _ in range(3):
@@ -94,8 +94,6 @@ async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme, api: 
     assert not keeper.engine._breaker.is_open
     await keeper.close()
 
-    async with acme.admin() as admin:
-        new = await admin.claim(rotated["secret_retrieval"]["token"])
     acme.secrets[acme.client_id] = new["client_secret"]
     async with acme.keeper() as present, acme.api() as reading:
         await until(lambda: present.untold == 0)
