@@ -107,7 +107,7 @@ class ModelCall:
         Every event of a stream may be given: those that don't say it are passed over.
         """
         event = reply.get("metadata", reply)
-        usage = usage_of_converse(event, self.model_id) if isinstance(event, Mapping) else None
+        usage = usage_of_converse(event) if isinstance(event, Mapping) else None
         if usage is not None:
             self._usage = usage.record(self.model_id)
 

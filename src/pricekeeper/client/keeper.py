@@ -102,6 +102,11 @@ class Keeper:
         return of._engine if of._engine is not None else of.engine  # noqa: SLF001 - of its own kind
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it can't be used any more."""
+        return self._is_closed if self._beside is None else self._beside.is_closed
+
+    @property
     def untold(self) -> int:
         """How many entries wait to be told to the service."""
         engine = (self._beside or self)._engine  # noqa: SLF001 - of its own kind
@@ -326,6 +331,29 @@ class AsyncPriceKeeper(Keeper):
 
 
 _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def flush_keepers(url: str) -> None:
+    """Have every keeper of this process tell that service what waits, within the deadline.
+
+    Streams that are read to their end in the background are waited for as long.
+    """
+    for keeper in _keepers_of(url):
+        engine = keeper._engine  # noqa: SLF001 - of this module
+        if engine is not None and not keeper.is_closed:
+            for wait in list(keeper._closing):  # noqa: SLF001
+                wait(keeper.configuration.deadline_ms / 1000)
+            engine.submit(engine.flush()).result(keeper._patience_secs)  # noqa: SLF001
+
+
+def close_keepers(url: str) -> None:
+    """Close every keeper of this process that uses that service."""
+    for keeper in _keepers_of(url):
+        keeper._close()  # noqa: SLF001 - of this module
+
+
+def _keepers_of(url: str) -> list[Keeper]:
+    return [one for one in list(_keepers) if one.configuration.url.rstrip("/") == url]
 
 
 def _begin_all_anew() -> None:

@@ -6,20 +6,26 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from concurrent.futures import Executor, Future
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 ROUNDS_MAX: Final = 8
 """How often what comes in while the loop ends is ended, too."""
 
 
 class _ProcessLoop(asyncio.SelectorEventLoop):
-    """A loop that is closed in every process but the one that it was made in.
+    """A loop for one process, to its very end.
 
-    A forked child has a copy of it, and with the copy the same epoll instance. Whatever is left of
-    the parent's connections is freed in the child at some time, and would take itself out of that
-    instance: the parent would wait for its answers for ever.
+    It is closed in every other process. A forked child has a copy of it, and with the copy the
+    same epoll instance. Whatever is left of the parent's connections is freed in the child at some
+    time, and would take itself out of that instance: the parent would wait for its answers for
+    ever.
+
+    It does blocking work itself when no thread pool takes it any more. Python closes every pool
+    before it calls what was registered with ``atexit``, and that is when a program's last usage is
+    told: the spool is synced and a host name is looked up by then.
     """
 
     def __init__(self) -> None:
@@ -28,6 +34,19 @@ class _ProcessLoop(asyncio.SelectorEventLoop):
 
     def is_closed(self) -> bool:
         return os.getpid() != self._pid or super().is_closed()
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        try:
+            return super().run_in_executor(executor, func, *args)
+        except RuntimeError:
+            done: asyncio.Future[T] = self.create_future()
+            try:
+                done.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001 - whoever awaits it decides
+                done.set_exception(error)
+            return done
 
 
 class LoopThread:

@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias
 
 from pricekeeper.client.errors import (
     ForbiddenError,
@@ -45,7 +45,6 @@ LATER: Final = frozenset(
 )
 """The codes of entries that may be told later."""
 
-R = TypeVar("R")
 Results: TypeAlias = Sequence[Mapping[str, Any]]
 Send: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Mapping[str, Any]]]
 _log = logging.getLogger("pricekeeper")
@@ -148,7 +147,7 @@ class Teller:
         if now_ms < self._adopt_at_ms:
             return
         self._adopt_at_ms = now_ms + ADOPT_EVERY_MS
-        taken = await _in_thread(self._spool.adopt)
+        taken = await asyncio.to_thread(self._spool.adopt)
         if taken:
             _log.info("%d entries of a process that is gone were taken over", taken)
 
@@ -188,7 +187,7 @@ class Teller:
         """Tell some entries; how many were put off. Raises if nothing got through."""
         if not batch:
             return 0
-        await _in_thread(self._spool.sync)
+        await asyncio.to_thread(self._spool.sync)
         by_kind: dict[str, list[Entry]] = {"capture": [], "usage": [], "void": []}
         for entry in batch:
             by_kind[entry.kind].append(entry)
@@ -305,11 +304,3 @@ def _may_be_an_entrys(error: Exception) -> bool:
     """Whether an entry may be what the error comes from, so that others would get through."""
     passing = UnavailableError | RateLimitedError | ForbiddenError | MissingError | RejectedError
     return not isinstance(error, passing)
-
-
-async def _in_thread(work: Callable[[], R]) -> R:
-    """Have the disk waited for by a thread."""
-    try:
-        return await asyncio.to_thread(work)
-    except RuntimeError:  # the interpreter is ending, and lets nobody start a thread any more
-        return work()
