@@ -21,6 +21,18 @@ from pricekeeper.client import Admin
 KEY = "3f9c1e7a5b8d2460c7e1f3a9b5d80264"
 ORG = "550e8400-e29b-41d4-a716-446655440000"
 READY_SECS = 30
+LATER = """
+import pricekeeper.clock
+import pricekeeper.http.app
+from pricekeeper.cli import main
+
+system = pricekeeper.clock.SystemClock
+real_now, real_monotonic = system.now_ms, system.monotonic_ms
+system.now_ms = lambda self: real_now(self) + {later_ms}
+system.monotonic_ms = lambda self: real_monotonic(self) + {later_ms}
+pricekeeper.http.app.SWEEP_INTERVAL_MS = 100  # what other processes have left is looked for at once
+main()
+"""
 
 
 class Service:
@@ -35,8 +47,8 @@ class Service:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def start(self) -> None:
-        """Begin, and wait until it answers."""
+    def start(self, later_ms: int = 0) -> None:
+        """Begin, and wait until it answers; its clock is so much later than the machine's."""
         settings = {
             "PRICEKEEPER_DATA_DIR": str(self._folder / "data"),
             "PRICEKEEPER_PROVISIONING_KEY": KEY,
@@ -44,7 +56,10 @@ class Service:
             "PRICEKEEPER_API_RATE_LIMITS": "off",
             "PRICEKEEPER_REQUEST_DEADLINE_SECS": "60",
         }
-        command = [sys.executable, "-m", "pricekeeper", "serve", "--port", str(self._port)]
+        command = [sys.executable, "-m", "pricekeeper"]
+        if later_ms:
+            command = [sys.executable, "-c", LATER.format(later_ms=later_ms)]
+        command += ["serve", "--port", str(self._port)]
         store = f"sqlite:///{self._folder}/store.db"
         with (self._folder / "service.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
