@@ -111,7 +111,7 @@ lock: ## choose the newest allowed versions and pin them, with hashes, in requir
 	pin bench pyproject.toml --extra dev --extra bench; \
 	pin dev pyproject.toml --extra dev -c requirements/bench.txt; \
 	pin deploy pyproject.toml --extra server --extra prices -c requirements/bench.txt; \
-	pin run pyproject.toml --extra server -c requirements/bench.txt; \
+	pin run pyproject.toml --extra demo -c requirements/bench.txt; \
 	pin build requirements/build.in -c requirements/bench.txt; \
 	pin audit requirements/audit.in -c requirements/bench.txt
 
@@ -131,7 +131,7 @@ $(BIN)/python:
 
 # Each package is named as it comes, since a minute of silence looks like the end.
 $(RUN): pyproject.toml requirements/build.txt requirements/run.txt | $(BIN)/python
-	@echo "setup: installing what running needs, about 45 packages and 150 MB, the first time:"
+	@echo "setup: installing what running needs, about 47 packages and 160 MB, the first time:"
 	@rm -f $@.failed; { $(BIN)/python -m pip --disable-pip-version-check --no-input install \
 		--require-hashes -r requirements/build.txt -r requirements/run.txt 2>&1 || \
 		touch $@.failed; } | tee $(VENV)/setup.log | \

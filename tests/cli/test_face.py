@@ -37,8 +37,8 @@ def test_these_are_the_commands() -> None:
     """All that was promised, and nothing by accident."""
     assert {" ".join(path) for path in COMMANDS} == {
         "serve", "demo", "watch", "aggregate", "export", "doctor",
-        "org put", "org get", "org list", "org delete",
-        "app put", "app get", "app list", "app delete",
+        "org put", "org set", "org get", "org list", "org delete",
+        "app put", "app set", "app get", "app list", "app delete",
         "credentials rotate", "credentials claim", "credentials provisioning-key",
         "override set", "override clear",
         "credentials revoke", "freeze", "unfreeze", "limits reset",

@@ -72,10 +72,12 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("doctor",): lambda _: (),
     ("export",): lambda _: ("--day", "2026-01-31", "--into", "exports"),
     ("org", "put"): lambda _: ("new", *ORG_FLAGS),
+    ("org", "set"): lambda _: (ORG, "--name", NAME, "--quota", "premium=0.000001"),
     ("org", "get"): lambda _: (ORG,),
     ("org", "list"): lambda _: (),
     ("org", "delete"): lambda _: (ORG, "--yes"),
     ("app", "put"): lambda _: (ORG, "another-" + APP[:50], "--name", NAME),
+    ("app", "set"): lambda _: (ORG, APP, "--quota", "premium=2", "--no-budget", "hourly"),
     ("app", "get"): lambda _: (ORG, APP),
     ("app", "list"): lambda _: (ORG,),
     ("app", "delete"): lambda _: (ORG, APP, "--yes"),
@@ -114,6 +116,7 @@ RUNS: dict[tuple[str, ...], Words] = {
 """How to run each command, so that it has something to show."""
 MORE_RUNS: dict[str, tuple[str, ...]] = {
     "org get --yaml": ("org", "get", ORG, "--yaml"),
+    "org set what it is": ("org", "set", ORG, "--name", "Acme"),
     "app get --yaml": ("app", "get", ORG, APP, "--yaml"),
     "usage of the organisation": ("usage", "show", ORG),
     "budgets of the organisation": ("budgets", ORG),

@@ -6,7 +6,7 @@ request can cost at the most (`bounds`), what a reply or a stream says was used 
 """
 
 from pricekeeper.bedrock.bounds import CallBounds, bounds_of, with_max_output
-from pricekeeper.bedrock.families import Family, family_of_body, family_of_model
+from pricekeeper.bedrock.families import Family, answers_with_text, family_of_body, family_of_model
 from pricekeeper.bedrock.operations import Operation
 from pricekeeper.bedrock.streams import StreamUsage
 from pricekeeper.bedrock.usage import Usage, usage_of_converse, usage_of_invoke
@@ -17,6 +17,7 @@ __all__ = [
     "Operation",
     "StreamUsage",
     "Usage",
+    "answers_with_text",
     "bounds_of",
     "family_of_body",
     "family_of_model",

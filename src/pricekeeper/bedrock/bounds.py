@@ -1,15 +1,17 @@
 """How much a request can cost at the most, read from its own body.
 
 A prompt has at most as many tokens as it has bytes in UTF-8: tokenizers that begin with single
-bytes never make more. Names, roles and numbers of the JSON are counted, too; they stand for the
-markers that a model's template puts around them. Pictures, documents and sound are not text: what
-they can come to is stated below. A capture above its hold is counted in full all the same.
+bytes never make more. Names, numbers and the marks of JSON are counted, too: a model is shown them
+with tools, and else they stand for the markers that its template puts around a message. Pictures,
+documents and sound are not text: what they can come to is stated below. A capture above its hold is
+counted in full all the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, MutableMapping
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,15 +30,35 @@ DOCUMENT_TOKENS: Final = 8_192
 """What is added for each document to `DOCUMENT_TOKENS_PER_BYTE` for each byte of it."""
 DOCUMENT_TOKENS_PER_BYTE: Final = 3
 """A compressed document has more text than bytes."""
+ELSEWHERE_TOKENS: Final = 1_000_000
+"""What a document can come to that is not in the request: Bedrock reads it at another address."""
 INPUT_TOKENS_MAX: Final = 2_000_000
 """No model on Bedrock reads more, so no prompt costs more."""
 TAGS_MAX: Final = 16
 METADATA_HEADER: Final = "x-amzn-bedrock-request-metadata"
 
 _IMAGES: Final = frozenset({"image", "image_url", "input_image"})
-_MEDIA: Final = {"audio": AUDIO_TOKENS, "video": VIDEO_TOKENS, "input_audio": AUDIO_TOKENS}
+_MEDIA: Final = {
+    **dict.fromkeys(_IMAGES, IMAGE_TOKENS),
+    "audio": AUDIO_TOKENS,
+    "input_audio": AUDIO_TOKENS,
+    "video": VIDEO_TOKENS,
+    "document": DOCUMENT_TOKENS,
+}
+_DATA: Final = frozenset({"bytes", "data", "url"})
+"""What of the block of a medium is the medium itself, or its address."""
+_HOLDERS: Final = frozenset({"source", "image_url", "input_audio"})
+"""What has that inside of it."""
+_MARKS: Final = _DATA | _HOLDERS
 _CACHE_MARKS: Final = frozenset({"cachePoint", "cache_control"})
+_FREE_JSON: Final = frozenset(
+    {"input", "json", "inputSchema", "input_schema", "parameters", "arguments"}
+)
+"""What a program says to its tools, and they to it: nothing in there is a picture."""
 _NOT_PROMPT: Final = frozenset({"requestMetadata", "inferenceConfig", "serviceTier"})
+_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
+_OWN_TIERS: Final = frozenset({"priority", "default", "flex"})
+"""Those that the body of OpenAI's models may ask for; other families mean other things by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +74,87 @@ class CallBounds:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class _Sum:
-    tokens: int = TEMPLATE_TOKENS
-    cache_write: str = "none"
+    """Adds up a body.
+
+    What is inside of a value is put off, on a stack of its own: a body may be nested deeper than
+    Python calls itself.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = TEMPLATE_TOKENS
+        self.cache_write = "none"
+        self._waiting: list[tuple[Any, bool]] = []
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        """Add all of a body."""
+        prompt = {name: value for name, value in body.items() if name not in _NOT_PROMPT}
+        pictures = prompt.get("images")
+        if isinstance(pictures, list):  # Llama's
+            self.tokens += IMAGE_TOKENS * len(pictures)
+            prompt["images"] = [one for one in pictures if not isinstance(one, str)]
+        self._add_mapping(prompt, is_free=False)
+        while self._waiting:
+            self._add_value(*self._waiting.pop())
+
+    def _add_value(self, value: Any, is_free: bool) -> None:  # noqa: FBT001 - of the stack
+        if isinstance(value, str):
+            self.tokens += len(json.dumps(value)) if is_free else 2 + _bytes(value)
+        elif isinstance(value, dict):
+            self._add_mapping(value, is_free=is_free)
+        elif isinstance(value, list):
+            self.tokens += 2 + len(value)
+            self._waiting.extend((one, is_free) for one in value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            self.tokens += 2 + value.bit_length() // 3  # no fewer than its digits and its sign
+        else:
+            self.tokens += len(str(value))
+
+    def _add_mapping(self, block: Mapping[str, Any], *, is_free: bool) -> None:
+        self.tokens += 2
+        kind = block.get("type")
+        if not is_free and isinstance(kind, str) and kind in _MEDIA:
+            self._add_medium(kind, block)
+            return
+        for name, inner in block.items():
+            self.tokens += _bytes(name) + 4
+            if is_free or name in _FREE_JSON:
+                self._waiting.append((inner, True))
+            elif name in _MEDIA and isinstance(inner, dict) and not _MARKS.isdisjoint(inner):
+                self._add_medium(name, inner)
+            else:
+                if name in _CACHE_MARKS and isinstance(inner, dict):
+                    self._note_cache(inner)
+                self._waiting.append((inner, False))
+
+    def _note_cache(self, mark: Mapping[str, Any]) -> None:
+        is_long = mark.get("ttl") == "1h" or self.cache_write == "1h"
+        self.cache_write = "1h" if is_long else "5m"
+
+    def _add_medium(self, kind: str, block: Mapping[str, Any]) -> None:
+        """Add a picture, a document or a recording, and the text that comes with it."""
+        self.tokens += _MEDIA[kind]
+        data: list[str] = []
+        has_text = False
+        holders = [block, *(one for name, one in block.items() if _is_holder(name, one))]
+        for holder in holders:
+            for name, inner in holder.items():
+                self.tokens += _bytes(name) + 4
+                if name in _DATA and isinstance(inner, str):
+                    data.append(inner if name != "url" else "")
+                elif not _is_holder(name, inner):
+                    if name in _CACHE_MARKS and isinstance(inner, dict):
+                        self._note_cache(inner)
+                    has_text |= holder is not block and name in ("text", "content")
+                    self._waiting.append((inner, False))
+        if kind == "document":
+            self.tokens += DOCUMENT_TOKENS_PER_BYTE * sum(_bytes(one) for one in data)
+            if not has_text and not any(data):
+                self.tokens += ELSEWHERE_TOKENS
+
+
+def _is_holder(name: str, value: Any) -> bool:
+    return name in _HOLDERS and isinstance(value, dict)
 
 
 def bounds_of(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> CallBounds:
@@ -65,20 +164,14 @@ def bounds_of(body: Mapping[str, Any], headers: Mapping[str, str] | None = None)
     """
     headers = headers or {}
     total = _Sum()
-    # A stack of its own: a body may be nested deeper than Python calls itself.
-    waiting: list[Any] = [
-        value for name, value in body.items() if name not in _NOT_PROMPT and value is not None
-    ]
-    while waiting:
-        _add(waiting.pop(), total, waiting)
+    total.add(body)
     if "toolConfig" in body or "tools" in body:
         total.tokens += TOOL_TOKENS
-    tier = body.get("serviceTier") or headers.get(TIER_HEADER)
     return CallBounds(
         input_tokens=min(total.tokens, INPUT_TOKENS_MAX),
         max_output_tokens=_stated_max_output(body),
         cache_write=total.cache_write,
-        service_tier=_text(tier.get("type")) if isinstance(tier, dict) else _text(tier),
+        service_tier=_asked_tier(body, headers),
         tags=tags_of(body.get("requestMetadata") or _json_or_none(headers.get(METADATA_HEADER))),
     )
 
@@ -91,51 +184,18 @@ def tags_of(metadata: Any) -> dict[str, str]:
     return dict(pairs[:TAGS_MAX])
 
 
-def _add(value: Any, total: _Sum, waiting: list[Any]) -> None:
-    """Count one value; what is inside of it is put off."""
-    if isinstance(value, str):
-        total.tokens += len(value.encode("utf-8", "surrogatepass"))
-    elif isinstance(value, dict):
-        _add_mapping(value, total, waiting)
-    elif isinstance(value, list):
-        total.tokens += len(value)
-        waiting.extend(value)
-    elif value is not None:
-        total.tokens += len(str(value))
+def _asked_tier(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
+    """The tier that Converse, the header of an ``invoke``, or OpenAI's body asks for."""
+    stated = body.get("serviceTier")
+    tier = stated.get("type") if isinstance(stated, dict) else headers.get(TIER_HEADER)
+    if isinstance(tier, str) and _TIER.fullmatch(tier):
+        return tier
+    own = body.get("service_tier")
+    return own if isinstance(own, str) and own in _OWN_TIERS else None
 
 
-def _add_mapping(block: Mapping[str, Any], total: _Sum, waiting: list[Any]) -> None:
-    kind = block.get("type")
-    if kind in _IMAGES or kind in _MEDIA or kind == "document":
-        total.tokens += _media_tokens(str(kind), block)
-        return
-    for name, inner in block.items():
-        total.tokens += len(name.encode("utf-8", "surrogatepass")) + 1
-        if name in _CACHE_MARKS and isinstance(inner, dict):
-            is_long = inner.get("ttl") == "1h" or total.cache_write == "1h"
-            total.cache_write = "1h" if is_long else "5m"
-        elif (name in _IMAGES or name in _MEDIA or name == "document") and _is_block(inner):
-            total.tokens += _media_tokens(name, inner)
-        elif name == "images" and isinstance(inner, list):
-            total.tokens += IMAGE_TOKENS * len(inner)
-        else:
-            waiting.append(inner)
-
-
-def _is_block(value: Any) -> bool:
-    return isinstance(value, dict) and ("source" in value or "url" in value)
-
-
-def _media_tokens(kind: str, block: Mapping[str, Any]) -> int:
-    if kind in _IMAGES:
-        return IMAGE_TOKENS
-    if kind in _MEDIA:
-        return _MEDIA[kind]
-    source = block.get("source")
-    inner = source if isinstance(source, dict) else {}
-    written = next((inner[name] for name in ("bytes", "data", "text") if name in inner), "")
-    size = len(written) if isinstance(written, str) else INPUT_TOKENS_MAX
-    return DOCUMENT_TOKENS + DOCUMENT_TOKENS_PER_BYTE * size
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 _STATED: Final = ("max_tokens", "max_completion_tokens", "max_gen_len", "max_tokens_to_sample")
@@ -143,6 +203,7 @@ _INSIDE: Final = (
     ("inferenceConfig", "maxTokens"),
     ("inferenceConfig", "max_new_tokens"),
     ("textGenerationConfig", "maxTokenCount"),
+    *(("additionalModelRequestFields", name) for name in _STATED),
 )
 _TIMES: Final = ("n", "num_generations")
 _WHERE: Final = {
@@ -155,12 +216,19 @@ _WHERE: Final = {
 }
 
 
-def _stated_max_output(body: Mapping[str, Any]) -> int | None:
-    found = [body[name] for name in _STATED if name in body]
+def _stated(body: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+    """Where a body states the longest answer: the name, and what it is inside of."""
+    for name in _STATED:
+        if name in body:
+            yield None, name
     for outer, inner in _INSIDE:
         inside = body.get(outer)
         if isinstance(inside, dict) and inner in inside:
-            found.append(inside[inner])
+            yield outer, inner
+
+
+def _stated_max_output(body: Mapping[str, Any]) -> int | None:
+    found = [body[name] if outer is None else body[outer][name] for outer, name in _stated(body)]
     stated = [one for one in found if _is_count(one)]
     if not stated:
         return None
@@ -178,15 +246,14 @@ def with_max_output(
     """The body with that longest answer. ``family`` is ``None`` for ``converse``."""
     changed: dict[str, Any] = dict(body)
     max_output_tokens = max(1, max_output_tokens // _answers(body))
-    for name in _STATED:
-        if name in changed:
+    places = list(_stated(body))
+    for outer, name in places:
+        if outer is None:
             changed[name] = max_output_tokens
-            return changed
-    for outer, inner in _INSIDE:
-        inside = changed.get(outer)
-        if isinstance(inside, dict) and inner in inside:
-            changed[outer] = {**inside, inner: max_output_tokens}
-            return changed
+        else:
+            _set_inside(changed, outer, name, max_output_tokens)
+    if places:
+        return changed
     if family in (None, Family.NOVA):
         _set_inside(changed, "inferenceConfig", "maxTokens", max_output_tokens)
     elif family is Family.TITAN:
@@ -208,9 +275,5 @@ def _is_count(value: Any) -> bool:
 def _json_or_none(text: str | None) -> Any:
     try:
         return None if text is None else json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

@@ -39,6 +39,8 @@ _IN_THE_BODY: Final = (
     ("max_completion_tokens", Family.OPENAI),
 )
 
+_WITHOUT_ANSWER: Final = ("embed", "rerank")
+
 
 def family_of_model(model_id: str) -> Family:
     """The family that a model id, profile id or ARN names."""
@@ -54,3 +56,8 @@ def family_of_body(body: Mapping[str, Any]) -> Family:
         if name in body:
             return family
     return Family.OTHER
+
+
+def answers_with_text(model_id: str) -> bool:
+    """Whether a model writes an answer; others make vectors or an order of what they are sent."""
+    return not any(part in model_id for part in _WITHOUT_ANSWER)

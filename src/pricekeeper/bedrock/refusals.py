@@ -33,6 +33,13 @@ REFUSAL_CODES: Final = frozenset(
 """The errors in Bedrock's own model of these operations. `ModelStreamErrorException` is left out:
 it comes inside a stream, after output."""
 
+_NEVER_SENT: Final = frozenset({"ConnectTimeoutError", "ProxyConnectionError"})
+"""botocore's errors of connections that were never made."""
+_CONNECTING: Final = frozenset(
+    {"NewConnectionError", "ClientConnectorError", "gaierror", "SSLCertVerificationError"}
+)
+"""The errors of urllib3, aiohttp and Python that only come up while a connection is made."""
+
 
 def is_refusal(code: str, status: int) -> bool:
     """Whether an answer with that error code and HTTP status is Bedrock's own refusal."""
@@ -40,6 +47,24 @@ def is_refusal(code: str, status: int) -> bool:
         return True
     # Credentials that AWS refuses have names of their own; a gateway's error has only a number.
     return status == HTTPStatus.FORBIDDEN and code.isidentifier()
+
+
+def was_never_sent(error: BaseException) -> bool:
+    """Whether botocore's error says that no connection was made, so that no model has run.
+
+    Its name is not enough. aiobotocore says `EndpointConnectionError` also of a connection that was
+    reset after the request was sent, and TLS can fail in the middle of an answer: then the error
+    that it was made from decides.
+    """
+    if not _names_of(error).isdisjoint(_NEVER_SENT):
+        return True
+    cause = getattr(error, "kwargs", {}).get("error")
+    causes = [cause, *getattr(cause, "args", ()), getattr(cause, "__cause__", None)]
+    return any(not _names_of(one).isdisjoint(_CONNECTING) for one in causes)
+
+
+def _names_of(value: object) -> set[str]:
+    return {kind.__name__ for kind in type(value).__mro__}
 
 
 def is_free_refusal(error: BaseException) -> bool:

@@ -35,16 +35,12 @@ class StreamUsage:
         "_is_converse",
         "_last",
         "_lost",
-        "_model_id",
         "_tier",
         "size",
     )
 
-    def __init__(
-        self, operation: Operation, model_id: str, service_tier: str | None = None
-    ) -> None:
+    def __init__(self, operation: Operation, service_tier: str | None = None) -> None:
         self._is_converse = operation.is_converse
-        self._model_id = model_id
         self._tier = service_tier
         self._buffer = bytearray()
         self._first: list[bytes] = []
@@ -82,7 +78,7 @@ class StreamUsage:
         """What was used; ``None`` as long as the stream has not said it."""
         if self._is_converse:
             last = _parsed(self._last)
-            return None if last is None else usage_of_converse(last, self._model_id)
+            return None if last is None else usage_of_converse(last)
         last = _chunk(self._last)
         total = None if last is None else usage_of_metrics(last)
         if total is None:
@@ -90,25 +86,24 @@ class StreamUsage:
         return replace(self._with_cache(total), service_tier=self._tier)
 
     def _with_cache(self, total: Usage) -> Usage:
-        """Add what only the beginning says: for how long the cache was written."""
-        for begun in self._begun():
-            if not begun.cache_write_1h_tokens:
-                continue
-            for_an_hour = begun.cache_write_1h_tokens
-            written = max(total.cache_write_5m_tokens, begun.cache_write_5m_tokens + for_an_hour)
-            return replace(
-                total,
-                cache_read_tokens=max(total.cache_read_tokens, begun.cache_read_tokens),
-                cache_write_5m_tokens=written - for_an_hour,
-                cache_write_1h_tokens=for_an_hour,
-            )
-        return total
+        """Add what the beginning says: what was read from the cache, and written for how long."""
+        begun = next(self._begun(), None)
+        if begun is None:
+            return total
+        for_an_hour = begun.cache_write_1h_tokens
+        written = max(total.cache_write_5m_tokens, begun.cache_write_5m_tokens + for_an_hour)
+        return replace(
+            total,
+            cache_read_tokens=max(total.cache_read_tokens, begun.cache_read_tokens),
+            cache_write_5m_tokens=written - for_an_hour,
+            cache_write_1h_tokens=for_an_hour,
+        )
 
     def _begun(self) -> Iterator[Usage]:
         for payload in self._first:
             event = _chunk(payload)
             message = None if event is None else event.get("message")
-            found = usage_of_body(message, self._model_id) if isinstance(message, dict) else None
+            found = usage_of_body(message) if isinstance(message, dict) else None
             if found is not None:
                 yield found
 
@@ -116,7 +111,7 @@ class StreamUsage:
 def _parsed(payload: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -2,6 +2,12 @@
 
 What was *served* counts: the tier and the model that answered, not those that were asked for. A
 reply that does not say what was used has no usage: that is ``None``, and never zero.
+
+Tokens are handed on as they were reported. Some models report what was read from a cache as a part
+of their input; the deployment file says which (``input_includes_cache_tokens``), and the service
+takes it out again when it prices the record.
+
+Nothing here raises, whatever the reply is.
 """
 
 from __future__ import annotations
@@ -10,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
-_INCLUDED_IN_INPUT: Final = ("openai.",)
-"""Models whose input count has the tokens in it that were read from a cache."""
 INPUT_HEADER: Final = "x-amzn-bedrock-input-token-count"
 OUTPUT_HEADER: Final = "x-amzn-bedrock-output-token-count"
 CACHE_READ_HEADER: Final = "x-amzn-bedrock-cache-read-input-token-count"
@@ -47,44 +51,40 @@ class Usage:
         return found
 
 
-def usage_of_converse(reply: Mapping[str, Any], model_id: str) -> Usage | None:
+def usage_of_converse(reply: Mapping[str, Any]) -> Usage | None:
     """The usage in Converse's reply, or in the ``metadata`` event of its stream."""
     usage = reply.get("usage")
     if not _has_counts(usage, "inputTokens", "outputTokens"):
         return None
-    read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
-    details = usage.get("cacheDetails") or ()
-    for_an_hour = sum(_count(one, "inputTokens") for one in details if one.get("ttl") == "1h")
+    for_an_hour = _written_for_an_hour(usage.get("cacheDetails"))
     tier = reply.get("serviceTier")
     return Usage(
-        input_tokens=_without_cached(usage["inputTokens"], read, model_id),
+        input_tokens=usage["inputTokens"],
         output_tokens=usage["outputTokens"],
-        cache_read_tokens=read,
-        cache_write_5m_tokens=max(0, written - for_an_hour),
+        cache_read_tokens=_count(usage, "cacheReadInputTokens"),
+        cache_write_5m_tokens=max(0, _count(usage, "cacheWriteInputTokens") - for_an_hour),
         cache_write_1h_tokens=for_an_hour,
-        service_tier=tier.get("type") if isinstance(tier, Mapping) else None,
+        service_tier=_text(tier.get("type")) if isinstance(tier, Mapping) else None,
         model_id=_routed_model(reply),
     )
 
 
-def usage_of_invoke(
-    body: Mapping[str, Any], headers: Mapping[str, str], model_id: str
-) -> Usage | None:
+def usage_of_invoke(body: Mapping[str, Any], headers: Mapping[str, str]) -> Usage | None:
     """The usage in the model's own reply, or in the headers; ``headers`` has lower-case names."""
-    found = usage_of_body(body, model_id) or usage_of_headers(headers)
+    found = usage_of_body(body) or usage_of_headers(headers, has_answer=not _is_vectors(body))
     tier = headers.get(TIER_HEADER)
     if found is None or tier is None:
         return found
     return replace(found, service_tier=tier)
 
 
-def usage_of_body(body: Mapping[str, Any], model_id: str) -> Usage | None:
+def usage_of_body(body: Mapping[str, Any]) -> Usage | None:
     """The usage that a family's reply states in its own words."""
     usage = body.get("usage")
     if _has_counts(usage, "input_tokens", "output_tokens"):
         return _anthropic(body["usage"])
     if _has_counts(usage, "inputTokens", "outputTokens"):
-        return usage_of_converse(body, model_id)
+        return usage_of_converse(body)
     if _has_counts(usage, "prompt_tokens", "completion_tokens"):
         return _openai(body["usage"])
     if _has_counts(body, "prompt_token_count", "generation_token_count"):
@@ -92,6 +92,8 @@ def usage_of_body(body: Mapping[str, Any], model_id: str) -> Usage | None:
     if _has_counts(body, "inputTextTokenCount") and isinstance(body.get("results"), list):
         output = sum(_count(one, "tokenCount") for one in body["results"])
         return Usage(body["inputTextTokenCount"], output)
+    if _has_counts(body, "inputTextTokenCount") and _is_vectors(body):
+        return Usage(body["inputTextTokenCount"], 0)
     return usage_of_metrics(body)
 
 
@@ -108,18 +110,18 @@ def usage_of_metrics(body: Mapping[str, Any]) -> Usage | None:
     )
 
 
-def usage_of_headers(headers: Mapping[str, str]) -> Usage | None:
-    """The counts that come with the answer to an ``invoke``."""
+def usage_of_headers(headers: Mapping[str, str], *, has_answer: bool = True) -> Usage | None:
+    """The counts that come with the answer to an ``invoke``; vectors have no output tokens."""
     counts = {
         name: int(headers[name])
         for name in (INPUT_HEADER, OUTPUT_HEADER, CACHE_READ_HEADER, CACHE_WRITE_HEADER)
         if headers.get(name, "").isascii() and headers.get(name, "").isdigit()
     }
-    if INPUT_HEADER not in counts or OUTPUT_HEADER not in counts:
+    if INPUT_HEADER not in counts or (has_answer and OUTPUT_HEADER not in counts):
         return None
     return Usage(
         counts[INPUT_HEADER],
-        counts[OUTPUT_HEADER],
+        counts.get(OUTPUT_HEADER, 0),
         cache_read_tokens=counts.get(CACHE_READ_HEADER, 0),
         cache_write_5m_tokens=counts.get(CACHE_WRITE_HEADER, 0),
     )
@@ -137,16 +139,13 @@ def _anthropic(usage: Mapping[str, Any]) -> Usage:
         cache_read_tokens=_count(usage, "cache_read_input_tokens"),
         cache_write_5m_tokens=max(0, written - for_an_hour),
         cache_write_1h_tokens=for_an_hour,
-        service_tier=None,
     )
 
 
 def _openai(usage: Mapping[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details")
     read = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
-    return Usage(
-        max(0, usage["prompt_tokens"] - read), usage["completion_tokens"], cache_read_tokens=read
-    )
+    return Usage(usage["prompt_tokens"], usage["completion_tokens"], cache_read_tokens=read)
 
 
 def _routed_model(reply: Mapping[str, Any]) -> str | None:
@@ -157,10 +156,17 @@ def _routed_model(reply: Mapping[str, Any]) -> str | None:
     return invoked if isinstance(invoked, str) else None
 
 
-def _without_cached(input_tokens: int, read: int, model_id: str) -> int:
-    if any(part in model_id for part in _INCLUDED_IN_INPUT):
-        return max(0, input_tokens - read)
-    return input_tokens
+def _is_vectors(body: Mapping[str, Any]) -> bool:
+    return "embedding" in body or "embeddings" in body
+
+
+def _written_for_an_hour(details: Any) -> int:
+    found = details if isinstance(details, list) else []
+    return sum(
+        _count(one, "inputTokens")
+        for one in found
+        if isinstance(one, Mapping) and one.get("ttl") == "1h"
+    )
 
 
 def _has_counts(value: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
@@ -174,3 +180,7 @@ def _count(value: Any, name: str) -> int:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -13,7 +13,7 @@ from pricekeeper.cli import (
     access,
     authorizations,
     buckets,
-    clients,
+    changing,
     containment,
     doctor,
     exporting,
@@ -149,8 +149,8 @@ def run_demo(
     demonstrate(secs=secs, calls=calls, seed=seed, keep=keep, as_json=as_json)
 
 
-app.add_typer(clients.orgs, name="org")
-app.add_typer(clients.apps, name="app")
+app.add_typer(changing.orgs, name="org")
+app.add_typer(changing.apps, name="app")
 app.add_typer(access.credentials, name="credentials")
 app.add_typer(access.overrides, name="override")
 app.add_typer(access.sessions, name="sessions")

@@ -492,19 +492,19 @@ class _Relay:
         except msgspec.DecodeError:
             reply = {}
         if self._plan.route.operation is None:
-            return usage_of_body(reply, self._model_id)
+            return usage_of_body(reply)
         if self._plan.route.operation is Operation.CONVERSE:
-            return usage_of_converse(reply, self._model_id)
+            return usage_of_converse(reply)
         lower = {name.lower(): value for name, value in headers.items()}
-        return usage_of_invoke(reply, lower, self._model_id)
+        return usage_of_invoke(reply, lower)
 
     def _skim(self, headers: Mapping[str, str]) -> _Skimmed:
         operation = self._plan.route.operation
         if operation is None:
             hides = self._plan.route.dialect is Dialect.OPENAI and not says_usage(self._plan)
-            return SseUsage(self._model_id, hides_usage=hides)
+            return SseUsage(hides_usage=hides)
         tier = headers.get("x-amzn-bedrock-service-tier")
-        return _Frames(StreamUsage(operation, self._model_id, tier))
+        return _Frames(StreamUsage(operation, tier))
 
 
 class _Frames:

@@ -23,8 +23,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class SseUsage:
     """What a stream of events says was used."""
 
-    def __init__(self, model_id: str, *, hides_usage: bool) -> None:
-        self._model_id = model_id
+    def __init__(self, *, hides_usage: bool) -> None:
         self._hides_usage = hides_usage
         self._buffer = bytearray()
         self._fields: dict[str, Any] = {}
@@ -77,5 +76,5 @@ class SseUsage:
             return False
         # Anthropic says the prompt at the beginning, and the answer at the end.
         self._fields.update({name: one for name, one in usage.items() if one is not None})
-        self._found = usage_of_body({"usage": self._fields}, self._model_id)
+        self._found = usage_of_body({"usage": self._fields})
         return said.get("choices") == []

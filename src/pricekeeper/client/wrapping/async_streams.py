@@ -12,28 +12,22 @@ import io
 import time
 import weakref
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final
 
 from pricekeeper.bedrock import StreamUsage
+from pricekeeper.client.wrapping.later import later
 from pricekeeper.client.wrapping.metered_call import MeteredCall
 from pricekeeper.client.wrapping.streams import BYTES_MAX, SECS_MAX
 
 TASKS_MAX: Final = 256
 """How many abandoned streams are read on at once; further ones are not."""
 
+_PAUSE_SECS: Final = 0.01
+
 _tasks: set[asyncio.Task[None]] = set()
-
-
-class _MeteredContent:
-    """What aiobotocore reads of a response."""
-
-    def __init__(self, raw: MeteredAsyncRaw) -> None:
-        self._raw = raw
-
-    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """The bytes to the end."""
-        async for chunk in self._raw.chunks():
-            yield chunk, True
+_open: dict[MeteredCall, asyncio.AbstractEventLoop] = {}
+"""The calls whose streams are to be read on, and where; changed without a lock."""
 
 
 class MeteredAsyncRaw:
@@ -48,33 +42,32 @@ class MeteredAsyncRaw:
         self._abandon = weakref.finalize(self, _take, loop, raw, call, usage)
         self._abandon.atexit = False
 
-    @property
-    def content(self) -> _MeteredContent:
-        """As aiohttp has it."""
-        return _MeteredContent(self)
-
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes to the end. A reader that is cancelled leaves the rest to a task."""
+        """The bytes to the end, or to where the stream was closed.
+
+        A reader that is cancelled leaves the rest to a task.
+        """
         try:
-            while True:
-                chunk = await self._raw.content.readany()
-                if not chunk:
-                    break
+            while chunk := await self._raw.content.readany():
                 self._usage.feed(chunk)
                 yield chunk
+                if not self._abandon.alive:  # what is left is read by a task
+                    return
         except asyncio.CancelledError:
             self._abandon()
             raise
         except Exception:
-            if self._abandon.detach() is not None:
-                self._call.finish_stream(self._usage.usage())
+            self._finish()
             raise
-        if self._abandon.detach() is not None:
-            self._call.finish_stream(self._usage.usage())
+        self._finish()
 
     def close(self) -> None:
         """Let the caller go; the stream is read on."""
         self._abandon()
+
+    def _finish(self) -> None:
+        if self._abandon.detach() is not None:  # not one that was closed meanwhile
+            self._call.finish_stream(self._usage.usage())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
@@ -87,11 +80,23 @@ def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> No
     stream._event_generator = _raw_events(metered)  # noqa: SLF001
 
 
+def wait_for_tasks(secs: float) -> None:
+    """Wait until nothing is left to read on loops that run, for at most that long.
+
+    It blocks its thread, so it is for threads that have none of these loops. What was dropped just
+    now is freed by its loop in a moment.
+    """
+    ends_at = time.monotonic() + secs
+    time.sleep(_PAUSE_SECS)
+    while time.monotonic() < ends_at and (_is_reading() or not later.is_idle):
+        time.sleep(_PAUSE_SECS)
+
+
 def replay_async(body: Any, data: bytes) -> Any:
-    """The body, to be read again from its beginning."""
-    body._raw_stream = _Replay(data, body._raw_stream)  # noqa: SLF001 - there is no other way
-    body._amount_read = 0  # noqa: SLF001
-    return body
+    """A body like that one, to be read again from its beginning."""
+    from aiobotocore.response import StreamingBody  # noqa: PLC0415 - loaded with the client
+
+    return StreamingBody(_Replay(data, body._raw_stream), len(data))  # noqa: SLF001 - no other way
 
 
 class _Replay:
@@ -130,17 +135,19 @@ async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
 
 
 def _take(loop: asyncio.AbstractEventLoop, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
-    """Read a stream on that nobody reads any more. May be called in any thread."""
+    """Read a stream on that nobody reads any more. May be called in any thread, by a finalizer."""
+    _open[call] = loop
     try:
         loop.call_soon_threadsafe(_start, raw, call, usage)
     except RuntimeError:  # the loop is closed, and the connection with it
-        call.finish_stream(usage.usage())
+        _end(raw, call, usage)
 
 
 def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
+        _open.pop(one, None)
     if len(_tasks) >= TASKS_MAX:
-        call.finish_stream(usage.usage())
-        raw.close()
+        _end(raw, call, usage)
         return
     task = asyncio.get_running_loop().create_task(_drain(raw, call, usage))
     _tasks.add(task)
@@ -148,14 +155,24 @@ def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
 
 
 async def _drain(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
-    ends_at = time.monotonic() + SECS_MAX
+    """Read a stream to its end, within the bounds, and settle the call."""
     try:
-        with contextlib.suppress(Exception):  # whatever ends it: what is known by then is settled
+        # Whatever ends it: what is known by then is settled.
+        with contextlib.suppress(Exception):
             async with asyncio.timeout(SECS_MAX):
-                while chunk := await raw.content.readany():
+                while usage.size <= BYTES_MAX and (chunk := await raw.content.readany()):
                     usage.feed(chunk)
-                    if usage.size > BYTES_MAX or time.monotonic() > ends_at:
-                        break
     finally:
-        call.finish_stream(usage.usage())
+        _end(raw, call, usage)
+
+
+def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    # Later, because a task that is dropped with its loop ends as a finalizer does.
+    later.put(partial(call.finish_stream, usage.usage()))
+    _open.pop(call, None)
+    with contextlib.suppress(RuntimeError):  # the loop may be closed
         raw.close()
+
+
+def _is_reading() -> bool:
+    return any(loop.is_running() for loop in list(_open.values()))

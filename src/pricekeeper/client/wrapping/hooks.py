@@ -1,9 +1,9 @@
 """What happens at each of botocore's events, for clients that wait and for those that await.
 
-The order is botocore's: ``before-call``, then for each attempt ``request-created`` and
-``response-received``, then ``after-call`` or ``after-call-error``. The authorization is asked for
-in ``before-call``, when nothing can be wrong with the parameters any more; raising there sends
-nothing.
+The order is botocore's: ``before-call``, then for each attempt ``request-created`` (twice of ours:
+before the request is signed, and after that) and ``response-received``, then ``after-call`` or
+``after-call-error``. The authorization is asked for in ``before-call``, when nothing can be wrong
+with the parameters any more; raising there sends nothing.
 
 What is done is written once, as steps: a generator that yields what has to be waited for. The two
 kinds of hooks differ in how they wait.
@@ -15,7 +15,9 @@ import io
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from pricekeeper.bedrock import Operation
@@ -31,6 +33,8 @@ from pricekeeper.client.wrapping.streams import meter_stream
 SERVICE: Final = "bedrock-runtime"
 _KEY: Final = "pricekeeper"
 _SUCCESS: Final = 300
+_COUNTED_BY_GATEWAY: Final = "x-pricekeeper-authorization-id"
+"""The header of an answer that came through our gateway: its call is settled already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,15 @@ class Hooks:
         for operation in Operation:
             for event, step in steps.items():
                 name = f"{event}.{SERVICE}.{operation.api_name}"
-                events.register(
-                    name, self._handler(step, operation), unique_id=f"pricekeeper-{name}"
-                )
+                handler = self._handler(partial(step, operation))
+                events.register(name, handler, unique_id=f"pricekeeper-{name}")
+        # Behind the handler that signs: without credentials nothing is sent.
+        signed = f"request-created.{SERVICE}"
+        handler = self._handler(self._signed)
+        events.register_last(signed, handler, unique_id=f"pricekeeper-{signed}")
 
     @abstractmethod
-    def _handler(self, step: Callable[..., Steps], operation: Operation) -> Callable[..., Any]:
+    def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]:
         """A handler for botocore that takes these steps."""
 
     @abstractmethod
@@ -91,8 +98,8 @@ class Hooks:
         self, operation: Operation, params: dict[str, Any], context: Any, **_: object
     ) -> Steps:
         call = MeteredCall(self._keeper.engine, self._options, operation, params)
+        authorization = yield from self._authorize(call, *call.ask(), operation)
         try:
-            authorization: Authorization = yield Authorize(*call.ask())
             call.grant(authorization, params)
         except ServiceError as error:
             raise self._client_error(error, operation) from error
@@ -100,14 +107,26 @@ class Hooks:
 
     def _created(self, operation: Operation, request: Any, **_: object) -> Steps:
         call: MeteredCall | None = request.context.get(_KEY)
-        if call is None:
-            return
-        if call.needs_authorization:
-            try:
-                call.grant_again((yield Authorize(*call.ask_again())))
-            except ServiceError as error:
-                raise self._client_error(error, operation) from error
-        call.note_attempt()
+        if call is not None and call.needs_authorization:
+            call.grant_again((yield from self._authorize(call, *call.ask_again(), operation)))
+
+    def _authorize(
+        self, call: MeteredCall, asked: Ask, more: AuthorizeFields, operation: Operation
+    ) -> Generator[Authorize | Read, Any, Authorization]:
+        try:
+            authorization: Authorization = yield Authorize(asked, more)
+        except ServiceError as error:
+            raise self._client_error(error, operation) from error
+        except BaseException:  # an interrupt, for one: nobody will settle what may be granted
+            call.withdraw()
+            raise
+        return authorization
+
+    def _signed(self, request: Any, **_: object) -> Steps:
+        call: MeteredCall | None = request.context.get(_KEY)
+        if call is not None:
+            call.note_attempt()
+        yield from ()
 
     def _received(
         self, _: Operation, context: Any, parsed_response: Any, exception: Any, **__: object
@@ -124,7 +143,9 @@ class Hooks:
         if call is None:
             return
         if http_response.status_code >= _SUCCESS:
-            call.finish_refused("Bedrock refused the call")
+            call.finish_failed("Bedrock refused the call")
+        elif _COUNTED_BY_GATEWAY in http_response.headers:
+            call.finish_elsewhere()
         elif operation is Operation.CONVERSE:
             call.finish_converse(parsed)
         elif operation is Operation.INVOKE:
@@ -142,8 +163,8 @@ class Hooks:
 
     def _failed(self, _: Operation, context: Any, **__: object) -> Steps:
         call: MeteredCall | None = context.pop(_KEY, None)
-        if call is not None:  # what may be billed was left behind by `note_outcome`
-            call.finish_refused("the call was not made")
+        if call is not None:
+            call.finish_failed("the call was not made")
         yield from ()
 
     def _client_error(self, error: ServiceError, operation: Operation) -> Exception:
@@ -158,20 +179,18 @@ class BlockingHooks(Hooks):
 
     _keeper: PriceKeeper
 
-    def _handler(self, step: Callable[..., Steps], operation: Operation) -> Callable[..., Any]:
+    def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]:
         def handler(**kwargs: Any) -> None:
-            steps = step(operation, **kwargs)
-            result: Any = None
-            take = steps.send
-            while True:  # ends with the steps
-                try:
-                    wanted = take(result)
-                except StopIteration:
-                    return
-                try:
-                    result, take = self._wait(wanted), steps.send
-                except BaseException as error:  # noqa: BLE001 - the steps decide
-                    result, take = error, steps.throw
+            steps = step(**kwargs)
+            with suppress(StopIteration):
+                wanted = next(steps)
+                while True:  # ends with the steps
+                    try:
+                        result = self._wait(wanted)
+                    except BaseException as error:  # noqa: BLE001 - the steps decide
+                        wanted = steps.throw(error)
+                    else:
+                        wanted = steps.send(result)
 
         return handler
 
@@ -195,20 +214,18 @@ class AwaitingHooks(Hooks):
 
     _keeper: AsyncPriceKeeper
 
-    def _handler(self, step: Callable[..., Steps], operation: Operation) -> Callable[..., Any]:
+    def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]:
         async def handler(**kwargs: Any) -> None:
-            steps = step(operation, **kwargs)
-            result: Any = None
-            take = steps.send
-            while True:  # ends with the steps
-                try:
-                    wanted = take(result)
-                except StopIteration:
-                    return
-                try:
-                    result, take = await self._wait(wanted), steps.send
-                except BaseException as error:  # noqa: BLE001 - the steps decide
-                    result, take = error, steps.throw
+            steps = step(**kwargs)
+            with suppress(StopIteration):
+                wanted = next(steps)
+                while True:  # ends with the steps
+                    try:
+                        result = await self._wait(wanted)
+                    except BaseException as error:  # noqa: BLE001 - the steps decide
+                        wanted = steps.throw(error)
+                    else:
+                        wanted = steps.send(result)
 
         return handler
 

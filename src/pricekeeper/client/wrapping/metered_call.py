@@ -3,6 +3,9 @@
 botocore may make several attempts for one call. An attempt that Bedrock refused costs nothing, and
 the next one goes on under the same authorization. An attempt whose answer was lost may be billed:
 what is held for it stays held, and the next attempt needs an authorization of its own.
+
+Whatever ends a call earlier, also an error in another handler or an interrupt: if an attempt was
+sent whose outcome is not known to be free, it counts as billed.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, TypedDict
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pricekeeper.bedrock import (
     CallBounds,
@@ -20,6 +23,7 @@ from pricekeeper.bedrock import (
     Operation,
     StreamUsage,
     Usage,
+    answers_with_text,
     bounds_of,
     family_of_body,
     family_of_model,
@@ -27,17 +31,20 @@ from pricekeeper.bedrock import (
     usage_of_invoke,
     with_max_output,
 )
-from pricekeeper.bedrock.refusals import is_refusal
+from pricekeeper.bedrock.refusals import is_refusal, was_never_sent
 from pricekeeper.client.answers import Authorization
 from pricekeeper.client.engine import Engine
 from pricekeeper.client.errors import Problem, RejectedError
 from pricekeeper.client.fields import AuthorizeFields
+from pricekeeper.client.wrapping.later import later
 
+TAGS_MAX: Final = 16
+TAG_NAME_MAX: Final = 64
 TAG_BYTES_MAX: Final = 256
-_NOT_SENT: Final = frozenset(
-    {"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"}
-)
-"""botocore's errors of connections that were never made."""
+"""What the service takes: a call is not refused because of what it is called."""
+_AUTO: Final = "auto"
+_AS_ASKED: Final = "NORMAL"
+"""Why a label is chosen that was asked for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ class Ask(TypedDict):
     input_tokens: int
     max_output_tokens: int
     model: str
+    authorization_id: str
 
 
 class MeteredCall:
@@ -69,25 +77,23 @@ class MeteredCall:
         self._options = options
         self._operation = operation
         self._path = str(request["url_path"])
-        self._body = _body_of(request)
+        self._body, self._is_object = _body_of(request)
         self._asked = _model_of(self._path)
         headers = {str(name).lower(): str(value) for name, value in request["headers"].items()}
         self._bounds: CallBounds = bounds_of(self._body, headers)
         self._authorization: Authorization | None = None
-        self._label = self._asked
+        self._asked_as = ""
+        self._label = self._model_id = self._asked
         self._max_output = 0
-        self._is_sent = False
-        self._is_settled = False
+        self._may_be_billed = False
+        later.ready()
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the call, of the client and of its own ``requestMetadata``."""
+        """The tags of the client and of the call's own ``requestMetadata``, as far as they fit."""
         found = {**(self._options.tags or {}), **self._bounds.tags}
-        return {
-            name: value
-            for name, value in found.items()
-            if 1 <= len(name.encode()) <= TAG_BYTES_MAX and len(value.encode()) <= TAG_BYTES_MAX
-        }
+        fitting = [(name, value) for name, value in found.items() if _is_tag(name, value)]
+        return dict(fitting[:TAGS_MAX])
 
     @property
     def needs_authorization(self) -> bool:
@@ -111,8 +117,12 @@ class MeteredCall:
         if options.hold_secs is not None:
             more["hold_secs"] = options.hold_secs
         most = self._engine.configuration.max_output_tokens if stated is None else stated
+        self._asked_as = self._engine.api.new_request_id()
         return Ask(
-            input_tokens=bounds.input_tokens, max_output_tokens=most, model=self._asked
+            input_tokens=bounds.input_tokens,
+            max_output_tokens=most,
+            model=self._asked,
+            authorization_id=self._asked_as,
         ), more
 
     def ask_again(self) -> tuple[Ask, AuthorizeFields]:
@@ -122,23 +132,44 @@ class MeteredCall:
         more["allow_lower_max_output"] = more["fallback"] = False
         return asked, more
 
+    def withdraw(self) -> None:
+        """Give back what may have been granted to a caller that did not wait for the answer."""
+        self._engine.void(self._asked_as, reason="its caller was interrupted")
+
     def grant(self, authorization: Authorization, request: MutableMapping[str, Any]) -> None:
         """Have the request ask for what was authorized."""
         self._authorization = authorization
         self._label, self._max_output = authorization.label, authorization.max_output_tokens
         family = None if self._operation.is_converse else self._family(authorization)
-        if authorization.model_id != self._asked:
-            path = f"/model/{quote(authorization.model_id, safe='-._~')}/{self._operation.path_end}"
+        if not self._is_asked_by_id(authorization):
+            self._model_id = authorization.model_id
+            model = quote(self._model_id, safe="-._~")
+            path = f"/model/{model}/{self._operation.path_end}"
             request["url"] = request["url"].replace(self._path, path, 1)
             request["url_path"] = path
-        if self._bounds.max_output_tokens != self._max_output:
+        if self._needs_other_length():
             body = with_max_output(self._body, self._max_output, family)
             request["body"] = json.dumps(body).encode()
 
     def grant_again(self, authorization: Authorization) -> None:
         """Go on with another attempt."""
         self._authorization = authorization
-        self._is_sent = False
+        self._may_be_billed = False
+
+    def _is_asked_by_id(self, authorization: Authorization) -> bool:
+        """Whether the model was asked for by an id of its own, in whatever spelling.
+
+        It is called as it was spelled: a profile of another region, or for another department's
+        costs, has the same price and is not the same to AWS.
+        """
+        by_name = self._asked in (_AUTO, authorization.label)
+        return not by_name and authorization.reason == _AS_ASKED
+
+    def _needs_other_length(self) -> bool:
+        stated = self._bounds.max_output_tokens
+        if stated == self._max_output or not self._is_object:
+            return False
+        return stated is not None or answers_with_text(self._model_id)
 
     def _family(self, authorization: Authorization) -> Family:
         """The family of the body; raises if the model that was authorized is of another."""
@@ -146,9 +177,10 @@ class MeteredCall:
         meant = family_of_model(self._asked)
         if meant is Family.OTHER:
             meant = family_of_body(self._body)
-        if meant not in (family, Family.OTHER):
-            self._engine.give_back(authorization, "its body is of another model family")
-            self._is_settled = True
+        if Family.OTHER in (family, meant):  # an opaque profile, or a body that does not tell
+            return meant if family is Family.OTHER else family
+        if meant is not family:
+            self._give_back("its body is of another model family")
             detail = (
                 f"{authorization.model_id} was chosen, and the body is for {meant} models; "
                 "name a model of that family, or use converse"
@@ -158,92 +190,101 @@ class MeteredCall:
 
     def note_attempt(self) -> None:
         """Note that an attempt is about to be sent."""
-        self._is_sent = True
+        self._may_be_billed = True
 
     def note_outcome(
         self, parsed: Mapping[str, Any] | None, exception: BaseException | None
     ) -> None:
         """Note what came of an attempt; there may be another."""
-        self._is_sent = False
         if exception is not None:
-            if type(exception).__name__ not in _NOT_SENT:
-                self._leave_unknown()
-            return
-        about = (parsed or {}).get("ResponseMetadata", {})
-        status = int(about.get("HTTPStatusCode", 0))
-        code = str((parsed or {}).get("Error", {}).get("Code", ""))
-        if status >= HTTPStatus.MULTIPLE_CHOICES and not is_refusal(code, status):
+            self._may_be_billed = not was_never_sent(exception)
+        else:
+            about = (parsed or {}).get("ResponseMetadata", {})
+            status = int(about.get("HTTPStatusCode", 0))
+            code = str((parsed or {}).get("Error", {}).get("Code", ""))
+            if status < HTTPStatus.MULTIPLE_CHOICES:
+                return  # it is billed, and will say how much
+            self._may_be_billed = not is_refusal(code, status)
+        if self._may_be_billed:
             self._leave_unknown()
 
-    def finish_refused(self, reason: str) -> None:
-        """Give back what is held: no attempt that is left was billed."""
-        if self._authorization is not None and not self._is_settled:
-            self._is_settled = True
-            self._engine.give_back(self._authorization, reason)
+    def finish_failed(self, reason: str) -> None:
+        """End a call without an answer: give back what is held, unless an attempt may be billed."""
+        if self._may_be_billed:
+            self._leave_unknown()
+        else:
+            self._give_back(reason)
+
+    def finish_elsewhere(self) -> None:
+        """Give back what is held: the gateway that the call went through has counted it."""
+        self._give_back("the gateway has counted it")
 
     def finish_converse(self, parsed: Mapping[str, Any]) -> None:
         """Count what Converse's reply says was used."""
-        authorization = self._authorization
-        if authorization is not None:
-            self._finish(usage_of_converse(parsed, authorization.model_id))
+        self._finish(usage_of_converse(parsed))
 
     def finish_invoke(self, body: bytes, headers: Mapping[str, str]) -> None:
         """Count what the model's own reply, or its headers, say was used."""
-        if self._authorization is None:
-            return
         try:
             reply = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             reply = {}
         lower = {str(name).lower(): str(value) for name, value in headers.items()}
-        model_id = self._authorization.model_id
-        self._finish(usage_of_invoke(reply if isinstance(reply, dict) else {}, lower, model_id))
+        self._finish(usage_of_invoke(reply if isinstance(reply, dict) else {}, lower))
 
     def stream_usage(self, service_tier: str | None) -> StreamUsage:
         """What will know what the stream used."""
-        model_id = "" if self._authorization is None else self._authorization.model_id
-        return StreamUsage(self._operation, model_id, service_tier)
+        return StreamUsage(self._operation, service_tier)
 
     def finish_stream(self, usage: Usage | None) -> None:
         """Count what a stream said was used; ``None`` if it did not say it."""
         self._finish(usage)
 
     def _finish(self, usage: Usage | None) -> None:
-        if self._authorization is None or self._is_settled:
-            return
         if usage is None:
             self._leave_unknown()
             return
-        self._is_settled = True
-        record = usage.record(self._authorization.model_id)
-        self._engine.settle(self._authorization, record, self.tags)
+        authorization, self._authorization = self._authorization, None
+        if authorization is not None:
+            self._engine.settle(authorization, usage.record(self._model_id), self.tags)
+
+    def _give_back(self, reason: str) -> None:
+        authorization, self._authorization = self._authorization, None
+        if authorization is not None:
+            self._engine.give_back(authorization, reason)
 
     def _leave_unknown(self) -> None:
-        if self._authorization is not None and not self._is_settled:
-            self._engine.leave_unknown(self._authorization, self._bounds.input_tokens, self.tags)
-            self._authorization = None
+        authorization, self._authorization = self._authorization, None
+        if authorization is not None:
+            self._engine.leave_unknown(authorization, self._bounds.input_tokens, self.tags)
 
     def __del__(self) -> None:
-        # A caller that was interrupted or cancelled before anything was sent fires no other event.
-        # If an attempt was under way, what is held stays held.
+        # A caller that was interrupted or cancelled fires no other event.
         authorization = getattr(self, "_authorization", None)
-        if authorization is None or self._is_settled:
+        if authorization is None:
             return
-        if self._is_sent:
-            self._leave_unknown()
+        engine, input_tokens, tags = self._engine, self._bounds.input_tokens, self.tags
+        if self._may_be_billed:
+            later.put(lambda: engine.leave_unknown(authorization, input_tokens, tags))
+        else:
+            later.put(lambda: engine.give_back(authorization, "its caller was interrupted"))
 
 
-def _body_of(request: MutableMapping[str, Any]) -> dict[str, Any]:
-    """The JSON of a request's body; a file is read, and replaced by what was in it."""
+def _body_of(request: MutableMapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The JSON of a request's body, and whether it is an object, as every model's is.
+
+    A file is read, and replaced by what was in it.
+    """
     body = request["body"]
     if hasattr(body, "read"):
         body = request["body"] = body.read()
     try:
         found = json.loads(body)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         found = None
-    # What is not JSON is text to us: as many tokens as bytes.
-    return found if isinstance(found, dict) else {"prompt": _as_text(body)}
+    if isinstance(found, dict):
+        return found, True
+    return {"prompt": _as_text(body)}, False  # as many tokens as bytes
 
 
 def _as_text(body: Any) -> str:
@@ -252,7 +293,12 @@ def _as_text(body: Any) -> str:
     return str(body)
 
 
-def _model_of(path: str) -> str:
-    from urllib.parse import unquote  # noqa: PLC0415 - its twin is what the module is about
+def _is_tag(name: str, value: str) -> bool:
+    try:
+        return 1 <= len(name) <= TAG_NAME_MAX and len(value.encode()) <= TAG_BYTES_MAX
+    except UnicodeEncodeError:  # half of a character
+        return False
 
+
+def _model_of(path: str) -> str:
     return unquote(path.split("/")[2])

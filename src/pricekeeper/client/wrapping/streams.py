@@ -14,10 +14,13 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from pricekeeper.bedrock import StreamUsage
+from pricekeeper.client.wrapping.later import later
 from pricekeeper.client.wrapping.metered_call import MeteredCall
 
 THREADS_MAX: Final = 16
@@ -43,21 +46,25 @@ class MeteredRaw:
         self._abandon.atexit = False
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
-        """The bytes to the end."""
+        """The bytes to the end, or to where the stream was closed."""
         try:
             for chunk in self._chunks:
                 self._usage.feed(chunk)
                 yield chunk
+                if not self._abandon.alive:  # what is left is read by another thread
+                    return
         except Exception:
-            if self._abandon.detach() is not None:  # not one that was closed meanwhile
-                self._call.finish_stream(self._usage.usage())
+            self._finish()
             raise
-        if self._abandon.detach() is not None:
-            self._call.finish_stream(self._usage.usage())
+        self._finish()
 
     def close(self) -> None:
         """Let the caller go; the stream is read on."""
         self._abandon()
+
+    def _finish(self) -> None:
+        if self._abandon.detach() is not None:  # not one that was closed meanwhile
+            self._call.finish_stream(self._usage.usage())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
@@ -67,13 +74,8 @@ class Drainer:
     """Background threads that read abandoned streams to their end."""
 
     def __init__(self) -> None:
-        # Its `put` may be called by a finalizer at any point of any thread.
-        self._waiting: queue.SimpleQueue[tuple[Any, Iterator[bytes], MeteredCall, StreamUsage]] = (
-            queue.SimpleQueue()
-        )
-        self._lock = threading.Lock()
         self._threads = 0
-        self._busy = 0
+        self._begin()
 
     def ready(self) -> None:
         """Have at least one thread, before there is anything to do for it."""
@@ -86,23 +88,28 @@ class Drainer:
     def take(
         self, raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage
     ) -> None:
-        """Read a stream on that nobody reads any more."""
+        """Read a stream on that nobody reads any more. It takes no lock, for finalizers."""
         if self._waiting.qsize() < WAITING_MAX:
+            self._open.append(None)
             self._waiting.put((raw, chunks, call, usage))
         else:
-            _end(raw, call, usage)
+            later.put(partial(_end, raw, call, usage))
 
     def wait(self, secs: float) -> None:
         """Wait until nothing is left to read, for at most that long."""
         ends_at = time.monotonic() + secs
-        while time.monotonic() < ends_at and (self._busy or self._waiting.qsize()):
+        while time.monotonic() < ends_at and (self._open or not later.is_idle):
             time.sleep(0.01)
 
-    def forget(self) -> None:
+    def _begin(self) -> None:
         """Begin anew in a forked child, which has none of the threads."""
-        self._waiting = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Any, Iterator[bytes], MeteredCall, StreamUsage]] = (
+            queue.SimpleQueue()
+        )
+        self._open: deque[None] = deque()
+        """One for each stream that is not done; a deque is changed without a lock."""
         self._lock = threading.Lock()
-        self._threads = self._busy = 0
+        self._threads = 0
 
     def _start(self) -> None:
         threading.Thread(target=self._serve, name="pricekeeper-drain", daemon=True).start()
@@ -111,17 +118,13 @@ class Drainer:
         while True:
             item = self._waiting.get()
             with self._lock:
-                self._busy += 1
                 more = bool(self._waiting.qsize()) and self._threads < THREADS_MAX
                 self._threads += more
             if more:
                 self._start()
-            try:
-                _drain(*item)
-            finally:
-                del item
-                with self._lock:
-                    self._busy -= 1
+            _drain(*item)
+            del item
+            self._open.popleft()
 
 
 def meter_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> None:
@@ -145,14 +148,22 @@ def _raw_events(raw: MeteredRaw) -> Iterator[Any]:
 def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream to its end, within the bounds, and settle the call."""
     ends_at = time.monotonic() + SECS_MAX
-    try:
-        for chunk in chunks:
-            usage.feed(chunk)
-            if usage.size > BYTES_MAX or time.monotonic() > ends_at:
+    # Whatever ends it: what is known by then is settled.
+    with contextlib.suppress(Exception):
+        while (left_secs := ends_at - time.monotonic()) > 0 and usage.size <= BYTES_MAX:
+            _limit_wait(raw, left_secs)
+            chunk = next(chunks, None)
+            if chunk is None:
                 break
-    except Exception:  # noqa: BLE001, S110 - whatever ends it: what is known by then is settled
-        pass
-    _end(raw, call, usage)
+            usage.feed(chunk)
+    with contextlib.suppress(Exception):
+        _end(raw, call, usage)
+
+
+def _limit_wait(raw: Any, secs: float) -> None:
+    """Have the next read end by then, however long the client's own timeout is."""
+    with contextlib.suppress(AttributeError, OSError):
+        raw._fp.fp.raw._sock.settimeout(secs)  # noqa: SLF001 - as botocore does it
 
 
 def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
@@ -162,4 +173,4 @@ def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
 
 
 drainer: Final = Drainer()
-os.register_at_fork(after_in_child=drainer.forget)
+os.register_at_fork(after_in_child=drainer._begin)  # noqa: SLF001 - of this module

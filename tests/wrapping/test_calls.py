@@ -1,0 +1,344 @@
+"""A wrapped client of boto3: what it is asked, what is sent, and what is counted for it.
+
+The judge is always the same: our ledger equals the bill of the stand-in, priced by the test itself.
+"""
+
+import io
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from wrapping.bodies import FAMILIES, body_of, encoded
+from wrapping.deployment import FOUNDATION, MODELS, PROFILE, PROFILE_ELSEWHERE
+from wrapping.world import Program, directive, messages
+
+CACHED = {"cache_read": 11, "cache_write_5m": 300, "cache_write_1h": 7_000}
+THREADS = 8
+
+
+def text_of(reply: Any) -> str:
+    """What the model said to Converse."""
+    text: str = reply["output"]["message"]["content"][0]["text"]
+    return text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_converse_is_counted_for_every_family(program: Program, family: str) -> None:
+    """Tokens are counted as Bedrock billed them, those of the cache by their own prices."""
+    reply = program.client().converse(
+        modelId=MODELS[family],
+        messages=messages(input_tokens=1_234, output_tokens=56, **CACHED),
+        inferenceConfig={"maxTokens": 100},
+    )
+    assert len(text_of(reply)) == 56 * 4
+    program.assert_exact()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_converse_stream_is_counted_for_every_family(program: Program, family: str) -> None:
+    """The last event of the stream says it."""
+    reply = program.client().converse_stream(
+        modelId=MODELS[family],
+        messages=messages(input_tokens=1_234, output_tokens=56, **CACHED),
+        inferenceConfig={"maxTokens": 100},
+    )
+    assert [next(iter(event)) for event in reply["stream"]][-1] == "metadata"
+    program.assert_exact()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_invoke_model_is_counted_for_every_family(program: Program, family: str) -> None:
+    """The caller gets the body that the model has sent, whole, and reads it as ever."""
+    body = program.client().invoke_model(
+        modelId=MODELS[family], body=encoded(family, 100, input_tokens=1_234, output_tokens=56)
+    )["body"]
+    first, rest = body.read(10), body.read()
+    assert json.loads(first + rest)
+    assert body.read() == b""
+    program.assert_exact()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_invoke_streams_are_counted_for_every_family(program: Program, family: str) -> None:
+    """The metrics in the last chunk say it."""
+    reply = program.client().invoke_model_with_response_stream(
+        modelId=MODELS[family], body=encoded(family, 100, input_tokens=1_234, output_tokens=56)
+    )
+    chunks = [json.loads(event["chunk"]["bytes"]) for event in reply["body"]]
+    assert "amazon-bedrock-invocationMetrics" in chunks[-1]
+    program.assert_exact()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("family", ["premium", "gpt"])
+def test_invoke_counts_tokens_of_the_cache_by_their_own_prices(
+    program: Program, family: str, streams: bool
+) -> None:
+    """Claude says them apart from the input, for five minutes or an hour; OpenAI within it."""
+    cached = CACHED if family == "premium" else {"cache_read": 900}
+    body = encoded(family, 100, input_tokens=1_000, output_tokens=56, **cached)
+    bedrock = program.client()
+    if streams:
+        list(bedrock.invoke_model_with_response_stream(modelId=family, body=body)["body"])
+    else:
+        bedrock.invoke_model(modelId=family, body=body)
+    program.assert_exact()
+
+
+@pytest.mark.parametrize(
+    ("asked", "called"),
+    [
+        ("auto", MODELS["premium"]),
+        ("standard", MODELS["standard"]),
+        (MODELS["standard"], MODELS["standard"]),
+        (MODELS["nova"], MODELS["nova"]),
+        ("profile", PROFILE),
+        (PROFILE, PROFILE),
+        (PROFILE_ELSEWHERE, PROFILE_ELSEWHERE),
+        (FOUNDATION, FOUNDATION),
+        ("eu.anthropic.claude-opus-5-5", "eu.anthropic.claude-opus-5-5"),
+    ],
+)
+def test_labels_become_ids_and_ids_stay_what_they_are(
+    program: Program, asked: str, called: str
+) -> None:
+    """An id that the deployment knows is called as the program spells it: it may matter to AWS."""
+    bedrock = program.client()
+    bedrock.converse(modelId=asked, messages=messages())
+    list(bedrock.converse_stream(modelId=asked, messages=messages())["stream"])
+    assert [entry.model_id for entry in program.ledger.entries] == [called, called]
+    program.assert_exact()
+
+
+def test_a_call_that_falls_back_calls_the_other_model(
+    make_program: Callable[..., Program],
+) -> None:
+    """With ``fallback``, an id whose quota is spent becomes the id of the next label."""
+    quotas = {**dict.fromkeys(MODELS, 10**9), "premium": 1}
+    program = make_program(org={"quotas": quotas, "quota_enforcement": "STRICT"})
+    bedrock = program.client(fallback=True)
+    bedrock.converse(modelId="eu.anthropic.claude-opus-5-5", messages=messages())
+    assert program.ledger.entries[0].model_id == MODELS["standard"]
+    program.assert_exact()
+
+
+@pytest.mark.parametrize("served", ["flex", "default", "priority"])
+def test_the_tier_that_served_is_what_counts(program: Program, served: str) -> None:
+    """Not the one that was asked for, in any of the four operations."""
+    bedrock = program.client()
+    script = {"service_tier": served, "output_tokens": 40}
+    asked: dict[str, Any] = {"modelId": "nova", "messages": messages(**script)}
+    bedrock.converse(**asked, serviceTier={"type": "priority"})
+    list(bedrock.converse_stream(**asked, serviceTier={"type": "priority"})["stream"])
+    invoke = {"modelId": "nova", "body": encoded("nova", **script), "serviceTier": "priority"}
+    bedrock.invoke_model(**invoke)
+    list(bedrock.invoke_model_with_response_stream(**invoke)["body"])
+    assert {entry.service_tier for entry in program.ledger.entries} == {served}
+    program.assert_exact()
+
+
+def test_a_dearer_tier_is_held_at_its_price(make_program: Callable[..., Program]) -> None:
+    """A budget that could hold the call at the default tier alone denies it at another."""
+    program = make_program(limit_usd_micros=3_000)
+    bedrock = program.client()
+    asked = {"modelId": "premium", "inferenceConfig": {"maxTokens": 300}}
+    bedrock.converse(**asked, messages=messages())
+    program.assert_exact()
+    with pytest.raises(bedrock.exceptions.ServiceQuotaExceededException):
+        bedrock.converse(**asked, messages=messages(), serviceTier={"type": "priority"})
+    body = {**body_of("gpt", 250), "service_tier": "priority"}
+    with pytest.raises(bedrock.exceptions.ServiceQuotaExceededException):
+        bedrock.invoke_model(modelId="gpt", body=json.dumps(body))
+
+
+def test_request_metadata_becomes_the_tags_of_the_record(program: Program) -> None:
+    """In both kinds of calls, beside the tags of the client; the call's own win."""
+    bedrock = program.client(tags={"team": "search", "stage": "test"})
+    metadata = {"team": "chat", "user": "me"}
+    bedrock.converse(modelId="auto", messages=messages(), requestMetadata=metadata)
+    bedrock.invoke_model(
+        modelId="premium", body=encoded("premium"), requestMetadata=json.dumps(metadata)
+    )
+    program.assert_exact()
+    for record in program.records():
+        assert record["tags"] == {"team": "chat", "stage": "test", "user": "me"}
+    assert [dict(entry.request_metadata) for entry in program.ledger.entries] == [metadata] * 2
+
+
+def test_metadata_that_can_be_no_tag_does_not_hinder_the_call(program: Program) -> None:
+    """Bedrock takes longer names and as many pairs as we do: what does not fit is left out."""
+    bedrock = program.client(tags={"team": "search"})
+    odd = {"n" * 65: "long name", "long": "v" * 256, "wide": "ü" * 200}
+    many = {f"key{index:02}": "x" for index in range(13)}
+    bedrock.converse(modelId="auto", messages=messages(), requestMetadata={**odd, **many})
+    program.assert_exact()
+    tags = program.records()[0]["tags"]
+    assert tags == {"team": "search", "long": "v" * 256, **many}
+    bedrock.converse(
+        modelId="auto",
+        messages=messages(),
+        requestMetadata={f"key{index:02}": "x" for index in range(16)},
+    )
+    program.assert_exact()
+    assert len(program.records()[0]["tags"]) == 16
+
+
+class TestTheLongestAnswer:
+    """``maxTokens`` is what is held for, so the model is never allowed more than that."""
+
+    def test_one_that_is_said_is_sent_as_it_is(self, program: Program) -> None:
+        """The model would say more."""
+        bedrock = program.client()
+        bedrock.converse(
+            modelId="auto",
+            messages=messages(output_tokens=500),
+            inferenceConfig={"maxTokens": 7, "temperature": 0.5},
+        )
+        assert program.ledger.totals.output_tokens == 7
+        program.assert_exact()
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_one_that_is_not_said_is_the_keepers(
+        self, make_program: Callable[..., Program], family: str
+    ) -> None:
+        """In the words of each family, so that no answer is longer than what is held."""
+        program = make_program()
+        bedrock = program.client()
+        script = {"output_tokens": 9_000}
+        bedrock.converse(modelId=family, messages=messages(**script))
+        assert program.ledger.totals.output_tokens == 4_096
+        if family != "premium":  # which says that it is missing
+            bedrock.invoke_model(modelId=family, body=encoded(family, None, **script))
+            assert program.ledger.totals.output_tokens == 2 * 4_096
+        program.assert_exact()
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_one_that_the_budget_can_hold_only_in_part_is_lowered(
+        self, make_program: Callable[..., Program], family: str
+    ) -> None:
+        """If that is allowed, and then the lowered number is what Bedrock is sent."""
+        program = make_program(limit_usd_micros=4_000)
+        bedrock = program.client(allow_lower_max_output=True, min_output_tokens=20)
+        script = {"output_tokens": 9_000, "input_tokens": 1}
+        bedrock.invoke_model(modelId=family, body=encoded(family, 9_000, **script))
+        assert 20 <= program.ledger.totals.output_tokens < 600
+        program.assert_exact()
+        before = program.attempts()
+        with pytest.raises(bedrock.exceptions.ServiceQuotaExceededException):
+            bedrock.converse(
+                modelId=family, messages=messages("x" * 4_000), inferenceConfig={"maxTokens": 9_000}
+            )
+        assert program.attempts() == before
+
+    def test_both_names_of_openai_are_lowered(self, make_program: Callable[..., Program]) -> None:
+        """The model obeys the one, an older one the other."""
+        program = make_program(limit_usd_micros=4_000)
+        bedrock = program.client(allow_lower_max_output=True)
+        body = {**body_of("gpt", 9_000, output_tokens=9_000), "max_tokens": 9_000}
+        bedrock.invoke_model(modelId="gpt", body=json.dumps(body))
+        program.assert_exact()
+        assert program.ledger.totals.output_tokens < 600
+
+
+BODIES: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "str": bytes.decode,
+    "file": io.BytesIO,
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("max_tokens", [None, 33])
+def test_a_body_may_be_bytes_text_or_a_file(
+    program: Program, kind: str, max_tokens: int | None
+) -> None:
+    """It is sent whole, also if the longest answer had to be written into it."""
+    body = BODIES[kind](encoded("nova", max_tokens, input_tokens=77, output_tokens=5_000))
+    program.client().invoke_model(modelId="nova", body=body)
+    expected = 4_096 if max_tokens is None else max_tokens
+    assert program.ledger.totals.output_tokens == expected
+    program.assert_exact()
+
+
+@pytest.mark.parametrize("body", [b"", b"no json", b"[1]", b'"text"', b"[" * 100_000, b"\xff\xfe"])
+def test_a_body_that_is_no_json_is_bedrocks_to_refuse(program: Program, body: bytes) -> None:
+    """And costs nothing."""
+    bedrock = program.client()
+    with pytest.raises(bedrock.exceptions.ValidationException, match="the body is not a JSON"):
+        bedrock.invoke_model(modelId="premium", body=body)
+    program.assert_nothing()
+
+
+def test_pictures_and_documents_are_held_for_by_their_own_bounds(
+    make_program: Callable[..., Program],
+) -> None:
+    """A picture of a megabyte is not held for as if it were a megabyte of text."""
+    program = make_program(limit_usd_micros=40_000)
+    picture = {"image": {"format": "png", "source": {"bytes": b"\x89PNG" + bytes(1_000_000)}}}
+    note = {"document": {"format": "txt", "name": "note", "source": {"bytes": b"words " * 50}}}
+    said = {"text": directive(input_tokens=3_000, output_tokens=10)}
+    program.client().converse(
+        modelId="premium",
+        messages=[{"role": "user", "content": [picture, note, said]}],
+        inferenceConfig={"maxTokens": 10},
+    )
+    program.assert_exact()
+
+
+def test_a_call_above_its_hold_is_counted_in_full(program: Program) -> None:
+    """A bound that was too low is no limit of the bill."""
+    program.client().converse(
+        modelId="premium",
+        messages=messages(input_tokens=90_000, cache_write_1h=5_000),
+        inferenceConfig={"maxTokens": 10},
+    )
+    program.assert_exact()
+
+
+@pytest.mark.parametrize("operation", ["converse", "converse_stream", "invoke", "invoke_stream"])
+def test_a_reply_that_does_not_say_what_it_used_stays_held(
+    program: Program, operation: str
+) -> None:
+    """What can't be known is never zero: the caller has its answer, and the hold is marked."""
+    bedrock = program.client()
+    asked = {"modelId": "premium", "messages": messages(no_usage=True)}
+    body = {"modelId": "premium", "body": encoded("premium", no_usage=True)}
+    match operation:
+        case "converse":
+            assert text_of(bedrock.converse(**asked))
+        case "converse_stream":
+            assert list(bedrock.converse_stream(**asked)["stream"])
+        case "invoke":
+            assert bedrock.invoke_model(**body)["body"].read()
+        case _:
+            assert list(bedrock.invoke_model_with_response_stream(**body)["body"])
+    program.assert_marked(1)
+
+
+def test_eight_threads_share_one_client(program: Program) -> None:
+    """All four operations at once, with one keeper, and nothing is counted twice or not at all."""
+    bedrock = program.client()
+    ready = threading.Barrier(THREADS)
+
+    def work(number: int) -> None:
+        ready.wait()
+        for step in range(4):
+            script = {"input_tokens": 10 * number + step, "output_tokens": number + 1}
+            asked = {"modelId": "auto", "messages": messages(**script)}
+            body = {"modelId": "standard", "body": encoded("standard", **script)}
+            bedrock.converse(**asked)
+            list(bedrock.converse_stream(**asked)["stream"])
+            bedrock.invoke_model(**body)["body"].read()
+            stream = bedrock.invoke_model_with_response_stream(**body)["body"]
+            next(iter(stream))
+            del stream
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(work, range(THREADS)))
+    assert len(program.ledger.entries) == THREADS * 16
+    program.assert_exact()
