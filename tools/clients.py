@@ -69,7 +69,7 @@ def run(kind: Kind, clients: list[Client], scenarios: list[Scenario]) -> int:
         results = []
         with world.serving():
             for client in clients:
-                for scenario in scenarios_of(client, scenarios):
+                for scenario in scenarios_of(kind, client, scenarios):
                     result = _run_scenario(world, client, scenario, Path(folder))
                     found = [_sentence(result, what) for what in violations(result)]
                     console.print(_line(result), *found, sep="\n", markup=False)
