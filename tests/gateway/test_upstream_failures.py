@@ -121,7 +121,7 @@ def test_an_upstream_that_is_not_there_costs_nothing(make_world: MakeWorld) -> N
     assert app.unfinished("open") == []
 
 
-CUT = [
+CUT: list[tuple[str, Any]] = [
     ("/model/premium/converse-stream", converse_body),
     ("/model/premium/invoke-with-response-stream", claude_body),
     ("/anthropic/v1/messages", lambda text: claude_body(text, model="premium", stream=True)),

@@ -217,7 +217,7 @@ _READ_BY: Final[Mapping[Family | None, tuple[tuple[str | None, str], ...]]] = {
     Family.OPENAI: ((None, "max_completion_tokens"), (None, "max_tokens")),
     Family.OTHER: ((None, "max_tokens"),),
 }
-"""Where each family reads the longest answer, ``None`` being ``converse``; in the form of `_stated`.
+"""Where each family reads the longest answer, ``None`` being ``converse``; as `_stated` has it.
 What stands elsewhere it does not read. What is not stated is written to the first."""
 
 
