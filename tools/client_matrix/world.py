@@ -29,7 +29,6 @@ from urllib.request import urlopen
 
 from client_matrix.environments import FOLDER, NODE, Kind
 from client_matrix.scenarios import BUDGET, ORG, PRICES_USD_MICROS_PER_1M, Scenario
-
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.client import Admin, Api
 from pricekeeper.clock import SystemClock
@@ -211,9 +210,11 @@ class World:
         while True:
             if process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"the service did not start:\n{self.service_log()}")
-            with contextlib.suppress(URLError, ConnectionError, TimeoutError):
-                with urlopen(f"{self.url}/readyz", timeout=5):  # noqa: S310 - loopback
-                    return
+            with (
+                contextlib.suppress(URLError, ConnectionError, TimeoutError),
+                urlopen(f"{self.url}/readyz", timeout=5),  # noqa: S310 - loopback
+            ):
+                return
             time.sleep(0.1)
 
     async def _prepare(self, scenario: Scenario) -> App:

@@ -107,8 +107,8 @@ def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> No
 def wait_for_tasks(secs: float) -> None:
     """Wait until nothing is left to read on loops that run, for at most that long.
 
-    It blocks its thread, so it is for threads that have none of these loops. What was dropped just
-    now is freed by its loop in a moment.
+    It blocks its thread: a loop of this thread can't go on meanwhile, and is not waited for. What
+    was dropped just now is freed by its loop in a moment.
     """
     ends_at = time.monotonic() + secs
     time.sleep(_PAUSE_SECS)
@@ -201,4 +201,8 @@ def _end(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
 
 
 def _is_reading() -> bool:
-    return any(loop.is_running() for loop in list(_open.values()))
+    try:
+        own = asyncio.get_running_loop()
+    except RuntimeError:
+        own = None
+    return any(loop is not own and loop.is_running() for loop in list(_open.values()))
