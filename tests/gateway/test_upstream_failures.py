@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Callable
 from http.client import HTTPConnection, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
@@ -123,7 +124,7 @@ def test_an_upstream_that_is_not_there_costs_nothing(make_world: MakeWorld) -> N
     assert app.unfinished("open") == []
 
 
-CUT = [
+CUT: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
     ("/model/premium/converse-stream", converse_body),
     ("/model/premium/invoke-with-response-stream", claude_body),
     ("/anthropic/v1/messages", lambda text: claude_body(text, model="premium", stream=True)),
