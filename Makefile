@@ -21,7 +21,7 @@ OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test check audit sbom format lock clean \
-	walk simulate bench bench-limiter bench-identity bench-spend bench-http bench-authorizations bench-large bench-overload
+	walk simulate soak-client bench bench-client bench-limiter bench-identity bench-spend bench-http bench-authorizations bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -58,6 +58,9 @@ sbom: $(AUDIT) ## write the bill of materials of a deployment to dist/sbom.cdx.j
 
 walk: $(DEV) ## show the way of four requests through the modules
 	@$(BIN)/python tools/walk.py $(ARGS)
+
+soak-client: $(DEV) ## a thousand wrapped calls with kills and restarts; ARGS='--calls N --seed N'
+	@$(BIN)/python tools/soak_client.py $(ARGS)
 
 simulate: $(DEV) ## simulate a million histories of metering, for a night; ARGS='--histories N'
 	@$(BIN)/python tools/simulate.py $(ARGS)

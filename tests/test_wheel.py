@@ -167,7 +167,7 @@ def test_the_server_serves(server: Installed) -> None:
     done = server.run("pricekeeper", "serve", "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Run the service." in done.stdout
+    assert "Run the service" in done.stdout
     app = server.answer("import pricekeeper.http.app as app\nprint(json.dumps(app.__name__))")
     assert app == "pricekeeper.http.app"
     assert not {"genai-prices", "pyarrow", "boto3", "pytest"} & server.packages

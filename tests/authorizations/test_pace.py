@@ -31,6 +31,13 @@ def test_a_transaction_that_took_long_is_a_reason_to_look_but_not_to_pause() -> 
     assert pace.pause_ms(random, 0) <= 3
 
 
+def test_a_first_transaction_that_took_very_long_does_not_make_the_next_ones_wait() -> None:
+    """The gap is half of the fastest one, and has the same bound as every pause."""
+    pace, random = Pace(), Random(1)
+    pace.note_sent(120_000)
+    assert pace.pause_ms(random, 0) <= PAUSE_MS_MAX
+
+
 def test_a_worker_that_is_always_first_looks_every_now_and_then() -> None:
     pace = Pace()
     for _ in range(LOOK_EVERY):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from client.money import BUDGET
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.client import Admin, Api, AsyncPriceKeeper, PriceKeeper
 from tokens.conftest import MovableClock
@@ -62,6 +63,14 @@ class Acme:
         mine = {"url": self.url, "client_id": name, "client_secret": self.secrets[name]}
         used = {"spool_dir": self.spool_dir, "deadline_ms": 10_000, "clock": self.clock}
         return {**mine, **used, **more}
+
+    async def put_budget(self, **more: Any) -> None:
+        """Have a budget that tells what all calls come to, and no limits of speed."""
+        async with self.admin() as admin:
+            quotas = {"premium": 10**12, "standard": 10**12}
+            budgets = [{**BUDGET, **more}]
+            await admin.put_org(self.org_id, {**ORG_BODY, "quotas": quotas, "budgets": budgets})
+            await admin.put_app(self.org_id, APP, {"app_name": "Chat"})
 
     async def register(self, **body: Any) -> None:
         async with self.admin() as admin:

@@ -4,10 +4,10 @@ from typing import Any, Final, NamedTuple
 
 from pricekeeper.client import Api, AsyncPriceKeeper
 
-DAILY: Final[dict[str, Any]] = {
-    "name": "daily",
-    "window": "DAY",
-    "limit_usd_micros": 1_000_000_000,
+BUDGET: Final[dict[str, Any]] = {
+    "name": "monthly",
+    "window": "MONTH",
+    "limit_usd_micros": 10**12,
 }
 """A budget that all calls are held against, and that hardly any test reaches."""
 
@@ -22,6 +22,6 @@ class Money(NamedTuple):
 
 
 async def money_of(client: Api | AsyncPriceKeeper) -> Money:
-    """What the client has spent today, and what is held for calls under way."""
-    (daily,) = (await client.budgets())["budgets"]
-    return Money(*(daily[f"{name}_usd_micros"] for name in Money._fields))
+    """What the client has spent, and what is held for calls under way."""
+    (budget,) = (await client.budgets())["budgets"]
+    return Money(*(budget[f"{name}_usd_micros"] for name in Money._fields))

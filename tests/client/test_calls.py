@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client.conftest import APP, APP_BODY, ORG_BODY, Acme
-from client.money import DAILY, Money, money_of
+from client.money import BUDGET, Money, money_of
 from pricekeeper.client import Api, AsyncPriceKeeper, DeniedError, PriceKeeper
 from pricekeeper.errors import InvalidValueError, SettingsError
 
@@ -25,7 +25,7 @@ async def tokens_a_minute(acme: Acme) -> None:
     """The app's buckets: three calls and 10,000 tokens, which hardly refill."""
     limits = {"rpm": {"capacity": 3, **MINUTE}, "tpm": {"capacity": 10_000, **MINUTE}}
     async with acme.admin() as admin:
-        await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [DAILY]})
+        await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [BUDGET]})
         await admin.put_app(acme.org_id, APP, {**APP_BODY, "rate_limits": {"*": limits}})
 
 

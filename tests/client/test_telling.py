@@ -351,6 +351,14 @@ class TestFlush:
 
         assert [one.id for one in world.spool.pending(9)] == ["v"]
 
+    async def test_credentials_that_are_refused_are_not_waited_for(self, world: World) -> None:
+        """They will not be better in a moment."""
+        world.ledger.spoils = lambda _: problem(ForbiddenError, 401, "UNAUTHORIZED")
+        world.append("c")
+        await asyncio.wait_for(world.teller.flush(), 10)
+
+        assert len(world.spool) == 1
+
     async def test_it_ends_a_pause(self, world: World) -> None:
         """Whoever flushes wants it tried now."""
         world.ledger.outcomes = [AWAY]

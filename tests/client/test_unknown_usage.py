@@ -18,7 +18,7 @@ from botocore.exceptions import (
 
 from client.bedrock import REFUSALS, SILENT, THROTTLED_AT_LAST, Bedrock, running_bedrock
 from client.conftest import ORG_BODY, Acme
-from client.money import DAILY, Money, money_of
+from client.money import BUDGET, Money, money_of
 from client.waiting import until
 from pricekeeper.bedrock.refusals import CALLS, REFUSAL_CODES, is_free_refusal
 from pricekeeper.client import AsyncPriceKeeper, ModelCall
@@ -32,7 +32,7 @@ NOTHING = Money(0, 0)
 @pytest.fixture(autouse=True)
 async def a_budget(acme: Acme) -> None:
     async with acme.admin() as admin:
-        await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [DAILY]})
+        await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [BUDGET]})
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The real service, a stand-in for Bedrock, and a program between them that is judged by both."""
 
 import asyncio
+import itertools
 import json
 import uuid
 from collections.abc import Callable, Coroutine
@@ -14,7 +15,8 @@ from botocore.config import Config
 
 from pricekeeper import AsyncPriceKeeper, PriceKeeper, wrap
 from pricekeeper.client import Admin
-from pricekeeper.client.wrapping.streams import drainer
+from pricekeeper.client.telling import VOID_UNKNOWN_MS
+from pricekeeper.client.wrapping import async_streams, streams
 from pricekeeper.standin import Ledger, Running
 from scraping import until
 from tokens.conftest import MovableClock
@@ -27,6 +29,7 @@ HOLD_MS = 900_000
 """For how long a call is held, unless it says something else."""
 PLENTY_USD_MICROS = 10**12
 REGION = "us-east-1"
+_numbers = itertools.count()
 
 
 def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -134,7 +137,11 @@ class Program:
 
     def bare_client(self, **config: Any) -> Any:
         """A client of boto3's for the stand-in."""
-        client = boto3.client("bedrock-runtime", **self.client_arguments(Config(**config)))
+        return self.made(self.client_arguments(Config(**config)))
+
+    def made(self, arguments: dict[str, Any]) -> Any:
+        """A client of boto3's that is closed with the program."""
+        client = boto3.client("bedrock-runtime", **arguments)
         self._clients.append(client)
         return client
 
@@ -173,8 +180,22 @@ class Program:
 
     def tell(self) -> None:
         """Have everything that is known told to the service."""
-        drainer.wait(10)
+        streams.drainer.wait(10)
+        async_streams.wait_for_tasks(10)
         until(lambda: self.keeper.flush() == 0, lambda: f"{self.keeper.untold} are untold")
+
+    def forget_unknown(self) -> None:
+        """Let the time pass for which the service is told to give back what it does not know.
+
+        A request for it may still be on its way for so long.
+        """
+
+        async def finish_cancelling() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        self.keeper.engine.submit(finish_cancelling()).result(10)
+        self.world.clock.pass_ms(VOID_UNKNOWN_MS + 1_000)
 
     def assert_exact(self) -> None:
         """What was counted is the bill, to the micro-dollar; nothing is held or unsettled."""
@@ -205,10 +226,25 @@ class Program:
         assert len(marked) == calls, f"{len(marked)} are marked, not {calls}"
         assert books.spent <= self.bill <= books.spent + books.unsettled, f"{books}, {self.bill}"
 
+    def assert_unclaimed(self) -> None:
+        """Nothing was billed; what may be held for requests that were not answered is marked."""
+        assert self.bill == 0
+        assert self.books().spent == 0
+        self.world.clock.pass_ms(HOLD_MS + 1_000)
+        until(lambda: self.books().held == 0, lambda: f"still held: {self.books()}")
+
     def records(self) -> list[dict[str, Any]]:
         """The single usage records, the newest first."""
         found: list[dict[str, Any]] = self.keeper.usage_records()["records"]
         return found
+
+    def use_keeper(self, **other: Any) -> None:
+        """Have a keeper with other settings."""
+        self._keeper = PriceKeeper(**{**self.credentials, **other})
+
+    def forget_keeper(self) -> None:
+        """Begin with another one, as another process would."""
+        self._keeper = None
 
     def close(self) -> None:
         if self._keeper is not None:
@@ -218,8 +254,11 @@ class Program:
 
 
 def directive(**script: Any) -> str:
-    """A text of the user that says what the stand-in does."""
-    return f"Say something. [[standin {json.dumps(script)}]]"
+    """A text of the user that says what the stand-in does.
+
+    No two are the same: the stand-in counts how often it has met a text.
+    """
+    return f"Say {next(_numbers)}. [[standin {json.dumps(script)}]]"
 
 
 def messages(text: str = "hello", /, **script: Any) -> list[dict[str, Any]]:

@@ -65,7 +65,8 @@ class Pace:
         """How long to pause before the next one, if so many that are full wait already."""
         if self._is_at_once:
             return 0
-        pause_ms = max(self._pause_ms, (self._fastest_ms or 0) // 2) >> full
+        gap_ms = min(PAUSE_MS_MAX, (self._fastest_ms or 0) // 2)
+        pause_ms = max(self._pause_ms, gap_ms) >> full
         return random.randint(pause_ms // 2, pause_ms)
 
     @property

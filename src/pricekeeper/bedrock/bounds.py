@@ -103,7 +103,7 @@ class _Sum:
         elif isinstance(value, dict):
             self._add_mapping(value, is_free=is_free)
         elif isinstance(value, list):
-            self.tokens += 2 + len(value)
+            self.tokens += 2 + 2 * len(value)
             self._waiting.extend((one, is_free) for one in value)
         elif isinstance(value, int) and not isinstance(value, bool):
             self.tokens += 2 + value.bit_length() // 3  # no fewer than its digits and its sign
@@ -117,7 +117,7 @@ class _Sum:
             self._add_medium(kind, block)
             return
         for name, inner in block.items():
-            self.tokens += _bytes(name) + 4
+            self.tokens += 4 + (len(json.dumps(name)) if is_free else _bytes(name))
             if is_free or name in _FREE_JSON:
                 self._waiting.append((inner, True))
             elif name in _MEDIA and isinstance(inner, dict) and not _MARKS.isdisjoint(inner):
@@ -217,7 +217,7 @@ _READ_BY: Final[Mapping[Family | None, tuple[tuple[str | None, str], ...]]] = {
     Family.OPENAI: ((None, "max_completion_tokens"), (None, "max_tokens")),
     Family.OTHER: ((None, "max_tokens"),),
 }
-"""Where each family reads the longest answer, ``None`` being ``converse``; in the form of `_stated`.
+"""Where each family reads the longest answer, ``None`` being ``converse``; as `_stated` has it.
 What stands elsewhere it does not read. What is not stated is written to the first."""
 
 

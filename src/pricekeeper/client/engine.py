@@ -359,7 +359,7 @@ class Engine:
     async def _keep_snapshot(self) -> None:
         while True:
             try:
-                selection = await self.api.select(force_check=False)
+                selection = await self.api.select(force_check=True)  # a kept one may be old
                 totals = await self.api.usage()
                 budgets = await self.api.budgets()
                 self._blind.learn(Snapshot.of(selection.answer, totals, budgets))

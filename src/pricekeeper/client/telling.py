@@ -84,7 +84,7 @@ class Teller:
         self._answers: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._adopt_at_ms = 0
         self._is_through = False
-        """Whether all that waits was put off by the service."""
+        """Whether all that waits was put off by the service, or it takes nothing of us at all."""
         self._asked_at_ms: int | None = None
         self._unknown_since_ms: dict[int, int] = {}
 
@@ -112,7 +112,7 @@ class Teller:
     async def flush(self) -> None:
         """Wait until nothing is left to tell, also of processes that are gone.
 
-        What the service puts off is not waited for.
+        What the service puts off is not waited for, nor one that refuses our credentials.
         """
         async with self._told:
             self._adopt_at_ms, self._is_through = 0, False
@@ -174,6 +174,10 @@ class Teller:
                 for entry in self._spool.pending(1):
                     self._spool.postpone(entry)
             self._batch_max = max(1, self._batch_max // 2)
+        if isinstance(error, ForbiddenError):  # nothing can be told by these credentials
+            self._is_through = True
+            async with self._told:
+                self._told.notify_all()
         pause_ms = full_jitter_ms(
             self._failures, first_ms=PAUSE_MS, longest_ms=PAUSE_MS_MAX, randbelow=secrets.randbelow
         )

@@ -23,7 +23,11 @@ from pricekeeper.client.wrapping.streams import BYTES_MAX, SECS_MAX
 TASKS_MAX: Final = 256
 """How many abandoned streams are read on at once; further ones are not."""
 
+_PAUSE_SECS: Final = 0.01
+
 _tasks: set[asyncio.Task[None]] = set()
+_open: dict[MeteredCall, asyncio.AbstractEventLoop] = {}
+"""The calls whose streams are to be read on, and where; changed without a lock."""
 
 
 class MeteredAsyncRaw:
@@ -79,11 +83,13 @@ def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> No
 def wait_for_tasks(secs: float) -> None:
     """Wait until nothing is left to read on loops that run, for at most that long.
 
-    It blocks its thread, so it is for threads that have none of these loops.
+    It blocks its thread: a loop of this thread can't go on meanwhile, and is not waited for. What
+    was dropped just now is freed by its loop in a moment.
     """
     ends_at = time.monotonic() + secs
+    time.sleep(_PAUSE_SECS)
     while time.monotonic() < ends_at and (_is_reading() or not later.is_idle):
-        time.sleep(0.01)
+        time.sleep(_PAUSE_SECS)
 
 
 def replay_async(body: Any, data: bytes) -> Any:
@@ -130,13 +136,16 @@ async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
 
 def _take(loop: asyncio.AbstractEventLoop, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream on that nobody reads any more. May be called in any thread, by a finalizer."""
+    _open[call] = loop
     try:
         loop.call_soon_threadsafe(_start, raw, call, usage)
     except RuntimeError:  # the loop is closed, and the connection with it
-        later.put(partial(call.finish_stream, usage.usage()))
+        _end(raw, call, usage)
 
 
 def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
+        _open.pop(one, None)
     if len(_tasks) >= TASKS_MAX:
         _end(raw, call, usage)
         return
@@ -160,9 +169,14 @@ async def _drain(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
 def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
     # Later, because a task that is dropped with its loop ends as a finalizer does.
     later.put(partial(call.finish_stream, usage.usage()))
+    _open.pop(call, None)
     with contextlib.suppress(RuntimeError):  # the loop may be closed
         raw.close()
 
 
 def _is_reading() -> bool:
-    return any(task.get_loop().is_running() for task in list(_tasks))
+    try:
+        own = asyncio.get_running_loop()
+    except RuntimeError:
+        own = None
+    return any(loop is not own and loop.is_running() for loop in list(_open.values()))

@@ -57,13 +57,13 @@ def code_of(error: ServiceError) -> str:
 def as_client_error(error: ServiceError, exceptions: Any, operation_name: str) -> Exception:
     """The error as an exception of the client whose ``exceptions`` these are."""
     code = code_of(error)
-    ours: Any = type(error)
-    kind = _kind(code, exceptions.from_code(code), ours)
+    theirs = exceptions.from_code(code)
+    kind = _kind(code, theirs, type(error))  # type: ignore[arg-type]  # mypy: no class is hashable
     return kind(error, code, operation_name)
 
 
 @lru_cache(maxsize=_KINDS_MAX)
-def _kind(code: str, theirs: Any, ours: Any) -> type[Exception]:
+def _kind(code: str, theirs: type[Any], ours: type[Any]) -> type[Exception]:
     """The class that is both, made once."""
     return type(code, (theirs, ours), {"__init__": _begin, "__module__": __name__})
 

@@ -1,0 +1,165 @@
+"""A wrapped client of aiobotocore: the same calls, on any event loop."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from botocore.config import Config
+
+from pricekeeper import AsyncPriceKeeper, wrap
+from wrapping.bodies import FAMILIES, encoded
+from wrapping.deployment import MODELS
+from wrapping.faces import SESSION
+from wrapping.world import Program, messages
+
+CACHED = {"cache_read": 11, "cache_write_5m": 300, "cache_write_1h": 7_000}
+
+
+@pytest.fixture
+async def bedrock(program: Program) -> AsyncIterator[Any]:
+    arguments = program.client_arguments(Config(retries={"total_max_attempts": 1}))
+    async with SESSION.create_client("bedrock-runtime", **arguments) as client:
+        yield wrap(client, program.async_keeper())
+
+
+async def judge(program: Program) -> None:
+    """In a thread: tasks of this loop may have to go on meanwhile."""
+    await asyncio.to_thread(program.assert_exact)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_converse_is_counted_for_every_family(
+    program: Program, bedrock: Any, family: str
+) -> None:
+    """In one piece and as a stream."""
+    asked = {
+        "modelId": MODELS[family],
+        "messages": messages(input_tokens=1_234, output_tokens=56, **CACHED),
+        "inferenceConfig": {"maxTokens": 100},
+    }
+    reply = await bedrock.converse(**asked)
+    assert reply["usage"]["outputTokens"] == 56
+    reply = await bedrock.converse_stream(**asked)
+    assert "metadata" in [event async for event in reply["stream"]][-1]
+    await judge(program)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_invoke_is_counted_for_every_family(
+    program: Program, bedrock: Any, family: str
+) -> None:
+    """The body can be read in parts, once, as ever; and as a context."""
+    asked = {
+        "modelId": MODELS[family],
+        "body": encoded(family, 100, input_tokens=1_234, output_tokens=56),
+    }
+    async with (await bedrock.invoke_model(**asked))["body"] as body:
+        assert body.readable()
+        first, rest = await body.read(10), await body.read()
+        assert json.loads(first + rest)
+        assert await body.read() == b""
+        assert not body.readable()
+    pieces = [piece async for piece in (await bedrock.invoke_model(**asked))["body"]]
+    assert json.loads(b"".join(pieces))
+    reply = await bedrock.invoke_model_with_response_stream(**asked)
+    chunks = [json.loads(event["chunk"]["bytes"]) async for event in reply["body"]]
+    assert "amazon-bedrock-invocationMetrics" in chunks[-1]
+    await judge(program)
+
+
+@pytest.mark.parametrize("asked", ["auto", "standard", MODELS["standard"], MODELS["nova"]])
+async def test_models_are_asked_for_by_any_name(program: Program, bedrock: Any, asked: str) -> None:
+    """The same as with boto3."""
+    await bedrock.converse(modelId=asked, messages=messages())
+    called = MODELS["premium"] if asked == "auto" else MODELS.get(asked, asked)
+    assert program.ledger.entries[0].model_id == called
+    await judge(program)
+
+
+async def test_tags_tiers_and_lengths_are_as_with_boto3(program: Program, bedrock: Any) -> None:
+    """What is served, and what was said about the call."""
+    script = {"service_tier": "flex", "output_tokens": 9_000}
+    await bedrock.converse(
+        modelId="nova",
+        messages=messages(**script),
+        serviceTier={"type": "priority"},
+        requestMetadata={"team": "chat"},
+    )
+    assert program.ledger.totals.output_tokens == 4_096
+    await judge(program)
+    records = await asyncio.to_thread(program.records)
+    assert records[0]["tags"] == {"team": "chat"}
+
+
+async def test_a_hundred_calls_at_once_on_one_loop(program: Program, bedrock: Any) -> None:
+    """One keeper, one client, and all of them are counted."""
+
+    async def work(number: int) -> None:
+        given = {"modelId": "premium", "messages": messages(input_tokens=number, output_tokens=7)}
+        if number % 2:
+            await bedrock.converse(**given)
+        else:
+            async for _ in (await bedrock.converse_stream(**given))["stream"]:
+                break
+
+    await asyncio.gather(*(work(number) for number in range(100)))
+    assert len(program.ledger.entries) == 100
+    await judge(program)
+
+
+def test_two_loops_in_two_threads_share_one_keeper(program: Program) -> None:
+    """Each with a client of its own, as aiobotocore has it."""
+    keeper = program.async_keeper()
+    ready = threading.Barrier(2)
+
+    async def work(number: int) -> None:
+        arguments = program.client_arguments()
+        async with SESSION.create_client("bedrock-runtime", **arguments) as client:
+            bedrock = wrap(client, keeper)
+            await asyncio.to_thread(ready.wait)
+            for step in range(5):
+                script = {"input_tokens": 100 * number + step, "output_tokens": 9}
+                await bedrock.converse(modelId="auto", messages=messages(**script))
+                given = {"modelId": "standard", "messages": messages(**script)}
+                reply = await bedrock.converse_stream(**given)
+                assert [event async for event in reply["stream"]]
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda number: asyncio.run(work(number)), range(2)))
+    assert len(program.ledger.entries) == 20
+    program.assert_exact()
+
+
+async def test_a_loop_goes_on_while_an_authorization_is_waited_for(program: Program) -> None:
+    """The service is asked by another thread."""
+    arguments = program.client_arguments()
+    async with SESSION.create_client("bedrock-runtime", **arguments) as client:
+        bedrock = wrap(client, program.async_keeper())
+        await bedrock.converse(modelId="auto", messages=messages())
+        beats = 0
+        call = asyncio.create_task(bedrock.converse(modelId="auto", messages=messages()))
+        while not call.done():
+            await asyncio.sleep(0)
+            beats += 1
+        await call
+    assert beats > 10
+    await judge(program)
+
+
+async def test_a_keeper_of_its_own_is_closed_after_what_is_being_read(program: Program) -> None:
+    """``close`` waits for abandoned streams, within the deadline, and the loop goes on."""
+    program.keeper.close()
+    arguments = program.client_arguments()
+    async with SESSION.create_client("bedrock-runtime", **arguments) as client:
+        async with AsyncPriceKeeper(**program.credentials) as keeper:
+            bedrock = wrap(client, keeper)
+            given = {"modelId": "auto", "messages": messages(between_ms=30)}
+            async for _ in (await bedrock.converse_stream(**given))["stream"]:
+                break
+        assert keeper.untold == 0
+    program.forget_keeper()
+    await judge(program)

@@ -1,0 +1,312 @@
+"""Streams of aiobotocore are metered to their end, whatever becomes of the task that reads them."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from botocore.config import Config
+from botocore.exceptions import EventStreamError
+
+from pricekeeper import wrap
+from pricekeeper.client.wrapping import async_streams
+from wrapping.bodies import encoded
+from wrapping.faces import SESSION
+from wrapping.world import Program, messages
+
+OPERATIONS = ["converse_stream", "invoke_model_with_response_stream"]
+SLOW = {"between_ms": 15, "output_tokens": 31}
+STALLING = {"between_ms": 600_000}
+
+
+class CallerError(Exception):
+    """What the caller's own code raises."""
+
+
+@pytest.fixture
+async def bedrock(program: Program) -> AsyncIterator[Any]:
+    async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
+        yield wrap(client, program.async_keeper())
+
+
+async def begin(bedrock: Any, operation: str = "converse_stream", /, **script: Any) -> Any:
+    """A stream that was not read yet."""
+    if operation == "converse_stream":
+        reply = await bedrock.converse_stream(
+            modelId="premium",
+            messages=messages(**script),
+            inferenceConfig={"maxTokens": 50},
+        )
+        return reply["stream"]
+    body = encoded("premium", 50, **script)
+    reply = await bedrock.invoke_model_with_response_stream(modelId="premium", body=body)
+    return reply["body"]
+
+
+async def read_one(stream: Any) -> Any:
+    """Read one event, and stop."""
+    async for event in stream:
+        return event
+    return None
+
+
+async def assert_exact(program: Program) -> None:
+    """In a thread: tasks of this loop have to go on meanwhile."""
+    gc.collect()
+    await asyncio.to_thread(program.assert_exact)
+
+
+async def assert_marked(program: Program, calls: int) -> None:
+    gc.collect()
+    await asyncio.to_thread(program.assert_marked, calls)
+
+
+async def break_off(stream: Any) -> None:
+    await read_one(stream)
+
+
+async def close(stream: Any) -> None:
+    stream.close()
+
+
+async def read_and_close(stream: Any) -> None:
+    await read_one(stream)
+    stream.close()
+
+
+async def never_iterate(stream: Any) -> None:
+    assert stream is not None
+
+
+async def raise_inside(stream: Any) -> None:
+    async def read() -> None:
+        async for _ in stream:
+            raise CallerError
+
+    with pytest.raises(CallerError):
+        await read()
+
+
+async def keep_in_a_cycle(stream: Any) -> None:
+    """Forget it so that only a collection of garbage finds it."""
+    await read_one(stream)
+    cycle = [stream]
+    cycle.append(cycle)
+
+
+async def cancel(stream: Any) -> None:
+    """Cancel the task that reads, in the middle of a read."""
+
+    async def read() -> None:
+        async for _ in stream:
+            begun.set()
+
+    begun = asyncio.Event()
+    task = asyncio.create_task(read())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def time_out(stream: Any) -> None:
+    """Wait for the next event for less time than it takes."""
+    events = aiter(stream)
+    await anext(events)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(events), 0.001)
+
+
+ABANDONED: dict[str, Callable[[Any], Awaitable[None]]] = {
+    "break": break_off,
+    "close": close,
+    "close after an event": read_and_close,
+    "never iterated": never_iterate,
+    "raise in the loop": raise_inside,
+    "a cycle": keep_in_a_cycle,
+    "cancelled": cancel,
+    "timed out": time_out,
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("way", ABANDONED)
+async def test_an_abandoned_stream_is_read_on_to_its_end(
+    program: Program, bedrock: Any, operation: str, way: str
+) -> None:
+    """It is counted exactly, and Bedrock's connection is not cut."""
+    stream = await begin(bedrock, operation, **SLOW)
+    await ABANDONED[way](stream)
+    del stream
+    await assert_exact(program)
+    assert [entry.hung_up for entry in program.ledger.entries] == [False]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_a_break_is_no_end(program: Program, bedrock: Any, operation: str) -> None:
+    """Reading goes on where it stopped, with every event, and nothing is counted before."""
+    whole = [event async for event in await begin(bedrock, operation, events=6)]
+    stream = await begin(bedrock, operation, events=6)
+    events = [await read_one(stream), await read_one(stream)]
+    events += [event async for event in stream]
+    assert len(events) == len(whole)
+    await assert_exact(program)
+
+
+async def test_a_closed_stream_has_no_further_events(program: Program, bedrock: Any) -> None:
+    """Whoever reads on shares no bytes with the caller."""
+    stream = await begin(bedrock, **SLOW)
+    events = aiter(stream)
+    await anext(events)
+    stream.close()
+    assert [event async for event in events] == []
+    stream.close()
+    await assert_exact(program)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_an_error_of_bedrocks_in_the_middle_leaves_it_held(
+    program: Program, bedrock: Any, operation: str
+) -> None:
+    """There was output, and the stream does not say how much."""
+    stream = await begin(bedrock, operation, fate="breaks-off")
+    with pytest.raises(EventStreamError):
+        _ = [event async for event in stream]
+    del stream
+    await assert_marked(program, 1)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_a_connection_that_is_cut_leaves_it_held(
+    program: Program, bedrock: Any, operation: str, reads: bool
+) -> None:
+    """Whether the caller reads, or we do."""
+    stream = await begin(bedrock, operation, fate="cut")
+    if reads:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            _ = [event async for event in stream]
+    del stream
+    await assert_marked(program, 1)
+
+
+async def test_a_stream_that_stalls_is_held_when_its_reader_gives_up(program: Program) -> None:
+    """A timeout of the client's in the middle of a stream."""
+    arguments = program.client_arguments(Config(read_timeout=0.1))
+    async with SESSION.create_client("bedrock-runtime", **arguments) as client:
+        stream = await begin(wrap(client, program.async_keeper()), **STALLING)
+        with pytest.raises(TimeoutError):
+            _ = [event async for event in stream]
+        del stream
+        await assert_marked(program, 1)
+
+
+async def test_a_call_that_is_cancelled_before_its_answer_stays_held(
+    program: Program, bedrock: Any
+) -> None:
+    """The model runs."""
+    given = {"modelId": "premium", "messages": messages(delay_ms=600_000)}
+    task = asyncio.create_task(bedrock.converse(**given))
+    billed = asyncio.to_thread(program.ledger.wait_until, lambda entries: len(entries) == 1)
+    assert await billed
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await assert_marked(program, 1)
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+async def test_a_call_that_is_cancelled_at_any_point_is_not_below_the_bill(
+    program: Program, bedrock: Any, turns: int
+) -> None:
+    """While it is authorized, sent, or read: it is given back, counted, or marked."""
+    task = asyncio.create_task(bedrock.converse(modelId="premium", messages=messages()))
+    for _ in range(turns):
+        await asyncio.sleep(0.0005)
+    task.cancel()
+    outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+    assert isinstance(outcome, dict | asyncio.CancelledError)
+    del outcome, task
+    gc.collect()
+
+    def judge() -> None:
+        program.forget_unknown()
+        program.tell()
+        if program.books().held:
+            program.assert_marked(1)
+        else:
+            program.assert_exact()
+
+    await asyncio.to_thread(judge)
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed connection")  # aiohttp warns of it with us or without
+def test_a_loop_that_ends_early_leaves_its_streams_held(program: Program) -> None:
+    """``asyncio.run`` cancels the tasks that read on."""
+
+    async def work() -> None:
+        async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
+            bedrock = wrap(client, program.async_keeper())
+            (await begin(bedrock, **STALLING)).close()
+            kept.append(await begin(bedrock, **STALLING))
+
+    kept: list[Any] = []
+    asyncio.run(work())
+    kept.clear()  # its loop is closed
+    gc.collect()
+    program.assert_marked(2)
+
+
+def test_a_loop_that_ends_after_the_answer_knows_what_was_used(program: Program) -> None:
+    """A stream that was read up to its usage, and was never closed."""
+
+    async def work() -> None:
+        async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
+            stream = await begin(wrap(client, program.async_keeper()))
+            async for event in stream:
+                if "metadata" in event:
+                    break
+            kept.append(stream)
+
+    kept: list[Any] = []
+    asyncio.run(work())
+    kept.clear()
+    gc.collect()
+    program.assert_exact()
+
+
+async def test_many_are_read_on_at_once(program: Program, bedrock: Any) -> None:
+    """Forty streams at the same time, more than the client has connections, and each is exact."""
+
+    async def work() -> None:
+        await read_one(await begin(bedrock, **SLOW))
+
+    await asyncio.gather(*(work() for _ in range(40)))
+    await assert_exact(program)
+    assert len(program.ledger.entries) == 40
+
+
+async def test_more_than_may_be_read_at_once_are_left_held(
+    program: Program, bedrock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are read, and the others are marked: none is zero."""
+    monkeypatch.setattr(async_streams, "TASKS_MAX", 2)
+    begun = [await begin(bedrock, between_ms=40) for _ in range(5)]
+    for stream in begun:
+        stream.close()
+    await asyncio.to_thread(program.tell)
+    assert len(await asyncio.to_thread(program.records)) == 2
+    await assert_marked(program, 3)
+
+
+@pytest.mark.parametrize(("bound", "value"), [("BYTES_MAX", 100), ("SECS_MAX", 0.1)])
+async def test_a_stream_that_is_too_long_is_left_held(
+    program: Program, bedrock: Any, monkeypatch: pytest.MonkeyPatch, bound: str, value: float
+) -> None:
+    """Neither many bytes nor much time is spent on reading for nobody."""
+    monkeypatch.setattr(async_streams, bound, value)
+    script = {"between_ms": 600_000 if bound == "SECS_MAX" else 15}
+    (await begin(bedrock, **script)).close()
+    await assert_marked(program, 1)
