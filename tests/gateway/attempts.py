@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import botocore.session
 from botocore.config import Config
@@ -28,8 +30,12 @@ def bedrock_client(world: World, app: App, **config: Any) -> Iterator[Any]:
     def count(**_: Any) -> None:
         client.attempts += 1
 
+    def now() -> datetime:
+        return datetime.fromtimestamp(world.clock.now_ms() // 1000, UTC)
+
     client.meta.events.register("before-send.bedrock-runtime", count)
     try:
-        yield client
+        with patch("botocore.auth.get_current_datetime", now):
+            yield client
     finally:
         client.close()

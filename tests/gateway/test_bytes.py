@@ -5,12 +5,11 @@ import socket
 import threading
 from typing import Any
 
-import httptools
 import pytest
 
-from gateway.conftest import MakeWorld
+from gateway.conftest import MakeWorld, ScriptedWorld
 from gateway.models import BY_LABEL
-from gateway.wire import CHUNKED, Caller, Received, Upstream, chunk, running_upstream, whole
+from gateway.wire import CHUNKED, Caller, Parsed, Received, Upstream, chunk, whole
 from gateway.world import App, World, claude_body, connection_to, converse_body, directive
 from http_fixtures import Api, Reply
 from pricekeeper.standin import Running
@@ -29,36 +28,9 @@ WHOLE = [
 ]
 
 
-class Parsed:
-    """Answers as llhttp, the strictest of parsers, reads them."""
-
-    def __init__(self, data: bytes) -> None:
-        self.statuses: list[int] = []
-        self.headers: list[dict[str, str]] = []
-        self.bodies: list[bytes] = []
-        self.whole = 0
-        self._parser = httptools.HttpResponseParser(self)
-        self._parser.feed_data(data)
-
-    def on_message_begin(self) -> None:
-        self.headers.append({})
-        self.bodies.append(b"")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        assert name.decode() not in self.headers[-1], name
-        self.headers[-1][name.decode()] = value.decode()
-
-    def on_body(self, body: bytes) -> None:
-        self.bodies[-1] += body
-
-    def on_message_complete(self) -> None:
-        self.statuses.append(self._parser.get_status_code())
-        self.whole += 1
-
-
 @pytest.mark.parametrize(("path", "body"), [*STREAMED, *WHOLE])
 def test_the_body_is_the_upstreams_byte_for_byte(
-    module_standin: Running, make_world: MakeWorld, path: str, body: dict[str, Any]
+    module_standin: Running, scripted: ScriptedWorld, path: str, body: dict[str, Any]
 ) -> None:
     """An upstream that replays what the stand-in has answered, and what arrives."""
     model_id = BY_LABEL[body.get("model", "premium")].model_id
@@ -70,8 +42,7 @@ def test_the_body_is_the_upstreams_byte_for_byte(
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
         peer.sendall(whole(direct.data, kind))
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
         through = world.post(path, body, app)
         assert (through.status, through.data) == (direct.status, direct.data)
@@ -79,15 +50,14 @@ def test_the_body_is_the_upstreams_byte_for_byte(
         world.assert_equal(app, module_standin.ledger.entries)
 
 
-def test_the_body_of_any_bytes_is_untouched(make_world: MakeWorld) -> None:
+def test_the_body_of_any_bytes_is_untouched(scripted: ScriptedWorld) -> None:
     """Also one that is no JSON, with any byte in it, whatever its length."""
     bodies = [b"", b"\0" * 3, bytes(range(256)) * 1000, b"\xff" * (3 * MIB)]
 
     def answer(_: Upstream, peer: socket.socket, request: Received) -> None:
         peer.sendall(whole(bodies[int(request.json["messages"][0]["content"][0]["text"])]))
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, upstream):
         app = App(world.api).register()
         for number, body in enumerate(bodies):
             assert world.converse(app, text=str(number)).data == body
@@ -97,7 +67,7 @@ def test_the_body_of_any_bytes_is_untouched(make_world: MakeWorld) -> None:
 
 @pytest.mark.parametrize("path", ["/model/premium/converse-stream", "/anthropic/v1/messages"])
 def test_the_first_event_arrives_while_the_upstream_still_works(
-    make_world: MakeWorld, path: str
+    scripted: ScriptedWorld, path: str
 ) -> None:
     """The upstream goes on only when the caller has what came before; so does the head."""
     seen = [threading.Event() for _ in range(4)]
@@ -109,8 +79,7 @@ def test_the_first_event_arrives_while_the_upstream_still_works(
             peer.sendall(chunk(b"data: %d\n\n" % number))
         upstream.over.wait()
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, upstream):
         app = App(world.api).register()
         with Caller(world) as caller:
             caller.send(app, path, claude_body(model="premium", stream=True))
@@ -122,7 +91,7 @@ def test_the_first_event_arrives_while_the_upstream_still_works(
             assert b"\r\n0\r\n\r\n" not in caller.read_all()
 
 
-def test_headers_are_passed_but_not_those_of_the_connection(make_world: MakeWorld) -> None:
+def test_headers_are_passed_but_not_those_of_the_connection(scripted: ScriptedWorld) -> None:
     """Each once, and ours beside them."""
 
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
@@ -133,8 +102,7 @@ def test_headers_are_passed_but_not_those_of_the_connection(make_world: MakeWorl
                  "proxy-authenticate: x")  # fmt: skip
         peer.sendall(whole(b"{}", *lines))
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
         with Caller(world) as caller:
             caller.send(app, "/model/premium/converse", converse_body(), "connection: close")
@@ -153,14 +121,13 @@ def test_headers_are_passed_but_not_those_of_the_connection(make_world: MakeWorl
     assert "16 Nov 2026 00:00:00" not in headers["date"]
 
 
-def test_what_is_sent_on_has_no_credentials_of_the_caller(make_world: MakeWorld) -> None:
+def test_what_is_sent_on_has_no_credentials_of_the_caller(scripted: ScriptedWorld) -> None:
     """Nor its cookies, its address or its client; only what Bedrock asks for."""
 
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
         peer.sendall(whole(b"{}"))
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, upstream):
         app = App(world.api).register()
         extra = {"cookie": "a=b", "x-forwarded-for": "1.2.3.4", "x-api-key": "k", "user-agent": "u",
                  "x-pricekeeper-tag-team": "red", "accept": "application/json",
@@ -228,7 +195,7 @@ def test_head_has_no_body_and_does_no_harm(world: World, app: App) -> None:
 
 @pytest.mark.parametrize("pieces", [[1], [7, 1000], [65_536]])
 def test_every_chunk_is_valid_however_the_upstream_cuts_it(
-    make_world: MakeWorld, pieces: list[int]
+    scripted: ScriptedWorld, pieces: list[int]
 ) -> None:
     """Parsed by the parser that refuses the most."""
     data = bytes(range(256)) * 40
@@ -242,8 +209,7 @@ def test_every_chunk_is_valid_however_the_upstream_cuts_it(
             at += size
         peer.sendall(b"0\r\n\r\n")
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
         with Caller(world) as caller:
             path = "/model/premium/converse-stream"
@@ -261,7 +227,7 @@ def large_body(size: int) -> bytes:
     return json.dumps(body).encode()
 
 
-def test_a_body_may_have_25_mib_and_not_a_byte_more(make_world: MakeWorld) -> None:
+def test_a_body_may_have_25_mib_and_not_a_byte_more(scripted: ScriptedWorld) -> None:
     """Bedrock's own limit; beyond it nothing is authorized and nothing is sent on."""
     sizes: list[int] = []
 
@@ -269,8 +235,7 @@ def test_a_body_may_have_25_mib_and_not_a_byte_more(make_world: MakeWorld) -> No
         sizes.append(len(request.body))
         peer.sendall(whole(b"{}"))
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
         reply = world.post("/model/premium/converse", large_body(25 * MIB), app)
         assert reply.status == 200, reply.data
@@ -314,7 +279,7 @@ def test_a_body_that_never_ends_is_given_up(
     assert app.unfinished("open") == []
 
 
-def test_several_large_calls_run_at_once(make_world: MakeWorld) -> None:
+def test_several_large_calls_run_at_once(scripted: ScriptedWorld) -> None:
     """Bodies of calls under way do not keep others out."""
     calls, begun, go_on = 4, threading.Semaphore(0), threading.Event()
 
@@ -323,8 +288,7 @@ def test_several_large_calls_run_at_once(make_world: MakeWorld) -> None:
         go_on.wait(20)
         peer.sendall(whole(b"{}"))
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
         replies: list[Reply] = []
         threads = [
@@ -345,7 +309,7 @@ def test_several_large_calls_run_at_once(make_world: MakeWorld) -> None:
     assert [reply.status for reply in replies] == [200] * calls
 
 
-def test_a_refusal_that_comes_in_pieces_is_whole(make_world: MakeWorld) -> None:
+def test_a_refusal_that_comes_in_pieces_is_whole(scripted: ScriptedWorld) -> None:
     """So is the answer to a call that is free."""
     body = json.dumps({"message": "x" * 300_000}).encode()
 
@@ -355,8 +319,7 @@ def test_a_refusal_that_comes_in_pieces_is_whole(make_world: MakeWorld) -> None:
         for at in range(0, len(head), 20_000):
             peer.sendall(head[at : at + 20_000])
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
         for operation, status in (("converse", 429), ("count-tokens", 200)):
             reply = world.post(f"/model/premium/{operation}", converse_body(), app)

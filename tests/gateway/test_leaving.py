@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.conftest import MakeWorld
-from gateway.wire import CHUNKED, Answer, Caller, Received, Upstream, chunk, running_upstream, whole
+from gateway.conftest import ScriptedWorld
+from gateway.wire import CHUNKED, Answer, Caller, Received, Upstream, chunk, whole
 from gateway.world import App, World, claude_body, converse_body, directive
 from http_fixtures import METRICS_TOKEN
 from scraping import Samples, read_samples, until
@@ -87,7 +87,7 @@ def test_a_caller_that_leaves_before_its_request_is_whole_costs_nothing(
 
 
 def test_beyond_the_bound_on_drains_a_call_is_left_at_its_hold(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The upstream is let go, and what it bills in full stays charged, and is marked."""
     monkeypatch.setattr("pricekeeper.gateway.caller.DRAINS_MAX", 1)
@@ -99,9 +99,9 @@ def test_beyond_the_bound_on_drains_a_call_is_left_at_its_hold(
         if not peer.recv(1):  # nobody reads on
             gone.release()
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, upstream):
         app = App(world.api).register()
+        before = drains(world, "no_room")
         for _ in range(3):
             caller = Caller(world)
             caller.send(app, STREAM, converse_body())
@@ -109,13 +109,13 @@ def test_beyond_the_bound_on_drains_a_call_is_left_at_its_hold(
             caller.hang_up()
         for _ in range(2):
             assert gone.acquire(timeout=20)
-        assert drains(world, "no_room") == 2
+        assert drains(world, "no_room") == before + 2
         upstream.over.set()
     world.assert_unsettled(app, 3)
 
 
 def test_a_drain_has_an_end_also_if_the_upstream_is_silent(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time begins when the caller leaves, not with the next event."""
     monkeypatch.setattr("pricekeeper.gateway.caller.DRAIN_SECS_MAX", 0.2)
@@ -127,15 +127,15 @@ def test_a_drain_has_an_end_also_if_the_upstream_is_silent(
         if not peer.recv(1):
             gone.set()
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
+        before = drains(world, "given_up")
         caller = Caller(world)
         caller.send(app, STREAM, converse_body())
         caller.read_until(b"first")
         caller.hang_up()
         assert gone.wait(20)
-        until(lambda: drains(world, "given_up") == 1)
+        until(lambda: drains(world, "given_up") == before + 1)
     world.assert_unsettled(app)
 
 
@@ -145,16 +145,15 @@ def resident_bytes() -> int:
 
 
 def test_a_reader_that_does_not_read_holds_no_memory_and_is_cut_off(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream of 100 MB stops at what buffers hold; then it is read to its end and counted."""
     monkeypatch.setattr("pricekeeper.http.protocol.UNREAD_SECS_MAX", 1)
     monkeypatch.setattr("pricekeeper.http.protocol._LOOK_EVERY_SECS", 0.2)
-    with running_upstream(streaming(100 * MIB)) as upstream:
-        world = make_world(upstream.url)
+    with scripted(streaming(100 * MIB)) as (world, _upstream):
         app = App(world.api).register()
         world.converse(app, "unknown")
-        before = resident_bytes()
+        before, drained = resident_bytes(), drains(world, "whole")
         with Caller(world, receive_buffer=4096) as caller:
             caller.send(app, STREAM, converse_body())
             caller.read_until(b"\r\n\r\n")
@@ -163,7 +162,7 @@ def test_a_reader_that_does_not_read_holds_no_memory_and_is_cut_off(
             def is_drained() -> bool:
                 nonlocal peak
                 peak = max(peak, resident_bytes())
-                return drains(world, "whole") == 1
+                return drains(world, "whole") == drained + 1
 
             until(is_drained)
             assert peak - before < 20 * MIB
@@ -200,10 +199,9 @@ def until_spent(app: App) -> int:
     return app.books().spent
 
 
-def test_a_slow_reader_gets_every_byte(make_world: MakeWorld) -> None:
+def test_a_slow_reader_gets_every_byte(scripted: ScriptedWorld) -> None:
     """What is not read yet waits with the upstream."""
-    with running_upstream(streaming(8 * MIB)) as upstream:
-        world = make_world(upstream.url)
+    with scripted(streaming(8 * MIB)) as (world, _upstream):
         app = App(world.api).register()
         with Caller(world, receive_buffer=4096) as caller:
             caller.send(app, STREAM, converse_body(), "connection: close")
@@ -236,7 +234,7 @@ def test_whole_streams_and_left_ones_are_told_apart(world: World, app: App) -> N
 
 
 def test_a_reply_that_nobody_reads_is_counted(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it is longer than all buffers."""
     monkeypatch.setattr("pricekeeper.http.protocol.UNREAD_SECS_MAX", 1)
@@ -246,8 +244,7 @@ def test_a_reply_that_nobody_reads_is_counted(
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
         peer.sendall(whole(reply))
 
-    with running_upstream(answer) as upstream:
-        world = make_world(upstream.url)
+    with scripted(answer) as (world, _upstream):
         app = App(world.api).register()
         with Caller(world, receive_buffer=4096) as caller:
             caller.send(app, "/model/premium/converse", converse_body())

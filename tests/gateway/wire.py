@@ -3,6 +3,8 @@
 A caller that hides nothing, and an upstream that does exactly what a test says.
 """
 
+from __future__ import annotations
+
 import json
 import socket
 import struct
@@ -11,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
+
+import httptools
 
 from gateway.world import App, World
 
@@ -51,6 +55,8 @@ class Upstream:
     requests: list[Received] = field(default_factory=list)
     connections: int = 0
     over: threading.Event = field(default_factory=threading.Event)
+    peers: list[socket.socket] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -67,6 +73,27 @@ class Upstream:
                     return
                 if self.over.is_set() or peer.fileno() < 0:
                     return
+
+    def take(self, peer: socket.socket) -> None:
+        """Serve a new connection in a thread of its own."""
+        self.peers.append(peer)
+        self.connections += 1
+        thread = threading.Thread(target=self.serve, args=(peer,))
+        self.threads.append(thread)
+        thread.start()
+
+    def end(self) -> None:
+        """Hang up on everybody, and wait until all that was under way has ended."""
+        self.over.set()
+        for peer in self.peers:
+            hang_up(peer)
+        for thread in self.threads:
+            thread.join(PATIENCE_SECS)
+
+    def begin(self, answer: Answer) -> None:
+        """Answer otherwise from now on."""
+        self.answer, self.requests, self.connections = answer, [], 0
+        self.over, self.peers, self.threads = threading.Event(), [], []
 
 
 def read_request(reader: Any) -> Received | None:
@@ -87,8 +114,6 @@ def read_request(reader: Any) -> Received | None:
 @contextmanager
 def running_upstream(answer: Answer) -> Iterator[Upstream]:
     """The upstream on a free port, with a thread for each connection."""
-    threads: list[threading.Thread] = []
-    peers: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
         upstream = Upstream(answer, listening.getsockname()[1])
 
@@ -98,24 +123,16 @@ def running_upstream(answer: Answer) -> Iterator[Upstream]:
                     peer, _ = listening.accept()
                 except OSError:
                     return
-                peers.append(peer)
-                upstream.connections += 1
-                thread = threading.Thread(target=upstream.serve, args=(peer,))
-                threads.append(thread)
-                thread.start()
+                upstream.take(peer)
 
         accepting = threading.Thread(target=accept)
         accepting.start()
         try:
             yield upstream
         finally:
-            upstream.over.set()
             listening.shutdown(socket.SHUT_RDWR)
             accepting.join()
-            for peer in peers:
-                hang_up(peer)
-            for thread in threads:
-                thread.join(PATIENCE_SECS)
+            upstream.end()
 
 
 def hang_up(peer: socket.socket, *, reset: bool = False) -> None:
@@ -200,3 +217,30 @@ class Caller:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
+
+
+class Parsed:
+    """Answers as llhttp, the strictest of parsers, reads them."""
+
+    def __init__(self, data: bytes) -> None:
+        self.statuses: list[int] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
+        self.whole = 0
+        self._parser = httptools.HttpResponseParser(self)
+        self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self.headers.append({})
+        self.bodies.append(b"")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert name.decode() not in self.headers[-1], name
+        self.headers[-1][name.decode()] = value.decode()
+
+    def on_body(self, body: bytes) -> None:
+        self.bodies[-1] += body
+
+    def on_message_complete(self) -> None:
+        self.statuses.append(self._parser.get_status_code())
+        self.whole += 1

@@ -155,6 +155,7 @@ class World:
     url: str
     ledger: Ledger
     clock: ShiftedClock
+    upstream_url: str = ""
 
     @property
     def api(self) -> Api:
@@ -245,7 +246,7 @@ def running_world(
     settings = replace(gateway_settings(folder, upstream), **changes)
     clock = ShiftedClock()
     with running_service(settings, clock) as url:
-        yield World(url, ledger or Ledger(), clock)
+        yield World(url, ledger or Ledger(), clock, upstream)
 
 
 @contextmanager

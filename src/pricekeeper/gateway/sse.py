@@ -46,7 +46,7 @@ class SseUsage:
 
     def rest(self) -> bytes:
         """What was held back at the end of the stream."""
-        left, self._buffer = bytes(self._buffer), bytearray()
+        left, self._buffer, self._searched = bytes(self._buffer), bytearray(), 0
         return left if self._hides_usage else b""
 
     def usage(self) -> Usage | None:
