@@ -2,7 +2,8 @@
 # --build-arg PYTHON_IMAGE=python:3.13-slim@sha256:...
 ARG PYTHON_IMAGE=python:3.13-slim
 
-# The package and what it needs, at the versions that the tests ran with, in a folder of its own.
+# The package and what its extras server and prices need, at the versions that the tests ran with,
+# in a folder of its own.
 # Wheels only: a dependency without one stops the build, rather than asking for a compiler.
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build

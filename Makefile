@@ -21,7 +21,7 @@ OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test check audit sbom format lock clean \
-	walk simulate bench bench-limiter bench-identity bench-spend bench-http bench-authorizations bench-large bench-overload
+	walk simulate soak-client bench bench-client bench-limiter bench-identity bench-spend bench-http bench-authorizations bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -59,6 +59,9 @@ sbom: $(AUDIT) ## write the bill of materials of a deployment to dist/sbom.cdx.j
 walk: $(DEV) ## show the way of four requests through the modules
 	@$(BIN)/python tools/walk.py $(ARGS)
 
+soak-client: $(DEV) ## a thousand wrapped calls with kills and restarts; ARGS='--calls N --seed N'
+	@$(BIN)/python tools/soak_client.py $(ARGS)
+
 simulate: $(DEV) ## simulate a million histories of metering, for a night; ARGS='--histories N'
 	@$(BIN)/python tools/simulate.py $(ARGS)
 
@@ -85,6 +88,12 @@ bench-http: $(BENCH) ## measure the service beside a bare Starlette handler
 bench-authorizations: $(BENCH) ## measure authorize and capture beside a bare Starlette handler
 	@$(BIN)/python bench/authorizations.py $(ARGS)
 
+bench-gateway: $(BENCH) ## measure the gateway beside a plain relay and beside no relay
+	@$(BIN)/python bench/gateway.py $(ARGS)
+
+bench-client: $(BENCH) ## measure a wrapped boto3 client beside a bare one
+	@$(BIN)/python bench/client.py $(ARGS)
+
 bench-large: $(BENCH) ## measure a store with two million records beside an empty one
 	@$(BIN)/python bench/large.py $(ARGS)
 
@@ -108,7 +117,7 @@ lock: ## choose the newest allowed versions and pin them, with hashes, in requir
 	pin bench pyproject.toml --extra dev --extra bench; \
 	pin dev pyproject.toml --extra dev -c requirements/bench.txt; \
 	pin deploy pyproject.toml --extra server --extra prices -c requirements/bench.txt; \
-	pin run pyproject.toml --extra server -c requirements/bench.txt; \
+	pin run pyproject.toml --extra demo -c requirements/bench.txt; \
 	pin build requirements/build.in -c requirements/bench.txt; \
 	pin audit requirements/audit.in -c requirements/bench.txt
 
@@ -128,7 +137,7 @@ $(BIN)/python:
 
 # Each package is named as it comes, since a minute of silence looks like the end.
 $(RUN): pyproject.toml requirements/build.txt requirements/run.txt | $(BIN)/python
-	@echo "setup: installing what running needs, about 45 packages and 150 MB, the first time:"
+	@echo "setup: installing what running needs, about 47 packages and 160 MB, the first time:"
 	@rm -f $@.failed; { $(BIN)/python -m pip --disable-pip-version-check --no-input install \
 		--require-hashes -r requirements/build.txt -r requirements/run.txt 2>&1 || \
 		touch $@.failed; } | tee $(VENV)/setup.log | \

@@ -14,9 +14,9 @@ import aiohttp
 import uvicorn
 
 from http_fixtures import ORG
-from pricekeeper.cli.serving import server_config
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.http.app import make_app
+from pricekeeper.http.uvicorn_config import server_config
 from pricekeeper.settings import Settings
 
 LOOKS_MAX = 50

@@ -24,6 +24,8 @@ BODIES: dict[str, Any] = {
     "putOrgOverride": {"model_label": "premium"},
     "putAppOverride": {"model_label": "premium"},
     "putApp": {"app_name": "App"},
+    "patchOrg": {"session_limit": 5},
+    "patchApp": {"session_limit": 5},
     **{
         f"{verb}{kind}{what}": {"reason": "leaked"}
         for kind in ("Org", "App")

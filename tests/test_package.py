@@ -1,8 +1,11 @@
 """The package's face: what it exposes, and what importing it costs."""
 
 import importlib
+import json
+import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions, requires
 from types import ModuleType
 
 import pytest
@@ -75,3 +78,46 @@ print([name for name in ("aiobotocore", "aiohttp", "botocore") if name in sys.mo
 
     assert done.stderr == ""
     assert done.stdout.strip() == "[]"
+
+
+def _name(distribution: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", distribution)[0].lower().replace("_", "-")
+
+
+def _brought_by(installed: set[str], *distributions: str) -> set[str]:
+    """These distributions and what they need, of what is installed; not what they merely offer."""
+    found: set[str] = set()
+    waiting = set(distributions)
+    while waiting:
+        found |= waiting
+        needed = {one for name in waiting for one in requires(name) or () if "extra ==" not in one}
+        waiting = {_name(one) for one in needed} & installed - found
+    return found
+
+
+@pytest.mark.parametrize(
+    "program", ["import pricekeeper.client, pricekeeper.bedrock", "import pricekeeper as p; p.wrap"]
+)
+def test_the_client_loads_what_it_brings_and_no_more(program: str) -> None:
+    """Here all is installed: what an app would lack, or wait for, must not be asked for at all."""
+    code = f"""
+import json, sys
+before = set(sys.modules)
+{program}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    done = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    owners = {
+        module: set(map(_name, names)) - {"bedrock-price-keeper"}
+        for module, names in packages_distributions().items()
+    }
+    loaded = {
+        owner
+        for module in json.loads(done.stdout)
+        for owner in owners.get(module.partition(".")[0], ())
+    }
+
+    assert {"aiohttp", "msgspec"} <= loaded
+    assert loaded <= _brought_by(set[str]().union(*owners.values()), "aiohttp", "msgspec")

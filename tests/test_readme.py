@@ -1,19 +1,19 @@
 """The README's commands, pasted: every one of them works on what `serve --demo` brings up."""
 
-import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import pricekeeper.testing
 from serving import running_server
+from snippets import run_snippet, snippets
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -23,7 +23,8 @@ def demo(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A running demo, and the variables that it says to export."""
     with running_server(tmp_path, "--demo", environment={}) as server:
         assert server.output().startswith("Demo Company is there.")  # and no log line before
-        exported = dict(re.findall(r"^export (\w+)=(\S+)$", server.output(), re.MULTILINE))
+        lines = re.findall(r"^export (\w+)=(.+)$", server.output(), re.MULTILINE)
+        exported = {name: shlex.split(value)[0] for name, value in lines}
         yield {**exported, "PRICEKEEPER_URL": server.url}
 
 
@@ -43,7 +44,10 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    answers = done.stdout.split("---\n")[1:]
+    through_gateway, *answers = done.stdout.split("---\n")
+    assert "'outputTokens': 64" in through_gateway
+    assert "(ServiceQuotaExceededException)" in through_gateway
+    answers = answers[1:]  # the first only logs in
     authorized, captured, denied, selection, lease, usage, fallback, operator = answers
     assert '"status": "authorized"' in authorized
     assert '"held_usd_micros": 814000' in authorized
@@ -70,25 +74,23 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
         assert part.endswith("\n"), "a prompt would stand beside it"
 
 
-def test_the_python_works_as_pasted(demo: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With whatever model answers: the usage is counted."""
-    (block,) = blocks("python")
-    for name, value in demo.items():
-        monkeypatch.setenv(name, value)
-    made = f"async def main(bedrock, messages):\n{textwrap.indent(block, '    ')}    return call\n"
-    names: dict[str, Any] = {}
-    exec(made, names)  # noqa: S102 - what the README says
-
-    call = asyncio.run(names["main"](Bedrock(), []))
-    assert call.recorded.cost_usd_micros == (900 * 4_400_000 + 80 * 22_000_000) // 1_000_000
-
-
-class Bedrock:
-    """Answers like Converse."""
-
-    def converse(self, **asked: Any) -> dict[str, Any]:
-        assert "opus" in asked["modelId"]
-        return {"usage": {"inputTokens": 900, "outputTokens": 80, "totalTokens": 980}}
+@pytest.mark.parametrize("through_gateway", [True, False])
+def test_the_python_works_as_pasted(
+    demo: dict[str, str], tmp_path: Path, through_gateway: bool
+) -> None:
+    """With the demo's gateway, or straight to Bedrock: either way the call counts, and once."""
+    (snippet,) = snippets(README)
+    with pricekeeper.testing.bedrock() as bedrock:
+        environment = demo | ({} if through_gateway else bedrock.environment)
+        environment["PRICEKEEPER_SPOOL_DIR"] = str(tmp_path / "spool")
+        done = run_snippet(sys.executable, snippet, environment, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert bedrock.ledger.billed_calls == (not through_gateway)
+    credentials = (demo[f"PRICEKEEPER_{name}"] for name in ("URL", "CLIENT_ID", "CLIENT_SECRET"))
+    with pricekeeper.PriceKeeper(*credentials, spool_dir="memory") as keeper:
+        (record,) = keeper.usage_records()["records"]
+    assert (record["model_label"], record["output_tokens"]) == ("premium", 64)
 
 
 def test_every_file_it_points_to_exists() -> None:

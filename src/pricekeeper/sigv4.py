@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PRESENTED: Final = re.compile(
-    rf"{ALGORITHM} +Credential=(?P<key>[A-Za-z0-9]{{16,128}})/(?P<day>[0-9]{{8}})"
-    r"/(?P<region>[a-z0-9-]{1,64})/(?P<service>[a-z0-9-]{1,64})/aws4_request, *"
-    r"SignedHeaders=(?P<names>[a-z0-9;:_.-]{1,4096}), *Signature=(?P<signature>[0-9a-f]{64})"
+    rf"{ALGORITHM} ++Credential=(?P<key>[A-Za-z0-9]{{16,128}}+)/(?P<day>[0-9]{{8}})"
+    r"/(?P<region>[a-z0-9-]{1,64}+)/(?P<service>[a-z0-9-]{1,64}+)/aws4_request, *+"
+    r"SignedHeaders=(?P<names>[a-z0-9;:_.-]{1,4096}+), *+Signature=(?P<signature>[0-9a-f]{64})"
 )
 _TERMINATOR: Final = "aws4_request"
 _DERIVED_MAX: Final = 1_024

@@ -29,6 +29,7 @@ from pricekeeper.values import AppId, OrgId
 
 APP = "a-chat-with-an-id-that-is-long-enough-to-be-in-the-way-0123456789"[:64]
 NAME = "Chat, which has a name of several words, and one is Donaudampfschifffahrtsgesellschaft"
+DECLARATION = "acme.json"
 WIDTHS = ("40", "80", None)
 """In columns; none is a pipe."""
 BY_THEMSELVES = SERVES | {("demo",)}
@@ -71,11 +72,14 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("aggregate",): lambda _: (),
     ("doctor",): lambda _: (),
     ("export",): lambda _: ("--day", "2026-01-31", "--into", "exports"),
+    ("apply",): lambda _: (DECLARATION, "--yes"),
     ("org", "put"): lambda _: ("new", *ORG_FLAGS),
+    ("org", "set"): lambda _: (ORG, "--name", NAME, "--quota", "premium=0.000001"),
     ("org", "get"): lambda _: (ORG,),
     ("org", "list"): lambda _: (),
     ("org", "delete"): lambda _: (ORG, "--yes"),
     ("app", "put"): lambda _: (ORG, "another-" + APP[:50], "--name", NAME),
+    ("app", "set"): lambda _: (ORG, APP, "--quota", "premium=2", "--no-budget", "hourly"),
     ("app", "get"): lambda _: (ORG, APP),
     ("app", "list"): lambda _: (ORG,),
     ("app", "delete"): lambda _: (ORG, APP, "--yes"),
@@ -114,6 +118,8 @@ RUNS: dict[tuple[str, ...], Words] = {
 """How to run each command, so that it has something to show."""
 MORE_RUNS: dict[str, tuple[str, ...]] = {
     "org get --yaml": ("org", "get", ORG, "--yaml"),
+    "apply --dry-run": ("apply", DECLARATION, "--dry-run"),
+    "org set what it is": ("org", "set", ORG, "--name", "Acme"),
     "app get --yaml": ("app", "get", ORG, APP, "--yaml"),
     "usage of the organisation": ("usage", "show", ORG),
     "budgets of the organisation": ("budgets", ORG),
@@ -133,6 +139,16 @@ def filled(service: Cli) -> Cli:
     service.secrets[claimed["client_id"]] = claimed["client_secret"]
     service.log_in(claimed["client_id"], "agent/1.0 (with a long description of itself)")
     service.place = ()
+    declared = {
+        "org_id": ORG,
+        "org_name": NAME,
+        "timezone": "UTC",
+        "quota_scope": "APP",
+        "model_ordering": ["premium"],
+        "quotas": {"premium": 1},
+        "apps": {APP: {"app_name": NAME}, "another-" + APP[:50]: {"app_name": NAME}},
+    }
+    (service.folder / DECLARATION).write_text(json.dumps(declared), "utf-8")
     return service
 
 

@@ -2,13 +2,15 @@
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client.money import BUDGET
 from pricekeeper.cli.demo.service import demo_settings, running_service
-from pricekeeper.client import Admin, Api
+from pricekeeper.client import Admin, Api, AsyncPriceKeeper, PriceKeeper
 from tokens.conftest import MovableClock
 
 APP = "chat"
@@ -28,25 +30,51 @@ APP_BODY: dict[str, Any] = {
 
 
 class Acme:
-    """An organisation with one app, and their credentials."""
+    """An organisation with one app, and their credentials; keepers of it spool in its folder."""
 
-    def __init__(self, url: str, key: str, clock: MovableClock) -> None:
+    def __init__(self, url: str, key: str, clock: MovableClock, folder: Path) -> None:
         self.url = url
         self.key = key
         self.clock = clock
+        self.spool_dir = folder / "spool"
         self.org_id = str(uuid.uuid4())
         self.secrets: dict[str, str] = {}
 
     def admin(self) -> Admin:
         return Admin(self.url, self.key, clock=self.clock)
 
-    def keeper(self, client_id: str | None = None, **more: Any) -> Api:
-        name = client_id or f"org-{self.org_id}-app-{APP}"
+    @property
+    def client_id(self) -> str:
+        return f"org-{self.org_id}-app-{APP}"
+
+    def api(self, client_id: str | None = None, **more: Any) -> Api:
+        name = client_id or self.client_id
         return Api(self.url, name, self.secrets[name], clock=self.clock, **more)
 
-    async def register(self) -> None:
+    def keeper(self, **more: Any) -> AsyncPriceKeeper:
+        return AsyncPriceKeeper(**self.settings(**more))
+
+    def blocking_keeper(self, **more: Any) -> PriceKeeper:
+        return PriceKeeper(**self.settings(**more))
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """The arguments of a keeper; a busy machine may be slow."""
+        name = self.client_id
+        mine = {"url": self.url, "client_id": name, "client_secret": self.secrets[name]}
+        used = {"spool_dir": self.spool_dir, "deadline_ms": 10_000, "clock": self.clock}
+        return {**mine, **used, **more}
+
+    async def put_budget(self, **more: Any) -> None:
+        """Have a budget that tells what all calls come to, and no limits of speed."""
         async with self.admin() as admin:
-            org = await admin.put_org(self.org_id, ORG_BODY)
+            quotas = {"premium": 10**12, "standard": 10**12}
+            budgets = [{**BUDGET, **more}]
+            await admin.put_org(self.org_id, {**ORG_BODY, "quotas": quotas, "budgets": budgets})
+            await admin.put_app(self.org_id, APP, {"app_name": "Chat"})
+
+    async def register(self, **body: Any) -> None:
+        async with self.admin() as admin:
+            org = await admin.put_org(self.org_id, {**ORG_BODY, **body})
             app = await admin.put_app(self.org_id, APP, APP_BODY)
             for created in (org, app):
                 claimed = await admin.claim(created["secret_retrieval"]["token"])
@@ -55,7 +83,12 @@ class Acme:
 
 @pytest.fixture
 def clock() -> MovableClock:
-    return MovableClock()
+    """It is noon of a day in the middle of a month: no window ends while a test runs."""
+    clock, now = MovableClock(), datetime.now(UTC)
+    next_month = now.replace(day=1) + timedelta(days=32)
+    noon = next_month.replace(day=15, hour=12, minute=0)
+    clock.pass_ms((noon - now) // timedelta(milliseconds=1))
+    return clock
 
 
 @pytest.fixture
@@ -66,13 +99,19 @@ def service(tmp_path: Path, clock: MovableClock) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-async def acme(service: tuple[str, str], clock: MovableClock) -> Acme:
-    acme = Acme(*service, clock)
+async def acme(service: tuple[str, str], clock: MovableClock, tmp_path: Path) -> Acme:
+    acme = Acme(*service, clock, tmp_path)
     await acme.register()
     return acme
 
 
 @pytest.fixture
-async def keeper(acme: Acme) -> AsyncIterator[Api]:
+async def api(acme: Acme) -> AsyncIterator[Api]:
+    async with acme.api() as api:
+        yield api
+
+
+@pytest.fixture
+async def keeper(acme: Acme) -> AsyncIterator[AsyncPriceKeeper]:
     async with acme.keeper() as keeper:
         yield keeper

@@ -1,19 +1,22 @@
-"""A model call as one block: chosen, let in, recorded once and settled."""
+"""A model call as one block: authorized on the way in, spooled on the way out, counted once."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from client.conftest import APP, APP_BODY, Acme
-from pricekeeper.client import Api, ModelCall, RateLimitedError
-from pricekeeper.errors import SettingsError
+from client.conftest import APP, APP_BODY, ORG_BODY, Acme
+from client.money import BUDGET, Money, money_of
+from pricekeeper.client import Api, AsyncPriceKeeper, DeniedError, PriceKeeper
+from pricekeeper.errors import InvalidValueError, SettingsError
 
 REPLY: dict[str, Any] = {
     "usage": {"inputTokens": 1_000, "outputTokens": 100, "totalTokens": 1_100},
     "serviceTier": {"type": "default"},
 }
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
+WORST_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
 MINUTE = {"refill_amount": 3, "refill_period_ms": 60_000}
 
 
@@ -22,51 +25,48 @@ async def tokens_a_minute(acme: Acme) -> None:
     """The app's buckets: three calls and 10,000 tokens, which hardly refill."""
     limits = {"rpm": {"capacity": 3, **MINUTE}, "tpm": {"capacity": 10_000, **MINUTE}}
     async with acme.admin() as admin:
+        await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [BUDGET]})
         await admin.put_app(acme.org_id, APP, {**APP_BODY, "rate_limits": {"*": limits}})
 
 
-async def left(keeper: Api) -> dict[str, int]:
-    """What is in the buckets of the first label."""
-    limits = (await keeper.limits())["resources"]["premium"]
-    return {name: limit["remaining"] for name, limit in limits.items()}
+@pytest.fixture
+async def blocking(acme: Acme) -> AsyncIterator[PriceKeeper]:
+    with acme.blocking_keeper() as keeper:
+        yield keeper
 
 
-async def was_recorded(keeper: Api, call: ModelCall) -> bool:
-    """Whether the usage in `REPLY` was counted before, under the call's own id."""
-    recorded = await keeper.record(
-        call.label,
-        1_000,
-        100,
-        request_id=call.request_id,
-        bedrock_model_id=call.model_id,
-        service_tier="default",
-    )
-    return recorded.duplicate
-
-
-async def failing_after(call: ModelCall, input_tokens: int, output_tokens: int) -> None:
+async def failing_after(keeper: AsyncPriceKeeper, input_tokens: int, output_tokens: int) -> None:
     """Say what it used, then fail for a reason of one's own."""
-    async with call:
+    async with keeper.call(1_000, 500) as call:
         call.used_tokens(input_tokens, output_tokens)
         raise KeyError("ours")
 
 
-async def test_a_call_is_chosen_let_in_recorded_and_settled(keeper: Api) -> None:
-    """The whole of it in one block."""
-    async with keeper.call({"rpm": 1, "tpm": 4_000}) as call:
-        assert (call.label, call.selection.reason) == ("premium", "NORMAL")
+async def test_a_call_is_authorized_and_counted(keeper: AsyncPriceKeeper, api: Api) -> None:
+    """What it can cost is held in the block, and what it cost is spent after it."""
+    async with keeper.call(1_000, 500) as call:
+        assert (call.label, call.authorization.reason) == ("premium", "NORMAL")
         assert "opus" in call.model_id
-        assert await left(keeper) == {"rpm": 2, "tpm": 6_000}
+        assert call.max_output_tokens == 500
+        assert await money_of(api) == Money(0, WORST_USD_MICROS)
         call.used(REPLY)
+    assert await keeper.flush() == 0
 
-    assert call.recorded is not None
-    assert call.recorded.cost_usd_micros == COST_USD_MICROS
-    # 1,000 tokens in, and 100 out that count five times: the burn-down factor of the model.
-    assert await left(keeper) == {"rpm": 2, "tpm": 10_000 - 1_500}
-    assert await was_recorded(keeper, call)
+    assert await money_of(api) == Money(COST_USD_MICROS, 0)
+    assert not call.usage_unknown
 
 
-async def test_every_kind_of_token_is_told_apart(keeper: Api) -> None:
+def test_the_same_without_an_event_loop(blocking: PriceKeeper) -> None:
+    """One word less."""
+    with blocking.call(1_000, 500) as call:
+        call.used(REPLY)
+    assert blocking.flush() == 0
+
+    shown = blocking.authorization(call.authorization.id)
+    assert (shown["status"], shown["cost_usd_micros"]) == ("captured", COST_USD_MICROS)
+
+
+async def test_every_kind_of_token_is_told_apart(keeper: AsyncPriceKeeper) -> None:
     """Reads and writes of the cache, for five minutes and for an hour, at their own prices."""
     usage = {
         "inputTokens": 100,
@@ -75,9 +75,9 @@ async def test_every_kind_of_token_is_told_apart(keeper: Api) -> None:
         "cacheWriteInputTokens": 500,
         "cacheDetails": [{"ttl": "1h", "inputTokens": 200}, {"ttl": "5m", "inputTokens": 300}],
     }
-    async with keeper.call({"tpm": 1}) as call:
+    async with keeper.call(1_600, 100, cache_write="1h") as call:
         call.used({"usage": usage})
-    async with keeper.call() as plain:
+    async with keeper.call(1_600, 100, cache_write="1h") as plain:
         plain.used_tokens(
             100,
             10,
@@ -85,87 +85,129 @@ async def test_every_kind_of_token_is_told_apart(keeper: Api) -> None:
             cache_write_5m_tokens=300,
             cache_write_1h_tokens=200,
         )
+    assert await keeper.flush() == 0
 
-    assert call.recorded is not None
-    assert plain.recorded is not None
-    prices = call.selection.answer["pricing"]
+    prices = (await keeper.select()).answer["pricing"]
     of = {"input": 100, "output": 10, "cache_read": 1_000, "cache_write_5m": 300}
     picos = sum(prices[f"{kind}_price_usd_micros_per_1m"] * n for kind, n in of.items())
     picos += prices["cache_write_1h_price_usd_micros_per_1m"] * 200
-    assert call.recorded.cost_usd_micros == picos // 1_000_000
-    assert plain.recorded.cost_usd_micros == call.recorded.cost_usd_micros
-    assert (await left(keeper))["tpm"] == 10_000 - (100 + 10 * 5 + 500)
+    for one in (call, plain):
+        shown = await keeper.authorization(one.authorization.id)
+        assert shown["cost_usd_micros"] == picos // 1_000_000
 
 
-async def test_the_tier_that_was_served_is_what_is_billed(keeper: Api) -> None:
-    """A tier without a price is counted at the highest there is, and the caller is told."""
-    async with keeper.call() as call:
+async def test_the_tier_that_was_served_is_what_is_billed(keeper: AsyncPriceKeeper) -> None:
+    """A tier without a price is counted at the highest there is."""
+    async with keeper.call(1_000, 500) as call:
         call.used({**REPLY, "serviceTier": {"type": "flex"}})
+    assert await keeper.flush() == 0
 
-    assert call.recorded is not None
-    assert call.recorded.price_estimated
-    assert call.recorded.cost_usd_micros == COST_USD_MICROS
+    (record,) = (await keeper.usage_records())["records"]
+    assert (record["request_id"], record["service_tier"]) == (call.authorization.id, "flex")
+    assert record["cost_usd_micros"] == COST_USD_MICROS
 
 
-async def test_a_failure_after_the_call_is_billed(keeper: Api) -> None:
+async def test_a_failure_after_the_call_is_billed(keeper: AsyncPriceKeeper, api: Api) -> None:
     """The tokens are spent, whatever became of the answer."""
-    call = keeper.call({"tpm": 4_000})
     with pytest.raises(KeyError, match="ours"):
-        await failing_after(call, 1_000, 100)
+        await failing_after(keeper, 1_000, 100)
+    assert await keeper.flush() == 0
 
-    assert call.recorded is not None
-    assert (await left(keeper))["tpm"] == 10_000 - 1_500
-
-
-async def test_a_failure_to_record_does_not_hide_the_callers_own(keeper: Api) -> None:
-    """It is noted on it."""
-    with pytest.raises(KeyError) as caught:
-        await failing_after(keeper.call(), -1, 0)
-
-    assert "could not be told" in caught.value.__notes__[0]
+    assert await money_of(api) == Money(COST_USD_MICROS, 0)
 
 
-async def test_a_call_beyond_a_limit_is_never_begun(keeper: Api) -> None:
+async def test_usage_that_the_service_refuses_does_not_hide_the_callers_own_error(
+    keeper: AsyncPriceKeeper, api: Api
+) -> None:
+    """It is set aside, and what was held stays held: nobody knows what the call used."""
+    with pytest.raises(KeyError, match="ours"):
+        await failing_after(keeper, -1, 0)
+    assert await keeper.flush() == 0
+
+    assert await money_of(api) == Money(0, WORST_USD_MICROS)
+
+
+async def test_a_call_beyond_a_limit_is_never_begun(keeper: AsyncPriceKeeper, api: Api) -> None:
     """The refusal names the limit; the block is not entered."""
-    with pytest.raises(RateLimitedError) as denied:
-        async with keeper.call({"rpm": 1, "tpm": 20_000}):
+    with pytest.raises(DeniedError) as denied:
+        async with keeper.call(1_000, 500, consume={"rpm": 1, "tpm": 20_000}):
             raise AssertionError("was let in")
 
-    assert [one.limit for one in denied.value.violations] == ["tpm"]
-    assert await left(keeper) == {"rpm": 3, "tpm": 10_000}
+    assert [one.name for one in denied.value.denied_by] == ["tpm"]
+    assert denied.value.by_speed
+    assert await money_of(api) == Money(0, 0)
 
 
 async def test_who_is_cancelled_on_the_way_out_is_billed_all_the_same(
-    keeper: Api,
+    keeper: AsyncPriceKeeper, api: Api
 ) -> None:
-    """A call that was made is recorded, though nobody waits for it any more."""
-    call, told = keeper.call(), asyncio.Event()
+    """A call that was made is recorded: nobody waits for the service there."""
+    told = asyncio.Event()
 
     async def one_call() -> None:
-        async with call:
+        async with keeper.call(1_000, 500) as call:
             call.used(REPLY)
             told.set()
+            await asyncio.Event().wait()
 
     task = asyncio.create_task(one_call())
     await told.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+    assert await keeper.flush() == 0
 
-    assert await was_recorded(keeper, call)
+    assert await money_of(api) == Money(COST_USD_MICROS, 0)
 
 
-async def test_the_environment_names_service_and_client(acme: Acme) -> None:
-    """What is missing is named."""
-    client_id = f"org-{acme.org_id}-app-{APP}"
-    environment = {
+async def test_a_call_can_be_made_again(keeper: AsyncPriceKeeper, api: Api) -> None:
+    """Each block is a call of its own, and knows nothing of what the one before it said."""
+    call = keeper.call(1_000, 500)
+    async with call:
+        call.used(REPLY)
+    with pytest.raises(InvalidValueError, match=r"call\.used"):
+        async with call:
+            pass
+    assert await keeper.flush() == 0
+
+    assert await money_of(api) == Money(COST_USD_MICROS, WORST_USD_MICROS)
+
+
+async def test_a_block_of_the_wrong_kind_says_so(
+    keeper: AsyncPriceKeeper, blocking: PriceKeeper
+) -> None:
+    """Before anything is asked for."""
+    with pytest.raises(InvalidValueError, match="async with"), keeper.call(1, 1):
+        pass
+    with pytest.raises(InvalidValueError, match="`with`"):
+        async with blocking.call(1, 1):
+            pass
+    with pytest.raises(InvalidValueError, match="`with` block"):
+        assert keeper.call(1, 1).model_id
+
+
+@pytest.fixture
+def environment(acme: Acme) -> dict[str, str]:
+    return {
         "PRICEKEEPER_URL": acme.url,
-        "PRICEKEEPER_CLIENT_ID": client_id,
-        "PRICEKEEPER_CLIENT_SECRET": acme.secrets[client_id],
+        "PRICEKEEPER_CLIENT_ID": acme.client_id,
+        "PRICEKEEPER_CLIENT_SECRET": acme.secrets[acme.client_id],
     }
+
+
+async def test_the_environment_names_service_and_client(
+    environment: dict[str, str], acme: Acme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing is named."""
     for name in environment:
         with pytest.raises(SettingsError, match=name):
             Api.from_environment({**environment, name: ""})
-    async with Api.from_environment(environment) as keeper:
+    async with Api.from_environment(environment) as api:
+        assert (await api.select()).label == "premium"
+    monkeypatch.setenv("PRICEKEEPER_SPOOL_DIR", str(acme.spool_dir))
+    for name, value in environment.items():
+        with pytest.raises(SettingsError, match=name):
+            AsyncPriceKeeper()
+        monkeypatch.setenv(name, value)
+    async with AsyncPriceKeeper() as keeper:
         assert (await keeper.select()).label == "premium"

@@ -213,9 +213,9 @@ async def test_a_revoked_session_of_the_real_service(
 
     clock, settings = MovableClock(), demo_settings(tmp_path)
     with running_service(settings, clock) as url:
-        acme = Acme(url, settings.provisioning_key or "", clock)
+        acme = Acme(url, settings.provisioning_key or "", clock, tmp_path)
         await acme.register()
-        async with acme.keeper() as keeper:
+        async with acme.api() as keeper:
             await keeper.limits()
             await keeper.end_sessions()
             answers = await results(keeper.limits)

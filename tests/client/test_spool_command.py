@@ -16,6 +16,7 @@ from pricekeeper.client import spool_command
 from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.clock import SystemClock
 from pricekeeper.values import new_request_id
+from tokens.conftest import MovableClock
 
 CLIENT = f"org-550e8400-e29b-41d4-a716-446655440000-app-{APP}"
 SENT = {"model_label": "premium", "input_tokens": 1_000, "output_tokens": 100}
@@ -48,6 +49,12 @@ class App:
 
 
 @pytest.fixture
+def clock() -> MovableClock:
+    """The machine's own time, as the command has it."""
+    return MovableClock()
+
+
+@pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> App:
     """An app whose service is not there."""
     return App(monkeypatch, tmp_path, f"http://127.0.0.1:{free_port()}")
@@ -57,7 +64,7 @@ def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> App:
 def holding(app: App) -> Iterator[Spool]:
     spool = app.spool()
     yield spool
-    spool.finish([one.id for one in spool.pending(100)])
+    spool.finish(spool.pending(100))
     spool.close()
 
 

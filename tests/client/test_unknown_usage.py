@@ -5,7 +5,6 @@ Bedrock is a stand-in that the real botocore calls, the service is the real one.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import botocore.session
@@ -18,23 +17,22 @@ from botocore.exceptions import (
 )
 
 from client.bedrock import REFUSALS, SILENT, THROTTLED_AT_LAST, Bedrock, running_bedrock
-from client.conftest import APP, APP_BODY, Acme
+from client.conftest import ORG_BODY, Acme
+from client.money import BUDGET, Money, money_of
+from client.waiting import until
 from pricekeeper.bedrock.refusals import CALLS, REFUSAL_CODES, is_free_refusal
-from pricekeeper.client import Api, ModelCall
+from pricekeeper.client import AsyncPriceKeeper, ModelCall
 from pricekeeper.errors import InvalidValueError
 
-MINUTE = {"refill_amount": 3, "refill_period_ms": 60_000}
-TAKEN = {"rpm": 1, "tpm": 4_000}
-WHOLE, LESS = {"rpm": 3, "tpm": 10_000}, {"rpm": 2, "tpm": 6_000}
-MOST_USD_MICROS = (3_000 * 4_400_000 + 1_000 * 22_000_000) // 1_000_000
+HOUR_MS = 3_600_000
+MOST = Money(0, (3_000 * 4_400_000 + 1_000 * 22_000_000) // 1_000_000)
+NOTHING = Money(0, 0)
 
 
 @pytest.fixture(autouse=True)
-async def tokens_a_minute(acme: Acme) -> None:
-    """The app's buckets: three calls and 10,000 tokens, which hardly refill."""
-    limits = {"rpm": {"capacity": 3, **MINUTE}, "tpm": {"capacity": 10_000, **MINUTE}}
+async def a_budget(acme: Acme) -> None:
     async with acme.admin() as admin:
-        await admin.put_app(acme.org_id, APP, {**APP_BODY, "rate_limits": {"*": limits}})
+        await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [BUDGET]})
 
 
 @pytest.fixture
@@ -43,60 +41,50 @@ def bedrock() -> Iterator[Bedrock]:
         yield bedrock
 
 
-async def left(keeper: Api) -> dict[str, int]:
-    """What is in the buckets of the first label."""
-    limits = (await keeper.limits())["resources"]["premium"]
-    return {name: limit["remaining"] for name, limit in limits.items()}
-
-
-async def spent(keeper: Api) -> int:
-    """What the next record says that the day comes to, the record itself costing nothing."""
-    recorded = await keeper.record("premium", 0, 0)
-    total: int = recorded.answer["daily_total"]["cost_usd_micros"]
-    return total
-
-
-async def end_with(call: ModelCall, kind: type[BaseException], *steps: Callable[[], Any]) -> None:
-    """Do all that in the block of a call, which ends with that error."""
+async def end_with(
+    keeper: AsyncPriceKeeper, kind: type[BaseException], *steps: Callable[[ModelCall], Any]
+) -> tuple[ModelCall, Money]:
+    """Do all that in the block of a call, which ends with that error; what it comes to."""
+    call = keeper.call(3_000, 1_000)
 
     async def block() -> None:
         async with call:
             for step in steps:
-                step()
+                step(call)
 
     with pytest.raises(kind) as caught:
         await block()
     told = getattr(caught.value, "__notes__", [""])[0]
     assert ("not known" in told) is call.usage_unknown
+    assert await keeper.flush() == 0
+    return call, await money_of(keeper)
 
 
-def raise_error(error: Exception) -> None:
-    raise error
+def raise_error(_: object) -> None:
+    raise KeyError("before the call")
 
 
 @pytest.mark.parametrize("code", REFUSALS)
 async def test_what_bedrock_itself_refused_is_free(
-    keeper: Api, bedrock: Bedrock, code: str
+    keeper: AsyncPriceKeeper, bedrock: Bedrock, code: str
 ) -> None:
-    """The tokens are given back, nothing is recorded, and the caller sees the refusal."""
-    call = keeper.call(TAKEN)
-    bound, converse = partial(call.at_most, 3_000, 1_000), partial(bedrock.converse, code)
-    await end_with(call, ClientError, bound, converse)
+    """Everything is given back, nothing is counted, and the caller sees the refusal."""
+    call, money = await end_with(keeper, ClientError, lambda _: bedrock.converse(code))
 
-    assert (call.usage_unknown, call.recorded) == (False, None)
-    assert await left(keeper) == WHOLE
-    assert await spent(keeper) == 0
+    assert (call.usage_unknown, money) == (False, NOTHING)
+    shown = await keeper.authorization(call.authorization.id)
+    assert (shown["status"], shown["void_reason"]) == ("voided", "Bedrock refused the call")
 
 
 async def test_a_stream_that_was_refused_before_it_began_is_free(
-    keeper: Api, bedrock: Bedrock
+    keeper: AsyncPriceKeeper, bedrock: Bedrock
 ) -> None:
     """There was no output."""
-    call = keeper.call(TAKEN)
-    refused = partial(bedrock.converse_stream, "ThrottlingException")
-    await end_with(call, ClientError, refused)
+    call, money = await end_with(
+        keeper, ClientError, lambda _: bedrock.converse_stream("ThrottlingException")
+    )
 
-    assert (call.usage_unknown, await left(keeper)) == (False, WHOLE)
+    assert (call.usage_unknown, money) == (False, NOTHING)
 
 
 def _silent(bedrock: Bedrock) -> None:
@@ -149,56 +137,49 @@ UNKNOWN: dict[str, tuple[Callable[[Bedrock], None], type[BaseException]]] = {
 
 @pytest.mark.parametrize(("fail", "kind"), UNKNOWN.values(), ids=UNKNOWN)
 async def test_everything_else_is_unknown_and_gives_nothing_back(
-    keeper: Api,
+    keeper: AsyncPriceKeeper,
     bedrock: Bedrock,
     fail: Callable[[Bedrock], None],
     kind: type[BaseException],
 ) -> None:
-    """Bedrock may bill it in full: the tokens stay taken, and the caller is told."""
-    call = keeper.call(TAKEN)
-    await end_with(call, kind, partial(fail, bedrock))
+    """Bedrock may bill it in full: what is held stays held, and the caller is told."""
+    call, money = await end_with(keeper, kind, lambda _: fail(bedrock))
 
-    assert (call.usage_unknown, call.recorded) == (True, None)
-    assert bedrock.calls == 1
-    assert await left(keeper) == LESS
+    assert (call.usage_unknown, bedrock.calls, money) == (True, 1, MOST)
 
 
-@pytest.mark.parametrize(("fail", "kind"), UNKNOWN.values(), ids=UNKNOWN)
-async def test_the_upper_bound_is_recorded_where_it_is_known(
-    keeper: Api,
-    bedrock: Bedrock,
-    fail: Callable[[Bedrock], None],
-    kind: type[BaseException],
+async def test_what_nobody_knows_is_charged_in_the_end(
+    acme: Acme, keeper: AsyncPriceKeeper
 ) -> None:
-    """As an error, under the call's own id, and once."""
-    call = keeper.call(TAKEN)
-    await end_with(call, kind, partial(call.at_most, 3_000, 1_000), partial(fail, bedrock))
+    """At the most that it can be, and marked, when what is held expires."""
+    call, _ = await end_with(keeper, KeyError, raise_error)
+    acme.clock.pass_ms(HOUR_MS)
 
-    assert call.usage_unknown
-    assert call.recorded is not None
-    assert call.recorded.request_id == call.request_id
-    assert call.recorded.cost_usd_micros == MOST_USD_MICROS
-    assert await spent(keeper) == MOST_USD_MICROS
-    assert await left(keeper) == LESS
+    async def is_charged() -> bool:
+        return await money_of(keeper) == Money(0, 0, MOST.held)
+
+    await until(is_charged)
+    shown = await keeper.authorization(call.authorization.id)
+    assert shown["status"] == "unsettled"
 
 
-async def test_a_call_that_botocore_repeated_is_unknown(keeper: Api) -> None:
+async def test_a_call_that_botocore_repeated_is_unknown(keeper: AsyncPriceKeeper) -> None:
     """The last attempt was refused; what became of those before it, nobody can tell."""
-    call = keeper.call(TAKEN)
     with running_bedrock(attempts=2) as bedrock:
-        await end_with(call, ClientError, partial(bedrock.converse, THROTTLED_AT_LAST))
+        call, money = await end_with(
+            keeper, ClientError, lambda _: bedrock.converse(THROTTLED_AT_LAST)
+        )
         assert bedrock.calls == 2
 
-    assert (call.usage_unknown, await left(keeper)) == (True, LESS)
+    assert (call.usage_unknown, money) == (True, MOST)
 
 
-async def test_a_cancelled_call_is_unknown(keeper: Api) -> None:
+async def test_a_cancelled_call_is_unknown(keeper: AsyncPriceKeeper) -> None:
     """Who gives up waiting does not stop the model."""
-    call, inside = keeper.call(TAKEN), asyncio.Event()
+    call, inside = keeper.call(3_000, 1_000), asyncio.Event()
 
     async def one_call() -> None:
         async with call:
-            call.at_most(3_000, 1_000)
             inside.set()
             await asyncio.Event().wait()
 
@@ -209,58 +190,40 @@ async def test_a_cancelled_call_is_unknown(keeper: Api) -> None:
         await task
 
     assert "not known" in caught.value.__notes__[0]
-    assert call.usage_unknown
-    assert (await left(keeper), await spent(keeper)) == (LESS, MOST_USD_MICROS)
+    assert (call.usage_unknown, await money_of(keeper)) == (True, MOST)
 
 
-async def test_who_does_not_say_what_it_used_is_told(keeper: Api) -> None:
-    """A stream that was left with a ``break``, for example: the upper bound counts."""
-    call = keeper.call(TAKEN)
+async def test_who_does_not_say_what_it_used_is_told(keeper: AsyncPriceKeeper) -> None:
+    """A stream that was left with a ``break``, for example: what is held is charged."""
+    call = keeper.call(3_000, 1_000)
     with pytest.raises(InvalidValueError, match=r"call\.used"):
         async with call:
-            call.at_most(3_000, 1_000)
+            pass
 
-    assert call.usage_unknown
-    assert (await left(keeper), await spent(keeper)) == (LESS, MOST_USD_MICROS)
+    assert (call.usage_unknown, await money_of(keeper)) == (True, MOST)
 
 
-async def test_what_was_said_counts_and_not_the_bound(keeper: Api, bedrock: Bedrock) -> None:
+async def test_what_was_said_counts_and_not_the_bound(
+    keeper: AsyncPriceKeeper, bedrock: Bedrock
+) -> None:
     """The bound is only for what nobody knows."""
-    async with keeper.call(TAKEN) as call:
-        call.at_most(3_000, 1_000)
-        call.used(bedrock.converse("whole"))
+    call, money = await end_with(
+        keeper, KeyError, lambda call: call.used(bedrock.converse("whole")), raise_error
+    )
 
-    assert not call.usage_unknown
-    assert await spent(keeper) == (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
-    assert await left(keeper) == {"rpm": 2, "tpm": 10_000 - 1_500}
+    cost_usd_micros = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
+    assert (call.usage_unknown, money) == (False, Money(cost_usd_micros, 0))
 
 
-async def test_who_never_called_the_model_may_say_so(keeper: Api) -> None:
-    """With or without an error; then the tokens are given back."""
-    call = keeper.call(TAKEN)
-    before = partial(raise_error, KeyError("before the call"))
-    await end_with(call, KeyError, call.used_nothing, before)
-    async with keeper.call(TAKEN) as again:
-        again.at_most(3_000, 1_000)
+async def test_who_never_called_the_model_may_say_so(keeper: AsyncPriceKeeper) -> None:
+    """With or without an error; then everything is given back."""
+    call, money = await end_with(keeper, KeyError, ModelCall.used_nothing, raise_error)
+    async with keeper.call(3_000, 1_000) as again:
         again.used_nothing()
+    assert await keeper.flush() == 0
 
-    assert (call.usage_unknown, again.usage_unknown) == (False, False)
-    assert (await left(keeper), await spent(keeper)) == (WHOLE, 0)
-
-
-async def test_a_lease_follows_the_same_rule(keeper: Api, bedrock: Bedrock) -> None:
-    """It is given back when Bedrock refused, and by who says so, and not for any other failure."""
-    with pytest.raises(ReadTimeoutError):
-        async with await keeper.acquire("premium", TAKEN):
-            bedrock.converse(SILENT)
-    assert await left(keeper) == LESS
-    with pytest.raises(ClientError):
-        async with await keeper.acquire("premium", TAKEN):
-            bedrock.converse("ThrottlingException")
-    assert await left(keeper) == LESS
-    async with await keeper.acquire("premium", TAKEN) as lease:
-        await lease.release()
-    assert await left(keeper) == LESS
+    assert (call.usage_unknown, again.usage_unknown, money) == (False, False, NOTHING)
+    assert await money_of(keeper) == NOTHING
 
 
 def test_an_error_inside_a_stream_is_never_free() -> None:

@@ -12,8 +12,8 @@ from deploy.conftest import ROOT
 from pricekeeper.bootstrap.services import KEY_FILE
 from pricekeeper.cli.commands import app
 from pricekeeper.cli.listening import Listening
-from pricekeeper.cli.serving import GRACEFUL_SECS
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.http.uvicorn_config import GRACEFUL_SECS
 from pricekeeper.settings import METRICS_TOKEN, SETTINGS, read_settings
 from pricekeeper.storage.tables import ALL_TABLES
 

@@ -75,8 +75,9 @@ def before_load_schema(_context: Any, raw_schema: dict[str, Any]) -> None:
     for body in ("UsageBody", "AuthorizeBody", "CaptureBody"):
         tags = schemas[body]["properties"]["tags"]
         tags["properties"] = {"team": tags["additionalProperties"]}
-    for body, field in (("OrgBody", "org_name"), ("AppBody", "app_name")):
-        del schemas[body]["properties"][field]["pattern"]
+    for kind in ("Body", "Patch"):
+        for body, field in ((f"Org{kind}", "org_name"), (f"App{kind}", "app_name")):
+            del schemas[body]["properties"][field]["pattern"]
 
 
 def narrow(node: Any, existing: dict[str, tuple[str, ...]]) -> None:
@@ -192,6 +193,26 @@ def org_settings(body: dict[str, Any]) -> dict[str, Any]:
     return settings(body)
 
 
+def patched(body: dict[str, Any]) -> dict[str, Any]:
+    """Quotas for all labels, and whole limits, whose names do not add up from change to change."""
+    if fits(body.get("quotas"), dict[bodies.Label, bodies.Micros | None]):
+        given = {label: quota for label, quota in body["quotas"].items() if quota is not None}
+        body["quotas"] = {**dict.fromkeys(LABELS, 10**9), **given}
+    limits = body.get("rate_limits", ())
+    if fits(limits, dict[str, dict[bodies.LimitName, bodies.RateLimitPatch | None] | None]):
+        body["rate_limits"] = {label: {LIMIT_NAME: LIMIT} for label in ("*", *limits)}
+    return settings(body)
+
+
+def org_patched(body: dict[str, Any]) -> dict[str, Any]:
+    """Also the limit that leases are taken from, and no tag without the budgets that need it."""
+    if body.get("rate_limits", ()) is None:
+        body["rate_limits"] = {}
+    if "tag_keys" in body:
+        body.setdefault("budgets", [])
+    return patched(body)
+
+
 def reason(text: Any) -> Any:
     """A reason is printable."""
     if not fits(text, containment.Reason):
@@ -295,6 +316,8 @@ def refresh(body: dict[str, Any]) -> dict[str, Any]:
 BODIES: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "putOrg": org_settings,
     "putApp": settings,
+    "patchOrg": org_patched,
+    "patchApp": patched,
     "recordUsage": usage,
     "authorize": authorization,
     "captureAuthorization": capturing,

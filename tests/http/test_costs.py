@@ -378,6 +378,11 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.administer(200, "PUT", tenant.app, app_name="Web")
 
 
+@operation("change of some settings of an app")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    return lambda: world.administer(200, "PATCH", tenant.app, session_limit=7)
+
+
 @operation("rotation")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     path = f"{tenant.app}/credentials/rotate"

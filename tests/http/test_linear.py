@@ -303,6 +303,7 @@ OURS = {
     "pricekeeper.settings.locations._REGION": "reads our own environment",
     "pricekeeper.settings.locations._PREFIX_OF_OBJECTS": "reads our own environment",
     "pricekeeper.settings.table._OF_KUBERNETES": "reads our own environment",
+    "pricekeeper.standin.script._DIRECTIVE": "reads prompts to the stand-in, for its owner",
 }
 """Patterns that may look twice at a character, and why that is no harm."""
 LONG_AGO_BOUNDED = {

@@ -17,7 +17,6 @@ import uvicorn
 from free_port import free_port
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Reply, Tenant, usage
 from pricekeeper.cli.demo.service import demo_settings
-from pricekeeper.cli.serving import server_config
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.http import metrics_listener
 from pricekeeper.http.app import make_app
@@ -29,6 +28,7 @@ from pricekeeper.http.heartbeat import (
     read_heartbeat,
 )
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
+from pricekeeper.http.uvicorn_config import server_config
 from scraping import read_samples, until
 from serving import Server, running_server
 from workers import connections_to_each

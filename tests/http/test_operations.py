@@ -16,10 +16,13 @@ from pricekeeper.http.metrics import SPEND, Metrics
 from pricekeeper.http.observing import Observer
 from pricekeeper.settings import (
     API_LIMITS_PER_MINUTE,
+    CLIENT_ID,
+    CLIENT_SECRET,
     CLIENT_SETTINGS,
     MEMORY,
     RETRIEVAL_TOKEN,
     SETTINGS,
+    URL,
     Settings,
     SqliteLocation,
 )
@@ -80,8 +83,10 @@ def test_no_setting_is_left_out() -> None:
         for heading in ("Settings", "Settings of a client")
     )
     assert (service | client, service & client) == (known, set())
+    guide = (ROOT / "docs" / "client.md").read_text("utf-8")
+    assert all(name in guide for name in client - {RETRIEVAL_TOKEN})
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert all(name in readme for name in client - {RETRIEVAL_TOKEN})
+    assert all(name in readme for name in (URL, CLIENT_ID, CLIENT_SECRET))
 
 
 def test_the_documented_limits_are_the_limits() -> None:

@@ -265,7 +265,7 @@ def test_what_was_allowed_blind_is_recorded_and_marked(program: Program) -> None
         bedrock = wrap(
             program.bare_client(read_timeout=0.2, retries={"total_max_attempts": 1}), keeper
         )
-        until(lambda: keeper.engine._snapshot is not None)
+        until(lambda: keeper.engine._blind.is_ready)
         proxy.hang()
         bedrock.converse(modelId="auto", messages=messages(), requestMetadata={"team": "chat"})
         with pytest.raises(bedrock.exceptions.ValidationException):

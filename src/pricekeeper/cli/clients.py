@@ -64,6 +64,12 @@ OptionalApp = Annotated[
     str | None, typer.Argument(metavar="APP", help="The app; else the organisation itself.")
 ]
 NameOption = Annotated[str | None, typer.Option("--name", help="What people call it.")]
+TimezoneOption = Annotated[
+    str | None, typer.Option("--timezone", help="IANA name; its midnight resets the quotas.")
+]
+ScopeOption = Annotated[
+    str | None, typer.Option("--scope", metavar="ORG|APP", help="Whether apps share the quotas.")
+]
 YamlOption = Annotated[
     bool, typer.Option("--yaml", help="Print a file that 'put --file' takes again.")
 ]
@@ -76,13 +82,8 @@ async def put_org(
     *,
     file: FileOption = None,
     name: NameOption = None,
-    timezone: Annotated[
-        str | None, typer.Option("--timezone", help="IANA name; its midnight resets the quotas.")
-    ] = None,
-    scope: Annotated[
-        str | None,
-        typer.Option("--scope", metavar="ORG|APP", help="Whether apps share the quotas."),
-    ] = None,
+    timezone: TimezoneOption = None,
+    scope: ScopeOption = None,
     order: OrderOption = None,
     quota: QuotaOption = None,
     rate_limit: RateLimitOption = None,
@@ -111,7 +112,7 @@ async def put_org(
             "tag_keys": parse_tag_keys(tag_keys),
             "budgets": parse_budgets(budget),
             "quota_enforcement": parse_enforcement(strict=strict, advisory=advisory),
-            **_shared(order, quota, rate_limit, session_limit, tight_pct),
+            **shared_fields(order, quota, rate_limit, session_limit, tight_pct),
         },
     )
     answer = await backend.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body)
@@ -196,7 +197,7 @@ async def put_app(
     [dim]pricekeeper app put $ORG chat --name Chat --order standard,economy
     --rate-limit '*:rpm=60/1m'[/dim]
     """
-    shared = _shared(order, quota, rate_limit, session_limit, tight_pct)
+    shared = shared_fields(order, quota, rate_limit, session_limit, tight_pct)
     body = settings_body(file, {"app_name": name, "budgets": parse_budgets(budget), **shared})
     answer = await backend.admin.put_app(org, app, body)
     return Outcome(answer, _picture(answer))
@@ -265,7 +266,7 @@ def client_of(org: str, app: str | None) -> Client:
     return Client(parse_org_id(org), None if app is None else parse_app_id(app))
 
 
-def _shared(
+def shared_fields(
     order: str | None,
     quota: list[str] | None,
     rate_limit: list[str] | None,

@@ -11,9 +11,10 @@ import typer
 
 from pricekeeper.cli import (
     access,
+    applying,
     authorizations,
     buckets,
-    clients,
+    changing,
     containment,
     doctor,
     exporting,
@@ -149,8 +150,8 @@ def run_demo(
     demonstrate(secs=secs, calls=calls, seed=seed, keep=keep, as_json=as_json)
 
 
-app.add_typer(clients.orgs, name="org")
-app.add_typer(clients.apps, name="app")
+app.add_typer(changing.orgs, name="org")
+app.add_typer(changing.apps, name="app")
 app.add_typer(access.credentials, name="credentials")
 app.add_typer(access.overrides, name="override")
 app.add_typer(access.sessions, name="sessions")
@@ -162,6 +163,7 @@ app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
 app.add_typer(spooling.spool, name="spool")
+app.add_typer(applying.top)
 app.add_typer(spend.top)
 app.add_typer(authorizations.top)
 app.add_typer(containment.top)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +44,13 @@ def usd(micros: int) -> str:
     scale = 10 ** (6 - decimals)
     whole, rest = divmod(micros // scale, 10**decimals)
     return f"${whole:,}.{rest:0{decimals}}"
+
+
+def usd_exact(micros: int) -> str:
+    """Dollars and cents, and as many further decimals as there are."""
+    whole, rest = divmod(micros, MICROS_PER_USD)
+    decimals = f"{rest:06}".rstrip("0").ljust(2, "0")
+    return f"${whole:,}.{decimals}"
 
 
 def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:
@@ -125,7 +132,7 @@ def frozen_since(frozen: Mapping[str, str]) -> Text:
 def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
     """Token buckets as the command line writes them."""
     return "  ".join(
-        f"{label}:{name}={_rate(limit)}"
+        f"{label}:{name}={rate(limit)}"
         for label, named in limits.items()
         for name, limit in named.items()
     )
@@ -133,12 +140,13 @@ def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
 
 def budgets(listed: Sequence[Mapping[str, Any]]) -> str:
     """What may be spent in which window, and what else each of them says."""
-    return "; ".join(map(_budget, listed))
+    return "; ".join(f"{one['name']} {budget_terms(one, usd)}" for one in listed)
 
 
-def _budget(budget: Mapping[str, Any]) -> str:
+def budget_terms(budget: Mapping[str, Any], money: Callable[[int], str]) -> str:
+    """What a budget says, but for its name."""
     window = WINDOWS.get(budget["window"], budget["window"])
-    parts = [f"{budget['name']} {usd(budget['limit_usd_micros'])} {window}"]
+    parts = [f"{money(budget['limit_usd_micros'])} {window}"]
     if budget["labels"]:
         parts.append(f"of {' + '.join(budget['labels'])}")
     if budget["per_tag"] is not None:
@@ -150,7 +158,8 @@ def _budget(budget: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _rate(limit: Mapping[str, int]) -> str:
+def rate(limit: Mapping[str, int]) -> str:
+    """A token bucket as the command line writes it."""
     period = f"{limit['refill_amount']}/{duration(limit['refill_period_ms'])}"
     if limit["capacity"] == limit["refill_amount"]:
         return period

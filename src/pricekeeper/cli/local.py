@@ -59,6 +59,10 @@ class LocalAdmin:
         body = msgspec.to_builtins(settings)
         return plain(await provisioning.put_org(self._services, parse_org_id(org_id), body))
 
+    async def patch_org(self, org_id: str, patch: Mapping[str, Any]) -> Json:
+        body = msgspec.to_builtins(patch)
+        return plain(await provisioning.patch_org(self._services, parse_org_id(org_id), body))
+
     async def get_org(self, org_id: str) -> Json:
         return plain(await provisioning.get_org(self._services, parse_org_id(org_id)))
 
@@ -80,6 +84,11 @@ class LocalAdmin:
         org, app = parse_org_id(org_id), parse_app_id(app_id)
         body = msgspec.to_builtins(settings)
         return plain(await provisioning.put_app(self._services, org, app, body))
+
+    async def patch_app(self, org_id: str, app_id: str, patch: Mapping[str, Any]) -> Json:
+        org, app = parse_org_id(org_id), parse_app_id(app_id)
+        body = msgspec.to_builtins(patch)
+        return plain(await provisioning.patch_app(self._services, org, app, body))
 
     async def get_app(self, org_id: str, app_id: str) -> Json:
         org, app = parse_org_id(org_id), parse_app_id(app_id)

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 import uvicorn
@@ -33,6 +32,7 @@ from pricekeeper.http.app import app_from_environment, demo_app_from_environment
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
 from pricekeeper.http.serving import Shell
+from pricekeeper.http.uvicorn_config import server_config
 from pricekeeper.settings import (
     BEDROCK_REGION,
     BEDROCK_UPSTREAM,
@@ -50,11 +50,8 @@ from pricekeeper.settings import (
 from pricekeeper.standin import running as running_standin
 from pricekeeper.telemetry.logs import configure_logging
 
-GRACEFUL_SECS: Final = 30
 LISTENER_GRACEFUL_SECS: Final = 2
 FILES_MAX: Final = 65_536
-_MAPPED_BITS: Final = 96
-_PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
 
 Application: TypeAlias = Callable[[OneWorker | None], Shell]
 """What makes the application in the process that serves it; each worker calls it by its name."""
@@ -192,46 +189,6 @@ def _tell_exposure(settings: Settings, host: str, port: int, console: Console) -
         configure_logging(settings.log_level, for_good=False)
         _log.warning("trusted_proxies_not_set", host=host, told=listening.warning, fix=FIX)
         console.print(f"WARNING: {listening.warning}; {FIX}", style="bold red", soft_wrap=True)
-
-
-def server_config(
-    app: Any,
-    *,
-    workers: int = 1,
-    factory: bool = False,
-    lifespan: Literal["on", "off"] = "on",
-    trusted_proxies: str = "",
-    graceful_secs: int = GRACEFUL_SECS,
-) -> uvicorn.Config:
-    """How the application is served, on whatever socket."""
-    return uvicorn.Config(
-        app,
-        factory=factory,
-        workers=workers,
-        loop="uvloop",
-        http=_PROTOCOL,
-        ws="none",
-        lifespan=lifespan,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=bool(trusted_proxies),
-        forwarded_allow_ips=_believed(trusted_proxies) or None,
-        timeout_graceful_shutdown=graceful_secs,
-    )
-
-
-def _believed(trusted_proxies: str) -> str:
-    """The same proxies, also as a socket for both kinds of addresses spells those of IPv4."""
-    if trusted_proxies == "*":
-        return trusted_proxies
-    networks = [ip_network(one) for one in trusted_proxies.split(",") if one]
-    mapped = [
-        f"::ffff:{network.network_address}/{_MAPPED_BITS + network.prefixlen}"
-        for network in networks
-        if network.version == 4  # noqa: PLR2004 - it reads better as the number everybody knows
-    ]
-    return ",".join([*map(str, networks), *mapped])
 
 
 def _raise_file_limit() -> None:

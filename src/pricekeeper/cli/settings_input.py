@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -124,6 +124,112 @@ SessionLimitOption = Annotated[
 TightOption = Annotated[
     int | None, typer.Option("--tight-pct", help="TIGHT from this percentage on, 50 to 100.")
 ]
+UnsetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unset",
+        metavar="FIELD",
+        help="A field to remove, such as session_limit: an app inherits it again, an "
+        "organisation has its default; repeatable.",
+    ),
+]
+NoQuotaOption = Annotated[
+    list[str] | None,
+    typer.Option("--no-quota", metavar="LABEL", help="A label to have no quota; repeatable."),
+]
+NoRateLimitOption = Annotated[
+    list[str] | None,
+    typer.Option("--no-rate-limit", metavar="LABEL:NAME", help="A limit to remove; repeatable."),
+]
+NoBudgetOption = Annotated[
+    list[str] | None,
+    typer.Option("--no-budget", metavar="NAME", help="A budget to remove; repeatable."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """What the command line wants to be gone."""
+
+    fields: Sequence[str] = ()
+    quotas: Sequence[str] = ()
+    rate_limits: Sequence[str] = ()
+    budgets: Sequence[str] = ()
+
+
+def settings_patch(
+    before: Mapping[str, Any], given: Mapping[str, Any], removals: Removals
+) -> dict[str, Any]:
+    """The merge patch for a client as it was read: what the flags name, and nothing else.
+
+    The quotas or rate limits that an app inherits become its own if a flag changes one of them:
+    the app has one list or its organisation's, and the other entries are to stay in force.
+    """
+    patch: dict[str, Any] = {name.replace("-", "_"): None for name in removals.fields}
+    changes = {name: value for name, value in given.items() if value is not None}
+    named = {name for name in ("quotas", "rate_limits", "budgets") if getattr(removals, name)}
+    if both := sorted(patch.keys() & (changes.keys() | named)):
+        raise MisusedError(f"--unset {both[0]}: another flag changes it")
+    holds, inherited = before["configuration"], before.get("inherited_fields", ())
+    if changes.pop("budgets", None) or removals.budgets:
+        merged = _merged_budgets(holds["budgets"], given.get("budgets") or ())
+        patch["budgets"] = _without_budgets(merged, removals.budgets)
+    gone = {
+        "quotas": _gone_quotas(holds["quotas"], removals.quotas),
+        "rate_limits": _gone_limits(
+            holds["rate_limits"], removals.rate_limits, changes.get("rate_limits", ())
+        ),
+    }
+    for name, removed in gone.items():
+        if name in changes or removed:
+            change = _merged(removed, changes.pop(name, {}))
+            patch[name] = _taken_over(holds[name], change) if name in inherited else change
+    patch |= changes
+    if not patch:
+        raise MisusedError("say what shall change; see --help")
+    return patch
+
+
+def _taken_over(inherited: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """What an app inherits, as its own, with the change in it."""
+    merged: dict[str, Any] = _merged(dict(inherited), dict(change))
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _gone_quotas(quotas: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    for label in labels:
+        if label not in quotas:
+            raise _absent("--no-quota", label, quotas)
+    return dict.fromkeys(labels)
+
+
+def _gone_limits(
+    limits: Mapping[str, Mapping[str, Any]], places: Sequence[str], kept: Collection[str]
+) -> dict[str, dict[str, None] | None]:
+    """The limits to remove, by label; the label with its last one, unless it is to be kept."""
+    there = [f"{label}:{name}" for label, named in limits.items() for name in named]
+    gone: dict[str, dict[str, None]] = {}
+    for place in places:
+        if place not in there:
+            raise _absent("--no-rate-limit", place, there)
+        label, _, name = place.rpartition(":")
+        gone.setdefault(label, {})[name] = None
+    return {
+        label: None if label not in kept and names.keys() == limits[label].keys() else names
+        for label, names in gone.items()
+    }
+
+
+def _without_budgets(budgets: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    there = [budget["name"] for budget in budgets]
+    for name in names:
+        if name not in there:
+            raise _absent("--no-budget", name, there)
+    return [budget for budget in budgets if budget["name"] not in names]
+
+
+def _absent(flag: str, name: str, there: Iterable[str]) -> MisusedError:
+    return MisusedError(f"{flag} {name}: there is none; there is {', '.join(there) or 'none'}")
 
 
 def settings_body(file: SettingsFile | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,10 @@ class Admin:
         """Create an organisation or replace its settings."""
         return await self._ask("PUT", _org(org_id), settings)
 
+    async def patch_org(self, org_id: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Change some settings of an organisation; ``None`` restores a default."""
+        return await self._ask("PATCH", _org(org_id), patch)
+
     async def get_org(self, org_id: str) -> dict[str, Any]:
         return await self._ask("GET", _org(org_id))
 
@@ -82,6 +86,10 @@ class Admin:
     ) -> dict[str, Any]:
         """Create an app or replace what it overrides."""
         return await self._ask("PUT", _client(org_id, app_id), settings)
+
+    async def patch_app(self, org_id: str, app_id: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Change some of what an app overrides; what is ``None`` is inherited again."""
+        return await self._ask("PATCH", _client(org_id, app_id), patch)
 
     async def get_app(self, org_id: str, app_id: str) -> dict[str, Any]:
         return await self._ask("GET", _client(org_id, app_id))

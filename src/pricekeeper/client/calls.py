@@ -124,6 +124,7 @@ class ModelCall:
     def __enter__(self) -> Self:
         if self._authorize is None:
             raise InvalidValueError("call", "of an AsyncPriceKeeper is used with `async with`")
+        self._begin_anew()
         self._authorization = self._authorize()
         return self
 
@@ -138,6 +139,7 @@ class ModelCall:
     async def __aenter__(self) -> Self:
         if self._authorize_async is None:
             raise InvalidValueError("call", "of a PriceKeeper is used with `with`")
+        self._begin_anew()
         self._authorization = await self._authorize_async()
         return self
 
@@ -148,6 +150,11 @@ class ModelCall:
         trace: TracebackType | None,
     ) -> None:
         self._end(error)
+
+    def _begin_anew(self) -> None:
+        """Forget what an earlier block has said: each is a call of its own."""
+        self._authorization = self._usage = None
+        self._never_called = self.usage_unknown = False
 
     def _end(self, error: BaseException | None) -> None:
         settlement, authorization = self._settlement(), self.authorization

@@ -26,6 +26,8 @@ OnUnavailable = Literal["deny", "allow", "allow-within"]
 DEADLINE_MS: Final = 2_000
 DEADLINE_MS_MAX: Final = 60_000
 MAX_OUTPUT_TOKENS: Final = 4_096
+ALLOWANCE_MAX: Final = 10**15
+"""A thousand million dollars."""
 _REQUIRED: Final = {"url": URL, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
 _TEXTS: Final = {"on_unavailable": CLIENT_ON_UNAVAILABLE, "spool_dir": CLIENT_SPOOL}
 _NUMBERS: Final = {
@@ -67,6 +69,8 @@ class Configuration:
             )
         _check_range("deadline_ms", self.deadline_ms, DEADLINE_MS_MAX)
         _check_range("max_output_tokens", self.max_output_tokens, 1_000_000)
+        if self.allowance_usd_micros is not None:
+            _check_range("allowance_usd_micros", self.allowance_usd_micros, ALLOWANCE_MAX)
         self.client  # noqa: B018 - raises if it is none
 
     @property

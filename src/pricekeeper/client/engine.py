@@ -17,18 +17,21 @@ import logging
 import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final, TypeVar, Unpack
 
-from pricekeeper.client.allowance import Allowance, Snapshot
+from pricekeeper.client.allowance import Snapshot
 from pricekeeper.client.answers import Authorization, Settled
 from pricekeeper.client.api import Api
+from pricekeeper.client.blind import BLIND_TAG, BlindCalls, rfc3339
 from pricekeeper.client.breaker import Breaker
 from pricekeeper.client.configuration import Configuration
 from pricekeeper.client.errors import (
     BreakerOpenError,
+    ForbiddenError,
     NoAnswerError,
     Problem,
+    QuotaSpentError,
     RejectedError,
     ServiceError,
     SpoolFullError,
@@ -40,10 +43,11 @@ from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.client.telling import Teller
 from pricekeeper.clock import Clock, SystemClock
 
-BLIND_TAG: Final = "pricekeeper-blind"
-"""The tag of usage that was allowed while the service could not be reached."""
+__all__ = ["BLIND_TAG", "Engine"]
+
 SNAPSHOT_EVERY_MS: Final = 300_000
 STOP_SECS: Final = 0.5
+_INTERNAL: Final = HTTPStatus.INTERNAL_SERVER_ERROR
 
 T = TypeVar("T")
 _log = logging.getLogger("pricekeeper")
@@ -60,10 +64,10 @@ class Engine:
         )
         self._clock = clock or SystemClock()
         self._breaker = Breaker()
-        self._snapshot: Snapshot | None = None
-        self._allowance = Allowance(configuration.allowance_usd_micros or 0)
+        self._blind = BlindCalls(configuration, self._clock)
         self._loop = LoopThread("pricekeeper")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_probing = False
         self.api: Api
         self._teller: Teller
         self._loop.submit(self._begin()).result()
@@ -79,14 +83,22 @@ class Engine:
             clock=self._clock,
             outside_slots=True,
         )
-        self._teller = Teller(self.spool, self.api, self._clock, self._breaker.succeed)
+        self._teller = Teller(self.spool, self.api, self._clock, self._note_answer)
         self._start(self._teller.run())
         if given.on_unavailable != "deny":
             self._start(self._keep_snapshot())
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine of this engine on its loop."""
-        return self._loop.submit(work)
+        """Run a coroutine of this engine on its loop; `RuntimeError` if it is closed.
+
+        An authorization that came after its caller had given up is given back.
+        """
+        return self._loop.submit(work, self.take_back)
+
+    def take_back(self, answer: object) -> None:
+        """Give back what a caller was granted that is not there any more."""
+        if isinstance(answer, Authorization) and answer.id:
+            self.give_back(answer, "its caller was gone")
 
     async def ask(self, work: Coroutine[Any, Any, T]) -> T:
         """What the service answers, within the deadline."""
@@ -94,7 +106,7 @@ class Engine:
             work.close()
             raise BreakerOpenError(self.configuration.url)
         try:
-            async with asyncio.timeout(self.configuration.deadline_ms / 1000):
+            async with self._deadline():
                 answer = await work
         except TimeoutError:
             self._fail()
@@ -102,7 +114,7 @@ class Engine:
         except UnavailableError:
             self._fail()
             raise
-        self._breaker.succeed()
+        self._note_answer()
         return answer
 
     async def authorize(
@@ -135,17 +147,19 @@ class Engine:
                 )
             )
         except UnavailableError as error:
-            if not dry_run and not isinstance(error, BreakerOpenError):
+            if dry_run:
+                raise
+            if not isinstance(error, BreakerOpenError):
                 self.void(named, reason="its answer was lost")
-            blind = None
-            if not dry_run:
-                blind = self._allow_blind(model, input_tokens, max_output_tokens)
+            tags = more.get("tags", {})
+            blind = self._blind.allow(model, input_tokens, max_output_tokens, tags)
             if blind is None:
                 raise
             return blind
-        except asyncio.CancelledError:
-            if not dry_run:
-                self.void(named, reason="its caller was cancelled")
+        except BaseException as error:
+            is_refusal = isinstance(error, ServiceError) and error.status < _INTERNAL
+            if not dry_run and not is_refusal:  # it was cancelled, or can't be understood
+                self.void(named, reason="its answer was not taken")
             raise
 
     def settle(
@@ -155,17 +169,10 @@ class Engine:
         tags: Mapping[str, str] | None = None,
     ) -> None:
         """Count what a call used; it is told in the background."""
-        if not authorization.is_blind:
+        if authorization.is_blind:
+            self._tell(self._blind.entry(authorization, usage, tags))
+        else:
             self._tell(Entry("capture", authorization.id, dict(usage), self._clock.now_ms()))
-            return
-        now_ms = self._clock.now_ms()
-        body = {
-            "model_label": authorization.label,
-            "timestamp": _rfc3339(now_ms),
-            **usage,
-            "tags": {**(tags or {}), BLIND_TAG: "true"},
-        }
-        self._tell(Entry("usage", authorization.id, body, now_ms))
 
     def give_back(self, authorization: Authorization, reason: str) -> None:
         """Give back what is held for a call that was not made; told in the background."""
@@ -195,7 +202,8 @@ class Engine:
     def void(self, authorization_id: str, *, reason: str = "") -> None:
         """Give everything back that an authorization holds; told in the background."""
         body = {"reason": reason} if reason else {}
-        self._tell(Entry("void", authorization_id, body, self._clock.now_ms()))
+        if not self._blind.is_open(authorization_id):  # nothing is held for a blind one
+            self._tell(Entry("void", authorization_id, body, self._clock.now_ms()))
 
     async def capture(
         self,
@@ -210,7 +218,10 @@ class Engine:
         deadline: then it is told later.
         """
         body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
-        return await self._tell_and_wait("capture", authorization_id, body)
+        blind = self._blind.settled(authorization_id, body)
+        return await self._tell_and_wait(
+            blind or Entry("capture", authorization_id, body, self._clock.now_ms())
+        )
 
     async def record(
         self,
@@ -234,124 +245,133 @@ class Engine:
         }
         if request_id is None:  # under an id of the caller's own, the same body must stay the same
             request_id = self.api.new_request_id()
-            body.setdefault("timestamp", _rfc3339(self._clock.now_ms()))
-        return await self._tell_and_wait("usage", request_id, body)
+            body.setdefault("timestamp", rfc3339(self._clock.now_ms()))
+        return await self._tell_and_wait(Entry("usage", request_id, body, self._clock.now_ms()))
 
     async def flush(self) -> int:
-        """Tell everything that waits, within the deadline; how many entries are left."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.configuration.deadline_ms / 1000):
-                await self._teller.flush()
+        """Tell everything that waits, within the deadline; how many entries are left.
+
+        A service that is known not to answer is not waited for.
+        """
+        if not self._breaker.is_open:
+            try:
+                async with self._deadline():
+                    await self._teller.flush()
+            except TimeoutError:
+                self._note_unanswered()
         return len(self.spool)
 
     def close(self) -> None:
         """Tell what waits, within the deadline, and end. What is left stays in the spool."""
         if self.pid == os.getpid():
             wait_secs = self.configuration.deadline_ms / 1000
-            ending = self._loop.submit(self._end())
-            # RuntimeError: the interpreter is ending, and lets nobody start a thread any more.
+            # RuntimeError: it is closed, or the interpreter is ending, and lets nobody start a
+            # thread any more.
             with contextlib.suppress(TimeoutError, ServiceError, RuntimeError):
-                ending.result(wait_secs + STOP_SECS)
+                self._loop.submit(self._end()).result(wait_secs + STOP_SECS)
             self._loop.stop(STOP_SECS)
             self.spool.close()
 
+    def abandon(self) -> None:
+        """Leave everything to the process that this one was forked from."""
+        self.spool.abandon()
+        self._loop.abandon()
+
     async def _end(self) -> None:
-        if not self._breaker.is_open and len(self.spool):
+        if len(self.spool):
             await self.flush()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.api.close()
 
-    def _tell(self, entry: Entry) -> None:
-        self.spool.append(entry)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it stays in the spool
-            self._loop.call(self._teller.wake)
+    def _tell(self, entry: Entry) -> Entry | None:
+        kept = self.spool.append(entry)
+        if not self._teller.is_awake:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it stays in the spool
+                self._loop.call(self._teller.wake)
+        return kept
 
-    async def _tell_and_wait(
-        self, kind: Any, entry_id: str, body: dict[str, Any]
-    ) -> Settled | None:
-        expected = self._teller.expect(entry_id)
-        self._tell(Entry(kind, entry_id, body, self._clock.now_ms()))
+    async def _tell_and_wait(self, entry: Entry) -> Settled | None:
+        kept = self._tell(entry)
+        if kept is None:
+            raise SpoolFullError(self.configuration.url)
+        if self._breaker.is_open:
+            return None
+        expected = self._teller.expect(kept)
         try:
-            async with asyncio.timeout(self.configuration.deadline_ms / 1000):
+            async with self._deadline():
                 result = await expected
         except TimeoutError:
+            self._note_unanswered()
             return None
         if result["status"] == "failed":
             raise RejectedError(Problem(400, result["code"], result.get("detail", "")))
-        return Settled.of(entry_id, result)
+        return Settled.of(entry.id, result)
+
+    def _deadline(self) -> asyncio.Timeout:
+        return asyncio.timeout(self.configuration.deadline_ms / 1000)
+
+    def _note_unanswered(self) -> None:
+        """Open the breaker if it is the service that was waited for, and not others' entries."""
+        if self._teller.unanswered_ms >= self.configuration.deadline_ms // 2:
+            self._fail()
+
+    def _note_answer(self) -> None:
+        """Close the breaker: the service answers."""
+        if self._breaker.is_open:
+            _log.warning("the price keeper at %s answers again", self.configuration.url)
+            self._breaker.succeed()
+            self._teller.resume()
 
     def _fail(self) -> None:
         """Open the breaker, and find out in the background when the service is back."""
-        was_open = self._breaker.is_open
-        self._breaker.fail()
-        if not was_open:
+        if not self._breaker.is_open:
             _log.warning("the price keeper at %s does not answer", self.configuration.url)
+        self._breaker.fail()
+        if not self._is_probing:
+            self._is_probing = True
             self._start(self._probe())
 
     async def _probe(self) -> None:
-        while self._breaker.is_open:
-            await self._clock.sleep_ms(self._breaker.pause_ms())
-            try:
-                async with asyncio.timeout(self.configuration.deadline_ms / 1000):
-                    await self.api.budgets()
-            except (UnavailableError, TimeoutError):
-                self._breaker.fail()
-            except ServiceError:
-                self._breaker.succeed()  # it answers
-            else:
-                self._breaker.succeed()
-        _log.warning("the price keeper at %s answers again", self.configuration.url)
+        try:
+            while self._breaker.is_open:
+                await self._clock.sleep_ms(self._breaker.pause_ms())
+                if self._breaker.is_open:
+                    await self._try_once()
+        finally:
+            self._is_probing = False
+
+    async def _try_once(self) -> None:
+        """Ask the service something that changes nothing."""
+        try:
+            async with self._deadline():
+                await self.api.budgets()
+        except (UnavailableError, TimeoutError):
+            self._breaker.fail()
+        except ServiceError:
+            self._note_answer()
+        except Exception as error:  # noqa: BLE001 - whatever answers there, it is not the service
+            _log.debug("what answers is not the price keeper: %r", error)
+            self._breaker.fail()
+        else:
+            self._note_answer()
 
     async def _keep_snapshot(self) -> None:
         while True:
             try:
-                selection = await self.api.select(force_check=False)
+                selection = await self.api.select(force_check=True)  # a kept one may be old
                 totals = await self.api.usage()
                 budgets = await self.api.budgets()
-            except ServiceError as error:
-                _log.debug("what the service allows can't be read: %s", error)
-            else:
-                self._snapshot = Snapshot.of(selection.answer, totals, budgets)
-                self._allowance.note_snapshot()
-            wait_ms = SNAPSHOT_EVERY_MS if self._snapshot else self._breaker.pause_ms()
+                self._blind.learn(Snapshot.of(selection.answer, totals, budgets))
+            except (QuotaSpentError, ForbiddenError):
+                self._blind.learn(None)  # it allows nothing, so nothing is allowed without it
+            except Exception as error:  # noqa: BLE001 - the next one may be better
+                _log.debug("what the service allows can't be read: %r", error)
+            wait_ms = SNAPSHOT_EVERY_MS if self._blind.is_ready else self._breaker.pause_ms()
             await self._clock.sleep_ms(wait_ms)
-
-    def _allow_blind(
-        self, model: str, input_tokens: int, max_output_tokens: int
-    ) -> Authorization | None:
-        """A call without the service, if that was chosen and enough is known for it."""
-        chosen, snapshot = self.configuration.on_unavailable, self._snapshot
-        found = None if snapshot is None else snapshot.find(model)
-        if chosen == "deny" or snapshot is None or found is None:
-            return None
-        label, model_id = found
-        worst = snapshot.worst_case_usd_micros(model_id, input_tokens, max_output_tokens)
-        now_ms = self._clock.monotonic_ms()
-        if chosen == "allow-within" and (
-            worst is None or not self._allowance.take(worst, snapshot.remaining_usd_micros, now_ms)
-        ):
-            return None
-        _log.warning("a call of %s is allowed without the price keeper", label)
-        return Authorization(
-            self.api.new_request_id(),
-            label=label,
-            model_id=model_id,
-            reason="UNAVAILABLE",
-            held_usd_micros=0,
-            max_output_tokens=max_output_tokens,
-            expires_at="",
-            answer={},
-            is_blind=True,
-        )
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _rfc3339(epoch_ms: int) -> str:
-    moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

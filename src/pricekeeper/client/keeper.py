@@ -86,19 +86,31 @@ class Keeper:
         if self._beside is not None:
             return self._beside.engine
         engine = self._engine
-        if engine is not None:
+        if engine is not None and not self._is_closed:
             return engine
         with self._lock:
             if self._is_closed:
-                raise InvalidValueError("keeper", "is closed")
+                raise _closed()
             if self._engine is None:
                 self._engine = Engine(self.configuration, self._clock)
             return self._engine
 
     @property
+    def settling_engine(self) -> Engine:
+        """The engine for a call that was begun: also after `close`, so that it is not lost."""
+        of = self._beside or self
+        return of._engine if of._engine is not None else of.engine  # noqa: SLF001 - of its own kind
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can't be used any more."""
+        return self._is_closed if self._beside is None else self._beside.is_closed
+
+    @property
     def untold(self) -> int:
         """How many entries wait to be told to the service."""
-        return 0 if self._engine is None else len(self._engine.spool)
+        engine = (self._beside or self)._engine  # noqa: SLF001 - of its own kind
+        return 0 if engine is None else len(engine.spool)
 
     def before_close(self, wait: Callable[[float], None]) -> None:
         """Have something waited for before the end, for at most the seconds that it is handed."""
@@ -108,12 +120,11 @@ class Keeper:
         if self._beside is not None:
             return
         with self._lock:
+            engine = None if self._is_closed else self._engine
             self._is_closed = True
-            engine = self._engine
         if engine is not None:
-            for wait in self._closing:
+            for wait in list(self._closing):
                 wait(self.configuration.deadline_ms / 1000)
-            self._engine = None
             engine.close()
 
     def _begin_anew(self) -> None:
@@ -121,7 +132,7 @@ class Keeper:
         engine, self._engine = self._engine, None
         self._lock = threading.Lock()
         if engine is not None:
-            engine.spool.abandon()
+            engine.abandon()
 
     @property
     def _patience_secs(self) -> float:
@@ -131,16 +142,21 @@ class Keeper:
         return f"{type(self).__name__}({self.configuration.url!r}, {self.configuration.client_id})"
 
 
-def _wait(keeper: Keeper, future: Future[R]) -> R:
+def _closed() -> InvalidValueError:
+    return InvalidValueError("keeper", "is closed")
+
+
+def _submit(engine: Engine, work: Coroutine[Any, Any, R]) -> Future[R]:
     try:
-        return future.result(keeper._patience_secs)  # noqa: SLF001 - of this module
-    except TimeoutError:
-        future.cancel()
-        given = keeper.configuration
-        raise NoAnswerError(given.url, given.deadline_ms) from None
-    except BaseException:  # KeyboardInterrupt, for one: what was asked for is not wanted any more
-        future.cancel()
-        raise
+        return engine.submit(work)
+    except RuntimeError:  # it was closed meanwhile
+        raise _closed() from None
+
+
+def _give_up(engine: Engine, future: Future[Any]) -> None:
+    """Have work cancelled whose caller is gone; what it has granted meanwhile is given back."""
+    if not future.cancel() and future.exception() is None:
+        engine.take_back(future.result())
 
 
 def _blocking(
@@ -151,7 +167,18 @@ def _blocking(
     @wraps(method)
     def call(self: PriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
         engine = self.engine
-        return _wait(self, engine.submit(method(engine, *args, **kwargs)))
+        future = _submit(engine, method(engine, *args, **kwargs))
+        try:
+            return future.result(self._patience_secs)
+        except BaseException as error:
+            if future.cancelled():
+                raise _closed() from None
+            if not future.done() or future.exception() is not error:
+                _give_up(engine, future)  # it came from elsewhere: KeyboardInterrupt, for one
+            if isinstance(error, TimeoutError):
+                given = self.configuration
+                raise NoAnswerError(given.url, given.deadline_ms) from None
+            raise
 
     return call
 
@@ -164,7 +191,20 @@ def _awaiting(
     @wraps(method)
     async def call(self: AsyncPriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
         engine = self.engine
-        return await asyncio.wrap_future(engine.submit(method(engine, *args, **kwargs)))
+        future = _submit(engine, method(engine, *args, **kwargs))
+        try:
+            async with asyncio.timeout(self._patience_secs):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            _give_up(engine, future)
+            given = self.configuration
+            raise NoAnswerError(given.url, given.deadline_ms) from None
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if future.cancelled() and caller is not None and not caller.cancelling():
+                raise _closed() from None
+            _give_up(engine, future)
+            raise
 
     return call
 
@@ -222,7 +262,7 @@ class PriceKeeper(Keeper):
         """One model call inside its budget, as a ``with`` block: see `client.calls`."""
         most = max_output_tokens or self.configuration.max_output_tokens
         return ModelCall(
-            lambda: self.engine,
+            lambda: self.settling_engine,
             lambda: self.authorize(input_tokens, most, model=model, **more),
             None,
             input_tokens,
@@ -275,7 +315,9 @@ class AsyncPriceKeeper(Keeper):
         async def authorize() -> Authorization:
             return await self.authorize(input_tokens, most, model=model, **more)
 
-        return ModelCall(lambda: self.engine, None, authorize, input_tokens, more.get("tags", {}))
+        return ModelCall(
+            lambda: self.settling_engine, None, authorize, input_tokens, more.get("tags", {})
+        )
 
     async def close(self) -> None:
         """Tell what waits, within the deadline. What is left is told by the next start."""
@@ -289,6 +331,29 @@ class AsyncPriceKeeper(Keeper):
 
 
 _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def flush_keepers(url: str) -> None:
+    """Have every keeper of this process tell that service what waits, within the deadline.
+
+    Streams that are read to their end in the background are waited for as long.
+    """
+    for keeper in _keepers_of(url):
+        engine = keeper._engine  # noqa: SLF001 - of this module
+        if engine is not None and not keeper.is_closed:
+            for wait in list(keeper._closing):  # noqa: SLF001
+                wait(keeper.configuration.deadline_ms / 1000)
+            engine.submit(engine.flush()).result(keeper._patience_secs)  # noqa: SLF001
+
+
+def close_keepers(url: str) -> None:
+    """Close every keeper of this process that uses that service."""
+    for keeper in _keepers_of(url):
+        keeper._close()  # noqa: SLF001 - of this module
+
+
+def _keepers_of(url: str) -> list[Keeper]:
+    return [one for one in list(_keepers) if one.configuration.url.rstrip("/") == url]
 
 
 def _begin_all_anew() -> None:

@@ -1,7 +1,8 @@
 """Tells the service what waits in the spool: in batches, in the background, until it knows.
 
 What came while a batch was under way goes with the next one. A service that does not answer is
-asked again after pauses that double; an entry that it refuses for good is set aside.
+asked again after pauses that double. An entry that it refuses for good is set aside, and one that
+spoils its batch is found, so that the others are told. Nothing that an answer can contain ends it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeAlias
 
 from pricekeeper.client.errors import (
     ForbiddenError,
@@ -28,16 +30,25 @@ BATCH_MAX: Final = 100
 VOIDS_AT_ONCE: Final = 8
 PAUSE_MS: Final = 200
 PAUSE_MS_MAX: Final = 30_000
+GATHER_MS: Final = 100
+"""How long what nobody waits for is gathered, so that it goes in one request."""
+LATER_MS: Final = 1_000
+"""How long nothing is told when all that waits was put off."""
 ADOPT_EVERY_MS: Final = 60_000
 """How often files of processes that are gone are looked for."""
 VOID_UNKNOWN_MS: Final = 120_000
-"""For how long an authorization that the service does not know is voided again: the request for it
-may still be on its way."""
+"""For how long a service that does not know an authorization is told again to void it: the request
+for it may still be on its way."""
+TIMESTAMP_MS_MAX: Final = 24 * 3_600_000 - 300_000
+"""The service takes timestamps of 24 hours. What has waited longer is told without one, and counts
+when it is told: late is better than never."""
 LATER: Final = frozenset(
     {"STORE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "CLOCK_IN_DOUBT", "SESSION_RACE"}
 )
 """The codes of entries that may be told later."""
 
+Results: TypeAlias = Sequence[Mapping[str, Any]]
+Send: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Mapping[str, Any]]]
 _log = logging.getLogger("pricekeeper")
 
 
@@ -68,47 +79,93 @@ class Teller:
         self._clock = clock
         self._on_answer = on_answer
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._hurried = 0
+        """The last entry that is told without gathering more."""
+        self._resume = asyncio.Event()
         self._told = asyncio.Condition()
         self._failures = 0
-        self._answers: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+        self._batch_max = BATCH_MAX
+        self._answers: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._adopt_at_ms = 0
+        self._is_through = False
+        """Whether all that waits was put off by the service, or it takes nothing of us at all."""
+        self._asked_at_ms: int | None = None
+        self._unknown_since_ms: dict[int, int] = {}
 
     def wake(self) -> None:
         """Begin now: there is something to tell."""
         self._wake.set()
 
-    def expect(self, entry_id: str) -> asyncio.Future[Mapping[str, Any]]:
-        """The service's answer to an entry that is about to be told."""
+    @property
+    def is_awake(self) -> bool:
+        """Whether what is appended now is told without another `wake`. Any thread may ask."""
+        return self._wake.is_set()
+
+    def hurry(self) -> None:
+        """Tell what waits now without gathering more: somebody waits for it."""
+        self._hurried = self._spool.last_number
+        self._wake.set()
+        self._hurry.set()
+
+    def resume(self) -> None:
+        """End a pause that a failure has begun: the service answers."""
+        self._resume.set()
+
+    @property
+    def unanswered_ms(self) -> int:
+        """For how long the service has not answered what it is being told."""
+        asked_at_ms = self._asked_at_ms
+        return 0 if asked_at_ms is None else self._clock.monotonic_ms() - asked_at_ms
+
+    def expect(self, entry: Entry) -> asyncio.Future[Mapping[str, Any]]:
+        """The service's answer to an entry that was just appended."""
         expected: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self._answers[entry_id] = expected
-        expected.add_done_callback(lambda _: self._answers.pop(entry_id, None))
+        self._answers[entry.number] = expected
+        expected.add_done_callback(lambda _: self._answers.pop(entry.number, None))
+        self.hurry()
         return expected
 
     async def flush(self) -> None:
-        """Wait until nothing is left to tell."""
+        """Wait until nothing is left to tell, also of processes that are gone.
+
+        What the service puts off is not waited for, nor one that refuses our credentials.
+        """
         async with self._told:
-            self.wake()
-            await self._told.wait_for(lambda: not len(self._spool))
+            self._adopt_at_ms, self._is_through = 0, False
+            self.hurry()
+            self.resume()
+            await self._told.wait_for(self._is_flushed)
+
+    def _is_flushed(self) -> bool:
+        return self._adopt_at_ms > 0 and (not len(self._spool) or self._is_through)
 
     async def run(self) -> None:
         """Tell until cancelled."""
         while True:
+            await self._gather()
             self._wake.clear()
-            await self._adopt()
-            if not len(self._spool):
-                await self._pause(ADOPT_EVERY_MS)
-                continue
+            self._resume.clear()
             try:
-                later = await self._tell(self._spool.pending(BATCH_MAX))
-            except ServiceError as error:
-                await self._wait_for(error)
+                await self._adopt()
+                later = await self._tell(self._spool.pending(self._batch_max))
+            except Exception as error:  # noqa: BLE001 - whatever it was, the entries are still there
+                await self._wait_after(error)
                 continue
-            self._failures = 0
-            self._on_answer()
+            self._is_through = bool(later) and len(self._spool) <= later
             async with self._told:
                 self._told.notify_all()
-            if later and len(self._spool) <= later:  # nothing but entries that were put off
-                await self._clock.sleep_ms(1_000)
+            if not len(self._spool):
+                await self._pause(self._wake, ADOPT_EVERY_MS)
+            elif self._is_through:
+                await self._pause(self._wake, LATER_MS)
+
+    async def _gather(self) -> None:
+        """Let a little more come, if there is something and nobody waits for it."""
+        self._hurry.clear()
+        waiting = self._spool.pending(BATCH_MAX)
+        if 0 < len(waiting) < BATCH_MAX and all(one.number > self._hurried for one in waiting):
+            await self._pause(self._hurry, GATHER_MS)
 
     async def _adopt(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -119,10 +176,10 @@ class Teller:
         if taken:
             _log.info("%d entries of a process that is gone were taken over", taken)
 
-    async def _pause(self, longest_ms: int) -> None:
+    async def _pause(self, event: asyncio.Event, longest_ms: int) -> None:
         """Wait until somebody calls, or that time has passed."""
         waiting = [
-            asyncio.create_task(self._wake.wait()),
+            asyncio.create_task(event.wait()),
             asyncio.create_task(self._clock.sleep_ms(longest_ms)),
         ]
         try:
@@ -132,72 +189,143 @@ class Teller:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _wait_for(self, error: ServiceError) -> None:
+    async def _wait_after(self, error: Exception) -> None:
         self._failures += 1
-        if self._failures == 1 or isinstance(error, ForbiddenError):
+        if self._failures == 1 or not isinstance(error, UnavailableError):
             waiting = len(self._spool)
-            _log.warning("%d entries wait to be told to the price keeper: %s", waiting, error)
-        failures = self._failures if isinstance(error, UnavailableError | RateLimitedError) else 16
+            _log.warning("%d entries wait to be told to the price keeper: %r", waiting, error)
+        if _may_be_an_entrys(error):  # it is found by telling fewer at once
+            if self._batch_max == 1:
+                for entry in self._spool.pending(1):
+                    self._spool.postpone(entry)
+            self._batch_max = max(1, self._batch_max // 2)
+        if isinstance(error, ForbiddenError):  # nothing can be told by these credentials
+            self._is_through = True
+            async with self._told:
+                self._told.notify_all()
         pause_ms = full_jitter_ms(
-            failures, first_ms=PAUSE_MS, longest_ms=PAUSE_MS_MAX, randbelow=secrets.randbelow
+            self._failures, first_ms=PAUSE_MS, longest_ms=PAUSE_MS_MAX, randbelow=secrets.randbelow
         )
-        await self._clock.sleep_ms(PAUSE_MS + pause_ms)
+        await self._pause(self._resume, PAUSE_MS + pause_ms)
 
     async def _tell(self, batch: Sequence[Entry]) -> int:
-        """Tell some entries; how many must be told later. Raises if nothing got through."""
+        """Tell some entries; how many were put off. Raises if nothing got through."""
+        if not batch:
+            return 0
         await asyncio.to_thread(self._spool.sync)
         by_kind: dict[str, list[Entry]] = {"capture": [], "usage": [], "void": []}
         for entry in batch:
             by_kind[entry.kind].append(entry)
-        later = 0
-        if captures := by_kind["capture"]:
-            bodies = [{"authorization_id": one.id, **one.body} for one in captures]
-            later += await self._settle(captures, self._reports.capture_many(bodies))
-        if records := by_kind["usage"]:
-            bodies = [{"request_id": one.id, **one.body} for one in records]
-            later += await self._settle(records, self._reports.record_many(bodies))
-        voids = by_kind["void"]
-        for start in range(0, len(voids), VOIDS_AT_ONCE):
-            some = voids[start : start + VOIDS_AT_ONCE]
-            later += sum(await asyncio.gather(*(self._void(one) for one in some)))
+        self._asked_at_ms = self._clock.monotonic_ms()
+        try:
+            later = await self._settle(by_kind["capture"], self._send_captures)
+            later += await self._settle(by_kind["usage"], self._send_records)
+            voids = by_kind["void"]
+            for start in range(0, len(voids), VOIDS_AT_ONCE):
+                some = voids[start : start + VOIDS_AT_ONCE]
+                later += sum(await asyncio.gather(*(self._void(one) for one in some)))
+        finally:
+            self._asked_at_ms = None
         return later
 
-    async def _settle(self, entries: Sequence[Entry], answer: Any) -> int:
-        """Act on the answer to a batch, entry by entry."""
+    async def _send_captures(self, entries: Sequence[Entry]) -> Mapping[str, Any]:
+        return await self._reports.capture_many(
+            [{"authorization_id": one.id, **one.body} for one in entries]
+        )
+
+    async def _send_records(self, entries: Sequence[Entry]) -> Mapping[str, Any]:
+        oldest_ms = self._clock.now_ms() - TIMESTAMP_MS_MAX
+        return await self._reports.record_many(
+            [
+                {
+                    "request_id": one.id,
+                    **{
+                        name: value
+                        for name, value in one.body.items()
+                        if name != "timestamp" or one.at_ms > oldest_ms
+                    },
+                }
+                for one in entries
+            ]
+        )
+
+    async def _settle(self, entries: Sequence[Entry], send: Send) -> int:
+        """Tell entries and act on the answer, entry by entry; how many were put off."""
+        if not entries:
+            return 0
         try:
-            results = (await answer)["results"]
+            answer = await send(entries)
         except (MissingError, RejectedError) as error:
-            results = [{"status": "failed", "code": error.code, "detail": str(error)}] * len(
-                entries
-            )
+            if not _is_of_the_service(error):
+                raise
+            if len(entries) > 1 and isinstance(error, RejectedError):
+                # One of them is such that the whole is refused: a half without it is not.
+                middle = len(entries) // 2
+                later = await self._settle(entries[:middle], send)
+                return later + await self._settle(entries[middle:], send)
+            failed = {"status": "failed", "code": error.code, "detail": str(error)}
+            answer = {"results": [failed] * len(entries)}
+        self._note_answer()
+        return self._act_on(entries, answer["results"])
+
+    def _act_on(self, entries: Sequence[Entry], results: Results) -> int:
         later, done = 0, []
         for entry, result in zip(entries, results, strict=True):
             if result["status"] != "failed":
-                done.append(entry.id)
-                self._answer(entry.id, result)
+                done.append(entry)
+                self._answer(entry, result)
             elif result["code"] in LATER:
                 later += 1
                 self._spool.postpone(entry)
             else:
                 self._spool.refuse(entry, f"{result['code']}: {result.get('detail', '')}")
-                self._answer(entry.id, result)
+                self._answer(entry, result)
         self._spool.finish(done)
         return later
 
     async def _void(self, entry: Entry) -> int:
         try:
             await self._reports.void(entry.id, reason=entry.body.get("reason"))
-        except MissingError:
-            if self._clock.now_ms() - entry.at_ms < VOID_UNKNOWN_MS:
+        except MissingError as error:
+            if not _is_of_the_service(error):
+                raise
+            now_ms = self._clock.monotonic_ms()
+            since_ms = self._unknown_since_ms.setdefault(entry.number, now_ms)
+            if now_ms - since_ms < VOID_UNKNOWN_MS:
+                self._note_answer()
                 self._spool.postpone(entry)
                 return 1
         except RejectedError as error:
-            self._spool.refuse(entry, str(error))
-            return 0
-        self._spool.finish([entry.id])
+            if not _is_of_the_service(error):
+                raise
+            self._spool.refuse(entry, f"{error.code}: {error}")
+        self._note_answer()
+        self._unknown_since_ms.pop(entry.number, None)
+        self._spool.finish([entry])
         return 0
 
-    def _answer(self, entry_id: str, result: Mapping[str, Any]) -> None:
-        expected = self._answers.get(entry_id)
+    def _note_answer(self) -> None:
+        self._failures = 0
+        self._batch_max = min(BATCH_MAX, self._batch_max * 2)
+        self._asked_at_ms = self._clock.monotonic_ms()
+        self._on_answer()
+
+    def _answer(self, entry: Entry, result: Mapping[str, Any]) -> None:
+        expected = self._answers.get(entry.number)
         if expected is not None and not expected.done():
             expected.set_result(result)
+
+
+def _is_of_the_service(error: ServiceError) -> bool:
+    """Whether it is the service's own word, and not that of a proxy that can't find it.
+
+    Too large is too large, whoever says it.
+    """
+    is_foreign = error.code.startswith("HTTP_")
+    return not is_foreign or error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+def _may_be_an_entrys(error: Exception) -> bool:
+    """Whether an entry may be what the error comes from, so that others would get through."""
+    passing = UnavailableError | RateLimitedError | ForbiddenError | MissingError | RejectedError
+    return not isinstance(error, passing)

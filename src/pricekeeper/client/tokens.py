@@ -47,8 +47,6 @@ class Tokens:
         # RFC 6749 has both encoded like form fields, before the base64 of HTTP Basic.
         pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
         self._basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-        plain = base64.b64encode(f"{client_id}:{client_secret}".encode()).decode()
-        self._plain_basic = {"Authorization": f"Basic {plain}"}
         self._clock = clock
         self._access = ""
         self._refresh = ""
@@ -184,7 +182,7 @@ class OutsideTokens(Tokens):
     async def _refresh_or_log_in(self) -> str:
         asked_at_ms, asked_at_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         answer: Mapping[str, Any] = await self._wire.exchange(
-            Request("GET", "/auth/aws-credentials"), self._plain_basic
+            Request("GET", "/auth/aws-credentials"), self._basic
         )
         access: str = answer["Token"]
         self.logins += 1

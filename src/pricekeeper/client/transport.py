@@ -19,6 +19,7 @@ import yarl
 
 from pricekeeper.client.errors import (
     ForbiddenError,
+    Problem,
     RateLimitedError,
     ReplyLostError,
     ServiceError,
@@ -129,7 +130,11 @@ class Wire:
             raise ReplyLostError(self.url, _reason(error)) from error
         if not response.ok or response.status >= 300:  # noqa: PLR2004
             raise error_of(response.status, response.headers, content)
-        return msgspec.json.decode(content) if content else None
+        try:
+            return msgspec.json.decode(content) if content else None
+        except msgspec.DecodeError as error:
+            detail = f"{self.url} did not answer in JSON: it is not the service, or its end is lost"
+            raise UnavailableError(Problem(response.status, "NOT_JSON", detail)) from error
 
     async def close(self) -> None:
         """Close the connections."""

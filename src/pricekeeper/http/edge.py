@@ -25,6 +25,7 @@ from pricekeeper.shapes import convert, cropped
 
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
+MERGE_PATCH: Final = "application/merge-patch+json"
 FORM_FIELDS_MAX: Final = 20
 BODY_BYTES_MAX: Final = 16 * 1024
 """Of every operation but batches and settings, which state their own."""
@@ -86,6 +87,12 @@ async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
     if _media_type(request) not in (JSON, None):
         raise RequestRefusedError(f"send the body as Content-Type: {JSON}")
     return parse_json(await read_body(request), wire)
+
+
+def require_merge_patch(request: Incoming) -> None:
+    """Refuse a body that says it is something else than a merge patch (RFC 7396) or plain JSON."""
+    if _media_type(request) not in (MERGE_PATCH, JSON, None):
+        raise RequestRefusedError(f"send the patch as Content-Type: {MERGE_PATCH} or {JSON}")
 
 
 async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:

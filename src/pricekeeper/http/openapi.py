@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.http.edge import FORM, JSON
+from pricekeeper.http.edge import FORM, JSON, MERGE_PATCH
 from pricekeeper.http.operation import Access, Operation
 from pricekeeper.http.wire import OAuthError, ProblemBody
 from pricekeeper.usecases.wire.values import APP_ID
@@ -64,9 +64,12 @@ _AUTHORIZATION: Final = {
     "authorization_id": "$response.body#/authorization_id",
 }
 _LINKS: Final[dict[str, tuple[tuple[str, dict[str, str]], ...]]] = {
-    "putOrg": tuple((name, _ORG) for name in ("getOrg", "putApp", "listApps", "deleteOrg")),
+    "putOrg": tuple(
+        (name, _ORG) for name in ("getOrg", "patchOrg", "putApp", "listApps", "deleteOrg")
+    ),
     "putApp": tuple(
-        (name, _APP) for name in ("getApp", "rotateAppCredentials", "putAppOverride", "deleteApp")
+        (name, _APP)
+        for name in ("getApp", "patchApp", "rotateAppCredentials", "putAppOverride", "deleteApp")
     ),
     "acquire": (("adjustLease", _LEASE), ("releaseLease", _LEASE)),
     "authorize": tuple(
@@ -144,9 +147,16 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         made["parameters"] = parameters
     if operation.body is not None:
         schema = {"schema": schemas[operation.body]}
-        media = dict.fromkeys((JSON, FORM) if operation.takes_form else (JSON,), schema)
+        media = dict.fromkeys(_media_types(operation), schema)
         made["requestBody"] = {"required": operation.needs_body, "content": media}
     return made
+
+
+def _media_types(operation: Operation) -> tuple[str, ...]:
+    """What the body may come as."""
+    if operation.takes_patch:
+        return MERGE_PATCH, JSON
+    return (JSON, FORM) if operation.takes_form else (JSON,)
 
 
 def _security(operation: Operation) -> list[dict[str, list[str]]]:

@@ -154,6 +154,8 @@ class Operation:
     """Whether the client's secret opens it, by HTTP Basic and in no other way."""
     takes_form: bool = False
     """Whether the body may come as a form, too."""
+    takes_patch: bool = False
+    """Whether the body is a JSON merge patch (RFC 7396)."""
     query: tuple[Parameter, ...] = ()
     oauth: bool = False
     """Whether errors look as RFC 6749 has them."""

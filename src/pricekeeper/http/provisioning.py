@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
-from pricekeeper.http.edge import read_body, strict_json
+from pricekeeper.http.edge import read_body, require_merge_patch, strict_json
 from pricekeeper.http.gate import count_failure, limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import provisioning as cases
@@ -37,6 +37,13 @@ async def put_org(call: Call) -> Answer:
     """Create an organisation or replace its settings; credentials are never reset."""
     answer = await cases.put_org(call.services, call.org_id, await _read_settings(call))
     return Answer(201 if answer.status == "created" else 200, answer)
+
+
+async def patch_org(call: Call) -> Answer:
+    """Change some settings of an organisation by a JSON merge patch; null restores a default."""
+    require_merge_patch(call.request)
+    patch = await _read_settings(call)
+    return Answer(200, await cases.patch_org(call.services, call.org_id, patch))
 
 
 async def get_org(call: Call) -> Answer:
@@ -73,6 +80,13 @@ async def put_app(call: Call) -> Answer:
     settings = await _read_settings(call)
     answer = await cases.put_app(call.services, call.org_id, call.app_id, settings)
     return Answer(201 if answer.status == "created" else 200, answer)
+
+
+async def patch_app(call: Call) -> Answer:
+    """Change some settings of an app by a JSON merge patch; what is null is inherited again."""
+    require_merge_patch(call.request)
+    patch = await _read_settings(call)
+    return Answer(200, await cases.patch_app(call.services, call.org_id, call.app_id, patch))
 
 
 async def get_app(call: Call) -> Answer:
@@ -146,12 +160,16 @@ OPERATIONS: Final = (
     _row("GET", "/api/v1/orgs", "listOrgs", list_orgs, {200: wire.OrgList}, query=_ORG_PAGES),
     _row("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
          body=wire.OrgBody, reads_body=True, problems=(409,)),
+    _row("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
+         body=wire.OrgPatch, reads_body=True, takes_patch=True, problems=(404, 409)),
     _row("GET", _ORG, "getOrg", get_org, {200: wire.OrgAnswer}, problems=(404,)),
     _row("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, problems=(404,)),
     _row("GET", f"{_ORG}/apps", "listApps", list_apps, {200: wire.AppList},
          query=_APP_PAGES, problems=(404,)),
     _row("PUT", _APP, "putApp", put_app, _SAVED_APP,
          body=wire.AppBody, reads_body=True, problems=(404, 409)),
+    _row("PATCH", _APP, "patchApp", patch_app, {200: wire.AppAnswer},
+         body=wire.AppPatch, reads_body=True, takes_patch=True, problems=(404, 409)),
     _row("GET", _APP, "getApp", get_app, {200: wire.AppAnswer}, problems=(404,)),
     _row("DELETE", _APP, "deleteApp", delete_app, {204: None}, problems=(403, 404)),
     *(_row("POST", f"{base}/credentials/rotate", f"rotate{kind}Credentials", rotate,

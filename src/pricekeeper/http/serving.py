@@ -144,7 +144,7 @@ class Shell:
         if scope["type"] != "http":
             await self._lifespan(scope, receive, send)
             return
-        if scope["raw_path"].startswith(PREFIX):
+        if scope.get("raw_path", b"").startswith(PREFIX):
             gateway = scope["state"].get(GATEWAY)
             if gateway is not None:
                 await gateway(scope, receive, send)

@@ -111,7 +111,7 @@ CLIENT_SETTINGS: Final = (
 """What is set where a client or the command line runs. The service does not look at them."""
 
 PREFIX: Final = "PRICEKEEPER_"
-_OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE"})
+_OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE", f"{PREFIX}TESTS_OFFLINE"})
 _OF_KUBERNETES: Final = re.compile(
     rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
+from msgspec.structs import fields
 
 from pricekeeper.shapes import MESSAGE
 from pricekeeper.tenants import budget as budget_bounds
@@ -247,3 +248,49 @@ class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
     session_limit: Sessions | None = None
     rate_limits: RateLimits | None = None
     budgets: Budgets | None = None
+
+
+class RateLimitPatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """What changes of a token bucket; of a new one, all of it."""
+
+    capacity: Amount | UnsetType = UNSET
+    refill_amount: Amount | UnsetType = UNSET
+    refill_period_ms: Annotated[int, _whole(1, bounds.LIMIT_PERIOD_MS_MAX)] | UnsetType = UNSET
+
+
+_PATCHED: Final[dict[str, Any]] = {
+    "quotas": Annotated[
+        dict[Label, Micros | None],
+        Meta(description="Micro-dollars a day for the labels that change; null removes one."),
+    ],
+    "rate_limits": Annotated[
+        dict[LabelOrAny, dict[LimitName, RateLimitPatch | None] | None],
+        Meta(description="By label and name, what changes; null removes a limit or a label's."),
+    ],
+}
+
+
+def _patch_of(kind: type[Struct], name: str, description: str) -> type[Struct]:
+    """The type of a merge patch for such a body: only what may be left out can be removed."""
+    changes: list[tuple[str, Any, Any]] = []
+    for one in fields(kind):
+        wanted = _PATCHED.get(one.name, one.type)
+        if not one.required:
+            wanted |= None
+        changes.append((one.name, wanted | UnsetType, UNSET))
+    namespace = {"__doc__": description}
+    return defstruct(
+        name, changes, namespace=namespace, module=__name__, frozen=True, forbid_unknown_fields=True
+    )
+
+
+OrgPatch: Final = _patch_of(
+    OrgBody,
+    "OrgPatch",
+    "What changes of an organisation's settings, as RFC 7396 has it; null restores a default.",
+)
+AppPatch: Final = _patch_of(
+    AppBody,
+    "AppPatch",
+    "What changes of an app's settings, as RFC 7396 has it; what is null is inherited again.",
+)

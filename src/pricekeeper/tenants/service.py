@@ -2,8 +2,8 @@
 
 Every write says what a lost reply means. A creation is recognised by its incarnation, an
 update by its effect; where neither can be seen the `OutcomeUnknownError` goes to the caller,
-who can send the same request again without harm: updates replace, and credentials are never
-touched by them.
+who can send the same request again without harm: updates replace, a patch that is applied twice
+is the same patch, and credentials are never touched by them.
 
 Deleting an organisation is one transaction however many apps it has. Its apps' items name the
 incarnation they were created under, so from that moment they count for nothing, also if the
@@ -14,13 +14,14 @@ any later call can finish.
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
-from pricekeeper.concurrency import SingleFlight
+from pricekeeper.concurrency import SingleFlight, full_jitter_ms
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -58,12 +59,17 @@ from pricekeeper.tenants.listing import (
 )
 from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
+from pricekeeper.tenants.patching import patched_body
 from pricekeeper.tenants.policy import Life, Policy
 from pricekeeper.tenants.reading import read_back
 from pricekeeper.tenants.sweeping import sweep_apps
 from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 
 ATTEMPTS_MAX: Final = 8
+PATCH_ATTEMPTS_MAX: Final = 24
+"""More than for what replaces: a patch that another write came before has to be made anew."""
+PATCH_PAUSE_FIRST_MS: Final = 5
+PATCH_PAUSE_MAX_MS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,33 @@ class Tenants:
             elif updated := await self._update(client, settings, items.life_of(app)):
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         return await self._read_winner(client)
+
+    async def patch_org(self, org_id: OrgId, patch: Mapping[str, Any]) -> Saved:
+        """Change the settings of an organisation that the patch names, and no others."""
+        client = Client(org_id)
+        for attempt in range(PATCH_ATTEMPTS_MAX):
+            await self._pause_patch(attempt)
+            org = (await self.read_record(client)).item
+            body = patched_body(items.org_settings(org), patch)
+            settings = parse_org_settings(body, self._labels, items.shard_count_of(org))
+            if updated := await self._update(client, settings, items.life_of(org)):
+                if items.INCARNATION not in org:
+                    await self._add_to_index(client)
+                return Saved(created=False, policy=items.policy_of(client, updated, updated))
+        raise _contended(client)
+
+    async def patch_app(self, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any]) -> Saved:
+        """Change what the patch names of that which an app overrides, and nothing else."""
+        client = Client(org_id, app_id)
+        for attempt in range(PATCH_ATTEMPTS_MAX):
+            await self._pause_patch(attempt)
+            record = await self.read_record(client)
+            org, app = record.org_item, record.item
+            body = patched_body(items.app_settings(app), patch)
+            settings = parse_app_settings(body, self._labels, items.org_settings(org))
+            if updated := await self._update(client, settings, items.life_of(app)):
+                return Saved(created=False, policy=items.policy_of(client, org, updated))
+        raise _contended(client)
 
     async def read_record(self, client: Client) -> Record:
         """The client as it is at this moment: one read, never from the cache."""
@@ -389,6 +422,17 @@ class Tenants:
         finally:
             self._cache.forget(client)
 
+    async def _pause_patch(self, failures: int) -> None:
+        """Let whoever changes the same client go on, before the client is read again."""
+        if failures:
+            pause_ms = full_jitter_ms(
+                failures,
+                first_ms=PATCH_PAUSE_FIRST_MS,
+                longest_ms=PATCH_PAUSE_MAX_MS,
+                randbelow=secrets.randbelow,
+            )
+            await self._clock.sleep_ms(pause_ms)
+
     async def _read_winner(self, client: Client) -> Saved:
         """Read the settings that others wrote each time before this call could.
 
@@ -436,6 +480,10 @@ class Tenants:
             token_generation=random_name(),
             tokens_valid_from_epoch_ms=now_ms,
         )
+
+
+def _contended(client: Client) -> ContendedError:
+    return ContendedError(f"{client.client_id}: others kept changing its settings")
 
 
 def _policy_of(client: Client, org: Item | None, app: Item | None) -> Policy | None:

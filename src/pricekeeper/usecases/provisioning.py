@@ -9,7 +9,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import Claim
 from pricekeeper.metering import next_midnight_ms, org_day
-from pricekeeper.tenants import Budget, Client, Freeze, Policy
+from pricekeeper.tenants import Budget, Client, Freeze, Policy, Saved
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_model_label
@@ -19,6 +19,11 @@ async def put_org(services: Services, org_id: OrgId, settings: Mapping[str, Any]
     """Create an organisation or replace its settings; credentials are never reset."""
     provisioned = await services.provisioning.put_org(org_id, settings)
     return _org(provisioned.policy, provisioned)
+
+
+async def patch_org(services: Services, org_id: OrgId, patch: Mapping[str, Any]) -> wire.OrgAnswer:
+    """Change some settings of an organisation; null restores a default."""
+    return _org(*_changed(await services.tenants.patch_org(org_id, patch)))
 
 
 async def get_org(services: Services, org_id: OrgId) -> wire.OrgAnswer:
@@ -43,6 +48,13 @@ async def put_app(
     """Create an app or replace what it overrides; credentials are never reset."""
     provisioned = await services.provisioning.put_app(org_id, app_id, settings)
     return _app(provisioned.policy, provisioned)
+
+
+async def patch_app(
+    services: Services, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any]
+) -> wire.AppAnswer:
+    """Change some of what an app overrides; what is null is inherited again."""
+    return _app(*_changed(await services.tenants.patch_app(org_id, app_id, patch)))
 
 
 async def get_app(services: Services, org_id: OrgId, app_id: AppId) -> wire.AppAnswer:
@@ -95,6 +107,10 @@ async def put_override(
 async def delete_override(services: Services, client: Client) -> None:
     """Let quotas decide again."""
     await services.selection.clear_override(await services.tenants.get(client))
+
+
+def _changed(saved: Saved) -> tuple[Policy, Provisioned]:
+    return saved.policy, Provisioned(created=False, policy=saved.policy, retrieval=None)
 
 
 def _next(after: str | None) -> dict[str, Any]:
@@ -157,7 +173,7 @@ def frozen_answer(freeze: Freeze) -> wire.Frozen:
 
 
 def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
-    """What an answer says beyond the settings: times, and after a PUT what came of it."""
+    """What an answer says beyond the settings: times, and after a change what came of it."""
     more: dict[str, Any] = {
         "created_at": rfc3339(policy.created_at_epoch * 1000),
         "updated_at": rfc3339(policy.updated_at_epoch * 1000),

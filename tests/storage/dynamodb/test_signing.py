@@ -8,8 +8,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotocoreCredentials
 
-from pricekeeper.storage.dynamodb.credentials import AwsAccess, CredentialSource
 from pricekeeper.sigv4 import AwsKeys
+from pricekeeper.storage.dynamodb.credentials import AwsAccess, CredentialSource
 from pricekeeper.storage.dynamodb.signing import CONTENT_TYPE, Signer
 
 REGIONS = ["us-east-1", "eu-central-1", "ap-southeast-2", "us-gov-west-1", "cn-north-1"]

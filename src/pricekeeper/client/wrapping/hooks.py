@@ -33,6 +33,8 @@ from pricekeeper.client.wrapping.streams import meter_stream
 SERVICE: Final = "bedrock-runtime"
 _KEY: Final = "pricekeeper"
 _SUCCESS: Final = 300
+_COUNTED_BY_GATEWAY: Final = "x-pricekeeper-authorization-id"
+"""The header of an answer that came through our gateway: its call is settled already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class Hooks:
             return
         if http_response.status_code >= _SUCCESS:
             call.finish_failed("Bedrock refused the call")
+        elif _COUNTED_BY_GATEWAY in http_response.headers:
+            call.finish_elsewhere()
         elif operation is Operation.CONVERSE:
             call.finish_converse(parsed)
         elif operation is Operation.INVOKE:

@@ -215,6 +215,10 @@ class MeteredCall:
         else:
             self._give_back(reason)
 
+    def finish_elsewhere(self) -> None:
+        """Give back what is held: the gateway that the call went through has counted it."""
+        self._give_back("the gateway has counted it")
+
     def finish_converse(self, parsed: Mapping[str, Any]) -> None:
         """Count what Converse's reply says was used."""
         self._finish(usage_of_converse(parsed))

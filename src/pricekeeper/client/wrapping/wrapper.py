@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
+from pricekeeper.client.configuration import Configuration
 from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
 from pricekeeper.client.wrapping.async_streams import wait_for_tasks
 from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHooks
@@ -16,9 +18,11 @@ from pricekeeper.errors import InvalidValueError
 
 T = TypeVar("T")
 
-_shared: Final[dict[type[Keeper], Keeper]] = {}
-"""The keepers that read the environment; one of each kind serves every client of the process."""
+_shared: Final[dict[tuple[type[Keeper], Configuration], Keeper]] = {}
+"""The keepers that read the environment; one of each kind serves every client of the process that
+is wrapped in the same environment. Tests change theirs."""
 _lock = threading.Lock()
+_log = logging.getLogger("pricekeeper")
 
 
 def wrap(
@@ -32,6 +36,9 @@ def wrap(
     tags: Mapping[str, str] | None = None,
 ) -> T:
     """Put every model call of a client, or of a session's later clients, inside its budget.
+
+    A client whose endpoint is the gateway of the same service is inside its budget already, and is
+    left as it is.
 
     ``target`` is a client for ``bedrock-runtime`` of boto3, botocore, aiobotocore or aioboto3, or a
     session of one of them; it is returned as it came. Without a ``keeper`` the environment says
@@ -49,14 +56,22 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
     service = client.meta.service_model.service_name
     if service != SERVICE:
         raise InvalidValueError("target", f"is a client for {service}; only {SERVICE} runs models")
-    if inspect.iscoroutinefunction(type(client)._make_api_call):  # noqa: SLF001 - what tells them apart
-        awaiting = _keeper_of(AsyncPriceKeeper, keeper)
-        awaiting.before_close(wait_for_tasks)
-        AwaitingHooks(client, awaiting, options).register(client.meta.events)
+    is_async = inspect.iscoroutinefunction(type(client)._make_api_call)  # noqa: SLF001 - what tells them apart
+    found = _keeper_of(AsyncPriceKeeper if is_async else PriceKeeper, keeper)
+    if _is_of_gateway(client, found):
+        _log.info("a client of the gateway is not wrapped: the gateway authorizes its calls")
+    elif is_async:
+        found.before_close(wait_for_tasks)
+        AwaitingHooks(client, found, options).register(client.meta.events)
     else:
-        blocking = _keeper_of(PriceKeeper, keeper)
-        blocking.before_close(drainer.wait)
-        BlockingHooks(client, blocking, options).register(client.meta.events)
+        found.before_close(drainer.wait)
+        BlockingHooks(client, found, options).register(client.meta.events)
+
+
+def _is_of_gateway(client: Any, keeper: Keeper) -> bool:
+    """Whether the calls go to the service itself, which would count each of them twice."""
+    service = keeper.configuration.url.rstrip("/")
+    return str(client.meta.endpoint_url).startswith(f"{service}/")
 
 
 def _wrap_session(session: Any, keeper: Keeper | None, options: Options) -> None:
@@ -84,7 +99,8 @@ def _keeper_of(kind: type[Any], given: Keeper | None) -> Any:
     """The keeper to use: the one that was given, or the one that the environment names."""
     if given is not None:
         return given if isinstance(given, kind) else kind.beside(given)
+    key = (kind, Configuration.read({}))
     with _lock:
-        if kind not in _shared:
-            _shared[kind] = kind()
-        return _shared[kind]
+        if key not in _shared or _shared[key].is_closed:
+            _shared[key] = kind()
+        return _shared[key]

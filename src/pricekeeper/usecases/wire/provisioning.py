@@ -6,10 +6,17 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.tenants.bodies import AppBody, BudgetBody, OrgBody, RateLimitBody
+from pricekeeper.tenants.bodies import (
+    AppBody,
+    AppPatch,
+    BudgetBody,
+    OrgBody,
+    OrgPatch,
+    RateLimitBody,
+)
 from pricekeeper.usecases.wire.values import Label, Request, Response
 
-__all__ = ["AppBody", "BudgetBody", "OrgBody", "RateLimitBody"]
+__all__ = ["AppBody", "AppPatch", "BudgetBody", "OrgBody", "OrgPatch", "RateLimitBody"]
 
 
 class SecretRetrieval(Response, frozen=True):

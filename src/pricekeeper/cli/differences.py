@@ -1,0 +1,141 @@
+"""Settings of an organisation or app line by line, and what differs between two of them.
+
+Money is shown exactly: two amounts that differ never look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from rich.text import Text
+
+from pricekeeper.cli.drawing import Facts, budget_terms, facts, rate, usd_exact
+from pricekeeper.cli.terminal import harmless
+
+INHERITED: Final = "inherited"
+NONE: Final = "none"
+NAMES: Final = ("org_name", "app_name")
+
+Line: TypeAlias = tuple[str, str]
+"""The field that a line is about, and what people call the line."""
+Lines: TypeAlias = Mapping[Line, str]
+
+_TITLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(NAMES, "name"),
+    "timezone": "timezone",
+    "quota_scope": "quota scope",
+    "model_ordering": "order",
+    "tag_keys": "totals by tag",
+    "sticky_fallback_enabled": "sticky fallback",
+    "tight_mode_threshold_pct": "tight from",
+    "refresh_interval_normal_secs": "refresh",
+    "refresh_interval_tight_secs": "refresh when tight",
+    "session_limit": "sessions",
+    "quota_enforcement": "quotas are",
+}
+_UNITS: Final[Mapping[str, str]] = {
+    "tight_mode_threshold_pct": " %",
+    "refresh_interval_normal_secs": " s",
+    "refresh_interval_tight_secs": " s",
+    "session_limit": " at most",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line that differs."""
+
+    line: Line
+    before: str
+    after: str
+
+
+def lines_of(fields: Mapping[str, Any]) -> dict[Line, str]:
+    """The settings, each quota, limit and budget by itself."""
+    return {
+        (field, title): text for field in fields for title, text in _lines(field, fields[field])
+    }
+
+
+def lines_in_force(answer: Mapping[str, Any]) -> dict[Line, str]:
+    """What holds for a client by the service's answer, and whether it is inherited."""
+    inherited = answer.get("inherited_fields", ())
+    return {
+        line: f"{text}, {INHERITED}" if line[0] in inherited else text
+        for line, text in lines_of(effective_fields(answer)).items()
+    }
+
+
+def effective_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The name and the configuration; an app without what is its organisation's alone."""
+    (name,) = [name for name in NAMES if name in answer]
+    fields = dict(answer["configuration"])
+    if name == "app_name":
+        from pricekeeper.tenants.configuration import INHERITED as MAY_STATE  # noqa: PLC0415
+
+        fields = {field: fields[field] for field in fields if field in (*MAY_STATE, "budgets")}
+    return {name: answer[name], **fields}
+
+
+def differences(before: Lines, after: Lines) -> list[Change]:
+    """Every line that is not the same, in the order of what was before."""
+    return [
+        Change(line, before.get(line, NONE), after.get(line, NONE))
+        for line in dict.fromkeys((*before, *after))
+        if before.get(line, NONE) != after.get(line, NONE)
+    ]
+
+
+def drawn_changes(changes: Sequence[Change]) -> Facts:
+    """A line for each: before -> after."""
+    return facts(
+        {
+            harmless(one.line[1]): Text.assemble(
+                (harmless(one.before), "dim"), " -> ", (harmless(one.after), "bold")
+            )
+            for one in changes
+        }
+    )
+
+
+def _lines(field: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The lines of one field."""
+    if value is not None:
+        several = _SEVERAL.get(field)
+        if several is None:
+            yield _TITLES.get(field, field.replace("_", " ")), _shown(field, value)
+        else:
+            yield from several(value)
+
+
+def _quota_lines(quotas: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    for label, micros in quotas.items():
+        yield f"quota {label}", f"{usd_exact(micros)} a day"
+
+
+def _limit_lines(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for label, named in limits.items():
+        for name, limit in named.items():
+            yield f"rate limit {label}:{name}", rate(limit)
+
+
+def _budget_lines(budgets: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for budget in budgets:
+        yield f"budget {budget['name']}", budget_terms(budget, usd_exact)
+
+
+_SEVERAL: Final[Mapping[str, Callable[[Any], Iterator[tuple[str, str]]]]] = {
+    "quotas": _quota_lines,
+    "rate_limits": _limit_lines,
+    "budgets": _budget_lines,
+}
+
+
+def _shown(field: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return (" > " if field == "model_ordering" else ", ").join(value) or NONE
+    return f"{value}{_UNITS.get(field, '')}"

@@ -1,0 +1,48 @@
+"""A clock that a test can set forward."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pricekeeper.clock import SystemClock
+
+PAUSE_SECS: Final = 0.02
+"""How soon somebody who sleeps notices that time was moved."""
+
+
+class MovableClock:
+    """Real time, and what a test lets pass on top of it. Any thread may read and move it.
+
+    ``start`` is the time at which it begins; without it, that is now.
+    """
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._system = SystemClock()
+        self._wall_shift_ms = 0
+        self._moved_ms = 0
+        if start is not None:
+            at_ms = int(start.astimezone(UTC).timestamp() * 1000)
+            self._wall_shift_ms = at_ms - self._system.now_ms()
+
+    def now_ms(self) -> int:
+        return self._system.now_ms() + self._wall_shift_ms + self._moved_ms
+
+    def monotonic_ms(self) -> int:
+        return self._system.monotonic_ms() + self._moved_ms
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Wait until that much time has passed on this clock, or was let pass."""
+        until_ms = self.monotonic_ms() + duration_ms
+        while (left_ms := until_ms - self.monotonic_ms()) > 0:  # noqa: ASYNC110 - any thread moves it
+            await asyncio.sleep(min(PAUSE_SECS, left_ms / 1000))
+
+    def move(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, secs: float = 0
+    ) -> None:
+        """Let time pass, for wall time and for durations."""
+        passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=secs)
+        if passed < timedelta():
+            raise ValueError("time passes forward")
+        self._moved_ms += int(passed.total_seconds() * 1000)

@@ -1,0 +1,208 @@
+"""A service with an organisation and an app that are ready, and what a test asks it."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import uuid
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pricekeeper.client import Admin, AsyncPriceKeeper, PriceKeeper
+from pricekeeper.client.api import Api
+from pricekeeper.client.keeper import close_keepers, flush_keepers
+from pricekeeper.client.loop_thread import LoopThread
+from pricekeeper.settings import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    CLIENT_SPOOL,
+    MEMORY,
+    URL,
+    Settings,
+    SqliteLocation,
+)
+from pricekeeper.testing.clocks import MovableClock
+from pricekeeper.testing.logs import logs_to_logging
+from pricekeeper.testing.serving import running_service
+
+APP_ID: Final = "app"
+LABELS: Final = ("premium", "standard", "economy")
+"""The labels of the deployment file that comes with the service."""
+QUOTA_USD_MICROS: Final = 1_000_000_000
+ANSWER_SECS_MAX: Final = 30
+PAGES_MAX: Final = 1_000
+STOP_SECS: Final = 5
+
+T = TypeVar("T")
+
+
+class Service:
+    """A service that answers, and the credentials of its app."""
+
+    def __init__(
+        self, url: str, org_id: str, clock: MovableClock, folder: Path, stopping: ExitStack
+    ) -> None:
+        self.url = url
+        self.org_id = org_id
+        self.app_id = APP_ID
+        self.client_id = ""
+        self.client_secret = ""
+        self.clock = clock
+        """The service's time; keepers of `keeper` go by it, too."""
+        self._folder = folder
+        self._stopping = stopping
+        self._loop = LoopThread("pricekeeper-testing")
+        self._opened = AsyncExitStack()
+        self._admin: Admin
+        self._api: Api
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which clients of this app find it."""
+        return {
+            URL: self.url,
+            CLIENT_ID: self.client_id,
+            CLIENT_SECRET: self.client_secret,
+            CLIENT_SPOOL: str(self._folder / "spool"),
+        }
+
+    @property
+    def spent_usd_micros(self) -> int:
+        """What all calls of the app have cost."""
+        return sum(one["cost_usd_micros"] for one in self.records())
+
+    @property
+    def held_usd_micros(self) -> int:
+        """What is held for calls that are under way."""
+        return self._sum_held("open")
+
+    @property
+    def unsettled_usd_micros(self) -> int:
+        """What is charged for calls of which nobody knows what they used."""
+        return self._sum_held("unsettled")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every call that was counted, the oldest first, after what waits to be told was told."""
+        flush_keepers(self.url)
+        return list(reversed(self._wait(_every_page(self._api.usage_records, "records"))))
+
+    def keeper(self, **options: Any) -> PriceKeeper:
+        """A keeper of the app that goes by the service's clock."""
+        return PriceKeeper(self.url, self.client_id, self.client_secret, **self._given(options))
+
+    def async_keeper(self, **options: Any) -> AsyncPriceKeeper:
+        """The same, to await."""
+        return AsyncPriceKeeper(
+            self.url, self.client_id, self.client_secret, **self._given(options)
+        )
+
+    def freeze(self, reason: str = "a test") -> None:
+        """Refuse the app every further call, as an administrator would."""
+        self._wait(self._admin.freeze(self.org_id, self.app_id, reason=reason))
+
+    def unfreeze(self, reason: str = "a test") -> None:
+        """Let it go on."""
+        self._wait(self._admin.unfreeze(self.org_id, self.app_id, reason=reason))
+
+    def stop(self) -> None:
+        """End the service before the block ends: from now on nobody answers there."""
+        self._stopping.close()
+
+    def _begin(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
+        self._wait(self._register(key, org, app))
+
+    async def _register(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
+        self._admin = await self._opened.enter_async_context(Admin(self.url, key, clock=self.clock))
+        await self._admin.put_org(self.org_id, org)
+        made = await self._admin.put_app(self.org_id, self.app_id, app)
+        claimed = await self._admin.claim(made["secret_retrieval"]["token"])
+        self.client_id, self.client_secret = claimed["client_id"], claimed["client_secret"]
+        credentials = self.client_id, self.client_secret
+        self._api = await self._opened.enter_async_context(
+            Api(self.url, *credentials, clock=self.clock, outside_slots=True)
+        )
+
+    def _end(self) -> None:
+        close_keepers(self.url)
+        self._wait(self._opened.aclose())
+        self._loop.stop(STOP_SECS)
+
+    def _sum_held(self, status: str) -> int:
+        flush_keepers(self.url)
+
+        async def read(**more: Any) -> dict[str, Any]:
+            return await self._api.authorizations(status=status, **more)
+
+        listed = self._wait(_every_page(read, "authorizations"))
+        return sum(one["held_usd_micros"] for one in listed)
+
+    def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {"clock": self.clock, "spool_dir": self._folder / "spool", **options}
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.submit(work).result(ANSWER_SECS_MAX)
+
+
+@contextmanager
+def service(
+    *,
+    quotas: Mapping[str, int] | None = None,
+    budgets: Sequence[Mapping[str, Any]] = (),
+    rate_limits: Mapping[str, Any] | None = None,
+    model_ordering: Sequence[str] = LABELS,
+    deployment_file: Path | None = None,
+    clock: MovableClock | None = None,
+) -> Iterator[Service]:
+    """The real service with an organisation and an app, until the end of the block.
+
+    The app's settings are as ``PUT /orgs/{org_id}/apps/{app_id}`` has them: ``quotas`` are
+    micro-dollars a day for each label, and strict; a label that is not named has a billion.
+    ``deployment_file`` has labels and prices of your own.
+    """
+    clock, key = clock or MovableClock(), secrets.token_hex(16)
+    given = {label: (quotas or {}).get(label, QUOTA_USD_MICROS) for label in model_ordering}
+    org = {
+        "org_name": "Testing",
+        "timezone": "UTC",
+        "quota_scope": "APP",
+        "model_ordering": list(model_ordering),
+        "quotas": given,
+        "quota_enforcement": "STRICT",
+    }
+    app: dict[str, Any] = {"app_name": "App", "budgets": [dict(one) for one in budgets]}
+    if rate_limits is not None:
+        app["rate_limits"] = dict(rate_limits)
+    with (
+        tempfile.TemporaryDirectory(prefix="pricekeeper-testing-") as folder,
+        logs_to_logging(),
+        ExitStack() as stack,
+    ):
+        settings = Settings(
+            store=SqliteLocation(MEMORY),
+            config_path=deployment_file,
+            data_dir=Path(folder) / "data",
+            provisioning_key=key,
+            log_level="error",
+            drain_secs=0,
+        )
+        url = stack.enter_context(running_service(settings, clock))
+        made = Service(url, str(uuid.uuid4()), clock, Path(folder), stack)
+        try:
+            made._begin(key, org, app)  # noqa: SLF001 - of this module
+            yield made
+        finally:
+            made._end()  # noqa: SLF001
+
+
+async def _every_page(read: Any, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    for _ in range(PAGES_MAX):
+        page = await read(after=after)
+        found += page[name]
+        after = page.get("next")
+        if after is None:
+            break
+    return found

@@ -1,0 +1,44 @@
+"""The real service in a thread of this process: its own event loop, a real socket, a real store."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import StoreUnavailableError
+from pricekeeper.http.app import make_app
+from pricekeeper.http.uvicorn_config import server_config
+from pricekeeper.settings import Settings
+
+START_SECS_MAX: Final = 30
+
+
+@contextmanager
+def running_service(settings: Settings, clock: Clock) -> Iterator[str]:
+    """Serve on a free port of the loopback address; the value is the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        server = uvicorn.Server(server_config(make_app(settings, clock=clock)))
+        thread = threading.Thread(target=server.run, args=([listening],), name="pricekeeper-serve")
+        thread.start()
+        try:
+            _wait(server, thread)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _wait(server: uvicorn.Server, thread: threading.Thread) -> None:
+    deadline = time.monotonic() + START_SECS_MAX
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise StoreUnavailableError("the service did not start; its log says why")
+        time.sleep(0.01)

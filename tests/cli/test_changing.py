@@ -1,0 +1,196 @@
+"""``org set`` and ``app set``: what a flag names changes, the rest stays, and it is told."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+
+QUOTAS = {"premium": 50_000_000, "standard": 20_000_000, "economy": 500_000}
+RPM = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}
+
+
+def told(text: str) -> list[str]:
+    """The lines of a picture, blanks apart."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_flag_changes_what_it_names(anywhere: Cli) -> None:
+    """Of an organisation: everything else stays, and each line that changed is shown."""
+    flags = ("--rate-limit", "*:rpm=60/1m", "--budget", "monthly=MONTH:200")
+    before = anywhere.ok("org", "put", ORG, *ORG_FLAGS, *flags)["configuration"]
+    done = anywhere(
+        *("org", "set", ORG, "--quota", "premium=50.000001", "--session-limit", "20"),
+        *("--rate-limit", "premium:tpm=9000/1m/20000", "--budget", "daily=DAY:5:soft"),
+        *("--strict", "--name", "Acme & Sons", "--timezone", "UTC"),
+    )
+    assert (done.code, done.err) == (0, "")
+    assert told(done.out) == [
+        f"✓ Acme & Sons org-{ORG}",
+        "name Acme -> Acme & Sons",
+        "timezone Europe/Berlin -> UTC",
+        "quota premium $50.00 a day -> $50.000001 a day",
+        "sessions 5 at most -> 20 at most",
+        "quotas are ADVISORY -> STRICT",
+        "rate limit premium:tpm none -> 9000/1m/20000",
+        "budget daily none -> $5.00 a day, soft",
+        f"every instance follows within 30 s; next: pricekeeper org get {ORG}",
+    ]
+    after = anywhere.ok("org", "get", ORG)["configuration"]
+    names = [budget["name"] for budget in after["budgets"]]
+    assert names == ["monthly", "daily"]
+    assert after == {
+        **before,
+        "timezone": "UTC",
+        "quotas": {**QUOTAS, "premium": 50_000_001},
+        "session_limit": 20,
+        "rate_limits": {"*": {"rpm": RPM}, "premium": after["rate_limits"]["premium"]},
+        "budgets": after["budgets"],
+        "quota_enforcement": "STRICT",
+    }
+
+
+def test_what_is_removed(anywhere: Cli) -> None:
+    """A budget, a limit, a quota that no ordering needs, and fields that have a default."""
+    flags = (
+        *("--rate-limit", "*:rpm=60/1m", "--rate-limit", "*:tpm=9/1m", "--session-limit", "9"),
+        *("--rate-limit", "premium:rpm=1/1m", "--budget", "a=DAY:1", "--budget", "b=DAY:2"),
+    )
+    anywhere.ok("org", "put", ORG, *ORG_FLAGS, *flags)
+    answer = anywhere.ok(
+        *("org", "set", ORG, "--no-budget", "a", "--no-rate-limit", "*:tpm"),
+        *("--no-rate-limit", "premium:rpm", "--order", "premium,economy", "--no-quota", "standard"),
+        *("--unset", "session-limit"),
+    )
+    settings = answer["configuration"]
+    assert [budget["name"] for budget in settings["budgets"]] == ["b"]
+    assert settings["rate_limits"] == {"*": {"rpm": RPM}}
+    assert settings["model_ordering"] == ["premium", "economy"]
+    assert settings["quotas"] == {"premium": 50_000_000, "economy": 500_000}
+    assert settings["session_limit"] == 5
+    assert answer["status"] == "updated"
+    swap = ("--no-rate-limit", "*:rpm", "--rate-limit", "*:tpm=60/1m")
+    assert anywhere.ok("org", "set", ORG, *swap)["configuration"]["rate_limits"] == {
+        "*": {"tpm": RPM}
+    }
+
+
+def test_a_quota_that_an_app_inherits_brings_the_others_with_it(anywhere: Cli) -> None:
+    """They hold as before, are the app's own now, and that is told with the way back."""
+    anywhere.register()
+    done = anywhere("app", "set", ORG, "chat", "--quota", "premium=2")
+    undo = f"pricekeeper app set {ORG} chat --unset quotas"
+    assert done.code == 0
+    assert told(done.out) == [
+        f"✓ Chat org-{ORG}-app-chat",
+        "quota premium $50.00 a day, inherited -> $2.00 a day",
+        "quota standard $20.00 a day, inherited -> $20.00 a day",
+        "quota economy $0.50 a day, inherited -> $0.50 a day",
+        f"its quotas are its own now; to inherit them again: {undo}",
+        f"every instance follows within 30 s; next: pricekeeper app get {ORG} chat",
+    ]
+    answer = anywhere.ok("app", "set", ORG, "chat", "--quota", "economy=3")
+    assert answer["configuration"]["quotas"] == {
+        **QUOTAS,
+        "premium": 2_000_000,
+        "economy": 3_000_000,
+    }
+    answer = anywhere.ok("app", "set", ORG, "chat", "--unset", "quotas")
+    assert answer["configuration"]["quotas"] == QUOTAS
+    assert "quotas" in answer["inherited_fields"]
+
+
+def test_so_does_a_limit(anywhere: Cli) -> None:
+    """No limit is lost because another one was added, or taken away."""
+    limits = ("--rate-limit", "*:rpm=60/1m", "--rate-limit", "premium:tpm=9/1m")
+    anywhere.ok("org", "put", ORG, *ORG_FLAGS, *limits)
+    anywhere.ok("app", "put", ORG, "chat", "--name", "Chat")
+    settings: Any = anywhere.ok("app", "set", ORG, "chat", "--rate-limit", "*:tpm=60/1m")
+    assert settings["configuration"]["rate_limits"] == {
+        "*": {"rpm": RPM, "tpm": RPM},
+        "premium": {"tpm": {"capacity": 9, "refill_amount": 9, "refill_period_ms": 60_000}},
+    }
+    anywhere.ok("app", "set", ORG, "chat", "--unset", "rate_limits")
+    settings = anywhere.ok("app", "set", ORG, "chat", "--no-rate-limit", "premium:tpm")
+    assert settings["configuration"]["rate_limits"] == {"*": {"rpm": RPM}}
+    assert "rate_limits" not in settings["inherited_fields"]
+
+
+def test_a_budget_keeps_what_the_flag_does_not_say(anywhere: Cli) -> None:
+    """Its labels and its alerts, and its place in the list."""
+    anywhere.register()
+    file = anywhere.folder / "app.json"
+    budgets = [
+        {"name": "a", "window": "DAY", "limit_usd_micros": 1, "labels": ["premium"]},
+        {"name": "b", "window": "DAY", "limit_usd_micros": 1, "alert_at_pct": [80]},
+    ]
+    file.write_text(json.dumps({"app_name": "Chat", "budgets": budgets}), encoding="utf-8")
+    anywhere.ok("app", "put", ORG, "chat", "--file", str(file))
+    done = anywhere("app", "set", ORG, "chat", "--budget", "a=WEEK:2", "--budget", "c=HOUR:1")
+    assert told(done.out)[1:3] == [
+        "budget a $0.000001 a day, of premium -> $2.00 a week, of premium",
+        "budget c none -> $1.00 an hour",
+    ]
+    shown = anywhere.ok("app", "get", ORG, "chat")["configuration"]["budgets"]
+    assert [(one["name"], one["labels"], one["alert_at_pct"]) for one in shown] == [
+        ("a", ["premium"], []),
+        ("b", None, [80]),
+        ("c", None, []),
+    ]
+
+
+def test_what_is_so_already_is_told(anywhere: Cli) -> None:
+    """And is no failure."""
+    anywhere.register()
+    done = anywhere("app", "set", ORG, "chat", "--name", "Chat")
+    assert (done.code, told(done.out)[1]) == (0, "it was so already; nothing changed")
+
+
+MISTAKES: dict[tuple[str, ...], tuple[int, str]] = {
+    ("org", "set", ORG): (2, "say what shall change"),
+    ("org", "set", NOBODY, "--name", "x"): (3, "pricekeeper org list"),
+    ("app", "set", ORG, "nope", "--name", "x"): (3, "pricekeeper org list"),
+    ("org", "set", ORG, "--quota", "gold=1"): (2, "economy, premium, standard"),
+    ("org", "set", ORG, "--quota", "premium=much"): (2, "want LABEL=USD"),
+    ("org", "set", ORG, "--unset", "colour"): (2, "colour"),
+    ("org", "set", ORG, "--unset", "org_name"): (2, "org_name"),
+    ("app", "set", ORG, "chat", "--unset", "timezone"): (2, "timezone"),
+    ("org", "set", ORG, "--unset", "session_limit", "--session-limit", "3"): (2, "another flag"),
+    ("org", "set", ORG, "--unset", "budgets", "--budget", "a=DAY:1"): (2, "another flag"),
+    ("org", "set", ORG, "--unset", "quotas", "--no-quota", "premium"): (2, "another flag"),
+    ("org", "set", ORG, "--no-budget", "nope"): (2, "there is none"),
+    ("org", "set", ORG, "--no-quota", "gold"): (2, "there is premium, standard, economy"),
+    ("org", "set", ORG, "--no-quota", "premium"): (2, "quotas.premium"),
+    ("app", "set", ORG, "chat", "--no-rate-limit", "*:tpm"): (2, "there is *:rpm"),
+    ("org", "set", ORG, "--strict", "--advisory"): (2, "want one of them"),
+}
+
+
+def test_what_goes_wrong_changes_nothing(anywhere: Cli) -> None:
+    """With its exit code, and the fix in one line on stderr."""
+    anywhere.register()
+    before = [anywhere.ok("org", "get", ORG), anywhere.ok("app", "get", ORG, "chat")]
+    for words, (code, text) in MISTAKES.items():
+        done = anywhere(*words)
+        assert (done.code, done.out) == (code, ""), (words, done)
+        assert text in done.err, (words, done.err)
+        assert done.err.count("\n") == 1
+    assert [anywhere.ok("org", "get", ORG), anywhere.ok("app", "get", ORG, "chat")] == before
+
+
+def test_quotas_of_an_app_that_would_not_count_are_refused(anywhere: Cli) -> None:
+    """Where the apps share their organisation's; what counts is named."""
+    anywhere.register()
+    anywhere.ok("org", "set", ORG, "--scope", "ORG")
+    for flag in (("--quota", "premium=2"), ("--no-quota", "premium")):
+        done = anywhere("app", "set", ORG, "chat", *flag)
+        assert done.code == 2
+        assert f"pricekeeper org set {ORG}" in done.err
+
+
+@pytest.mark.parametrize("words", [("org", "set", ORG), ("app", "set", ORG, "chat")])
+def test_a_name_from_outside_is_harmless(cli: Cli, words: tuple[str, ...]) -> None:
+    """It is shown as it is: never as markup."""
+    cli.register()
+    assert "[red]x" in cli(*words, "--name", "[red]x").out

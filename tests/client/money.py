@@ -1,0 +1,27 @@
+"""What a service has counted for a client, in micro-dollars."""
+
+from typing import Any, Final, NamedTuple
+
+from pricekeeper.client import Api, AsyncPriceKeeper
+
+BUDGET: Final[dict[str, Any]] = {
+    "name": "monthly",
+    "window": "MONTH",
+    "limit_usd_micros": 10**12,
+}
+"""A budget that all calls are held against, and that hardly any test reaches."""
+
+
+class Money(NamedTuple):
+    """How the budget stands."""
+
+    spent: int
+    held: int
+    unsettled: int = 0
+    """What is charged for calls of which nobody has said what they used."""
+
+
+async def money_of(client: Api | AsyncPriceKeeper) -> Money:
+    """What the client has spent, and what is held for calls under way."""
+    (budget,) = (await client.budgets())["budgets"]
+    return Money(*(budget[f"{name}_usd_micros"] for name in Money._fields))

@@ -1,0 +1,112 @@
+"""Many processes of one app: no session is pushed out, and a token that ends is replaced."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from client.apps import Program
+from client.conftest import APP, Acme
+from client.money import Money, money_of
+from client.services import running_service
+from client.waiting import until
+from pricekeeper.client import Api, AsyncPriceKeeper, ForbiddenError
+
+COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
+REASON = "its secret has leaked"
+PROCESSES = 8
+WORKER = """
+import collections, json, sys, time, pricekeeper
+outcomes = collections.Counter()
+with pricekeeper.PriceKeeper() as keeper:
+    keeper.select()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    ends_at = time.monotonic() + 3
+    while time.monotonic() < ends_at:
+        try:
+            with keeper.call(1_000, 500) as call:
+                call.used_tokens(1_000, 100)
+        except pricekeeper.client.ServiceError as error:
+            outcomes[f"{error.status} {error.code}"] += 1
+        else:
+            outcomes["made"] += 1
+    left = keeper.flush()
+    print(json.dumps([outcomes, left, keeper.engine.api.tokens.logins]), flush=True)
+"""
+
+
+async def test_eight_processes_with_five_sessions(tmp_path: Path) -> None:
+    """Nobody is refused, and each logs in once: their tokens need no session."""
+    with running_service(tmp_path) as service:
+        app = await service.register(tmp_path / "spool")
+        workers: list[Program] = []
+        try:
+            workers += [Program(WORKER, app) for _ in range(PROCESSES)]
+            assert {worker.hear() for worker in workers} == {"ready"}
+            async with Api(app.url, app.client_id, app.client_secret) as api:
+                for worker in workers:
+                    worker.say("go")
+                told = [json.loads(line) for worker in workers for line in worker.end()]
+                assert [set(outcomes) for outcomes, _, _ in told] == [{"made"}] * PROCESSES
+                assert [rest for _, *rest in told] == [[0, 1]] * PROCESSES
+                made = sum(outcomes["made"] for outcomes, _, _ in told)
+                assert await money_of(api) == Money(made * COST_USD_MICROS, 0)
+                assert len((await api.sessions())["sessions"]) == 1  # the one that asks
+        finally:
+            for worker in workers:
+                worker.kill()
+
+
+@pytest.fixture
+async def acme(acme: Acme) -> Acme:
+    await acme.put_budget()
+    return acme
+
+
+async def test_a_token_that_was_ended_leads_to_one_quiet_login(
+    acme: Acme, keeper: AsyncPriceKeeper
+) -> None:
+    """Ten callers at once do not notice."""
+    await keeper.limits()
+    async with acme.admin() as admin:
+        await admin.end_sessions(acme.org_id, APP, reason=REASON)
+    answers = await asyncio.gather(*(keeper.limits() for _ in range(10)))
+    assert [set(one) for one in answers] == [{"resources"}] * 10
+    assert keeper.engine.api.tokens is not None
+    assert keeper.engine.api.tokens.logins == 2
+
+
+async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme) -> None:
+    """At once, each time; what was used waits for who has the new secret."""
+    keeper = acme.keeper()
+    async with keeper.call(1_000, 500) as call:
+        async with acme.admin() as admin:
+            rotated = await admin.rotate(acme.org_id, APP, grace_period_hours=24)
+            new = await admin.claim(rotated["secret_retrieval"]["token"])
+            await admin.revoke_credentials(acme.org_id, APP, reason=REASON, previous_only=True)
+        call.used_tokens(1_000, 100)
+    for _ in range(3):
+        with pytest.raises(ForbiddenError):
+            await keeper.authorize(1_000, 500)
+    assert keeper.untold == 1
+    assert not keeper.engine._breaker.is_open
+    await keeper.close()
+
+    acme.secrets[acme.client_id] = new["client_secret"]
+    async with acme.keeper() as present, acme.api() as reading:
+        await until(lambda: present.untold == 0)
+        await present.flush()
+        assert await money_of(reading) == Money(COST_USD_MICROS, 0)
+
+
+async def test_a_wrong_secret_costs_one_login_for_all(acme: Acme) -> None:
+    """Not one for each call, and no breaker opens: the service answers."""
+    async with acme.keeper(client_secret="pks_wrong") as keeper:
+        outcomes = await asyncio.gather(
+            *(keeper.authorize(1, 1) for _ in range(5)), return_exceptions=True
+        )
+        assert [type(one) for one in outcomes] == [ForbiddenError] * 5
+        assert not keeper.engine._breaker.is_open
+        assert keeper.untold == 0

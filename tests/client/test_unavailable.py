@@ -1,0 +1,452 @@
+"""A service that hangs, is away, or loses its replies: a deadline once, and nothing is lost."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import pytest
+
+from client.apps import Credentials
+from client.conftest import APP, Acme
+from client.lossy_wire import LossyWire, lossy_wire
+from client.money import Money, money_of
+from client.services import Service, running_service
+from client.waiting import until
+from free_port import free_port
+from hanging_proxy import HangingProxy, hanging_proxy
+from pricekeeper.client import (
+    Api,
+    AsyncPriceKeeper,
+    BreakerOpenError,
+    NoAnswerError,
+    PriceKeeper,
+    UnavailableError,
+    breaker,
+    engine,
+)
+from pricekeeper.client.engine import BLIND_TAG
+from pricekeeper.client.transport import Wire
+
+COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
+HELD_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
+WORST_USD_MICROS = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000
+"""A blind call's prompt may be written to the cache."""
+DEADLINE_MS = 1_000
+SLACK_SECS = 4.0
+"""How much later than a deadline a busy machine may notice it."""
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
+    await acme.put_budget()
+    monkeypatch.setattr(breaker, "PAUSE_MS", 50)
+
+
+@pytest.fixture
+def wire(acme: Acme) -> Iterator[HangingProxy]:
+    """A wire between the keepers and the service that can hang."""
+    with hanging_proxy(acme.url) as proxy:
+        acme.url, real = proxy.endpoint, acme.url
+        yield proxy
+        acme.url = real
+
+
+@pytest.fixture
+async def keeper(acme: Acme, api: Api, wire: HangingProxy) -> AsyncIterator[AsyncPriceKeeper]:
+    """A keeper whose deadline is short; ``api`` talks to the service past the wire."""
+    async with acme.keeper(deadline_ms=DEADLINE_MS) as keeper:
+        await keeper.select()
+        yield keeper
+        wire.go_on()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of all requests that are sent from now on."""
+    paths: list[str] = []
+    exchange: Callable[..., Any] = Wire.exchange
+
+    async def note(self: Wire, request: Any, headers: Any) -> Any:
+        paths.append(request.path.rpartition("/")[2])
+        return await exchange(self, request, headers)
+
+    monkeypatch.setattr(Wire, "exchange", note)
+    return paths
+
+
+class Elapsed:
+    """How long a block took."""
+
+    def __enter__(self) -> Self:
+        self._began_at = time.monotonic()
+        self.secs = 0.0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.secs = time.monotonic() - self._began_at
+
+
+async def use(keeper: AsyncPriceKeeper, **more: Any) -> str:
+    """Make a call of 1,000 tokens in and 100 out."""
+    async with keeper.call(1_000, 500, **more) as call:
+        call.used_tokens(1_000, 100)
+    return call.authorization.id
+
+
+async def is_settled(api: Api, spent: int) -> bool:
+    return await money_of(api) == Money(spent, 0)
+
+
+class TestHanging:
+    async def test_it_costs_the_deadline_once(
+        self, keeper: AsyncPriceKeeper, wire: HangingProxy, sent: list[str]
+    ) -> None:
+        """Then nothing: nobody waits, and the service is not asked by callers at all."""
+        wire.hang()
+        with Elapsed() as first, pytest.raises(NoAnswerError):
+            await keeper.authorize(1_000, 500)
+        assert DEADLINE_MS / 1000 * 0.9 <= first.secs < DEADLINE_MS / 1000 + SLACK_SECS
+        with Elapsed() as others:
+            for _ in range(50):
+                with pytest.raises(BreakerOpenError):
+                    await keeper.authorize(1_000, 500)
+                with pytest.raises(BreakerOpenError):
+                    await keeper.select(force_check=True)
+        assert others.secs < SLACK_SECS  # far less than a hundred deadlines
+        assert (sent.count("authorizations"), sent.count("model-selection")) == (1, 0)
+
+    async def test_what_is_told_by_hand_costs_it_once_too(
+        self, keeper: AsyncPriceKeeper, wire: HangingProxy, api: Api
+    ) -> None:
+        """``None`` says that it is told later, and so it is."""
+        wire.hang()
+        with Elapsed() as first:
+            assert await keeper.record("premium", 1_000, 100) is None
+        assert first.secs < DEADLINE_MS / 1000 + SLACK_SECS
+        with Elapsed() as others:
+            for _ in range(50):
+                assert await keeper.record("premium", 1_000, 100) is None
+            assert await keeper.flush() == 51
+        assert others.secs < SLACK_SECS
+        wire.go_on()
+        await until(lambda: keeper.untold == 0)
+        assert len((await api.usage_records())["records"]) == 51
+
+    async def test_closing_costs_it_once(self, acme: Acme, wire: HangingProxy, api: Api) -> None:
+        """What could not be told is in the file, and is told by the next process."""
+        keeper = acme.keeper(deadline_ms=DEADLINE_MS)
+        async with keeper.call(1_000, 500) as call:
+            wire.hang()
+            call.used_tokens(1_000, 100)
+        with Elapsed() as closing:
+            await keeper.close()
+        assert closing.secs < DEADLINE_MS / 1000 + SLACK_SECS
+        wire.go_on()
+        async with acme.keeper() as later:
+            assert await later.flush() == 0
+        assert await money_of(api) == Money(COST_USD_MICROS, 0)
+
+    async def test_closing_costs_nothing_when_it_is_known(
+        self, keeper: AsyncPriceKeeper, wire: HangingProxy
+    ) -> None:
+        """The deadline was paid already."""
+        wire.hang()
+        with pytest.raises(NoAnswerError):
+            await keeper.authorize(1_000, 500)
+        with Elapsed() as closing:
+            await keeper.close()
+        assert closing.secs < DEADLINE_MS / 1000 * 0.9
+
+    async def test_when_it_answers_again_it_is_found_out_without_a_caller(
+        self, keeper: AsyncPriceKeeper, wire: HangingProxy, api: Api
+    ) -> None:
+        """And what the lost request has held is given back."""
+        wire.hang()
+        with pytest.raises(NoAnswerError):
+            await keeper.authorize(1_000, 500)
+        wire.go_on()
+        await until(lambda: not keeper.engine._breaker.is_open)
+        await until(lambda: keeper.untold == 0)
+        assert await money_of(api) == Money(0, 0)
+        await use(keeper)
+
+    async def test_a_flapping_service_has_one_probe(
+        self, keeper: AsyncPriceKeeper, wire: HangingProxy, sent: list[str]
+    ) -> None:
+        """However often it failed."""
+        wire.hang()
+        for _ in range(20):
+            keeper.engine._loop.call(keeper.engine._fail)
+            keeper.engine._loop.call(keeper.engine._note_answer)
+        keeper.engine._loop.call(keeper.engine._fail)
+        await until(lambda: sent.count("budgets") > 1)  # the second comes after a deadline
+        assert sent.count("budgets") <= 3
+
+    async def test_something_else_at_its_address_is_not_the_service(
+        self, keeper: AsyncPriceKeeper, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The probe goes on until the service itself answers."""
+        answers: list[Any] = [{"budgets": 1}, ValueError(), KeyError()]
+
+        async def budgets(_: Api) -> dict[str, Any]:
+            answer = answers.pop()
+            if isinstance(answer, Exception):
+                raise answer
+            return dict(answer)
+
+        monkeypatch.setattr(Api, "budgets", budgets)
+        keeper.engine._loop.call(keeper.engine._fail)
+        await until(lambda: not keeper.engine._breaker.is_open and not answers)
+
+
+class TestLostReplies:
+    @pytest.fixture
+    def lossy(self, acme: Acme) -> Iterator[LossyWire]:
+        with lossy_wire(acme.url) as wire:
+            yield wire
+
+    @pytest.mark.parametrize("path", ["/authorizations", "/captures"])
+    async def test_what_was_done_counts_once(
+        self, acme: Acme, lossy: LossyWire, api: Api, path: str
+    ) -> None:
+        """It is asked again under the same id."""
+        async with acme.keeper(url=lossy.url) as keeper:
+            lossy.lose(path)
+            await use(keeper)
+            assert await keeper.flush() == 0
+        assert (lossy.lost, lossy.asked(path)) == (1, 2)
+        assert await money_of(api) == Money(COST_USD_MICROS, 0)
+
+    async def test_a_lost_batch_and_a_lost_void(
+        self, acme: Acme, lossy: LossyWire, api: Api
+    ) -> None:
+        """The same."""
+        async with acme.keeper(url=lossy.url) as keeper:
+            lossy.lose("/usage/batch", "/void")
+            await keeper.record("premium", 1_000, 100)
+            allowed = await keeper.authorize(1_000, 500)
+            await keeper.void(allowed.id)
+            assert await keeper.flush() == 0
+        assert lossy.lost == 2
+        assert len((await api.usage_records())["records"]) == 1
+        assert (await money_of(api)).held == 0
+
+    async def test_a_service_that_loses_every_reply_leaves_nothing_held(
+        self, acme: Acme, lossy: LossyWire, api: Api
+    ) -> None:
+        """The caller is refused, and the grants that nobody heard of are voided."""
+        async with acme.keeper(url=lossy.url) as keeper:
+            await keeper.select()
+            lossy.lose(*["/authorizations"] * 3)
+            with pytest.raises(UnavailableError):
+                await keeper.authorize(1_000, 500)
+            await until(lambda: keeper.untold == 0)
+        assert lossy.lost == 3
+        assert await money_of(api) == Money(0, 0)
+
+
+class TestBlind:
+    """What is allowed while the service can't be reached."""
+
+    @pytest.fixture
+    async def allowing(self, acme: Acme, wire: HangingProxy) -> AsyncIterator[Callable[..., Any]]:
+        """Make a keeper that has read what the service allows, and let the service hang."""
+        made: list[AsyncPriceKeeper] = []
+
+        async def make(*, hang: bool = True, **settings: Any) -> AsyncPriceKeeper:
+            keeper = acme.keeper(deadline_ms=DEADLINE_MS, **settings)
+            made.append(keeper)
+            await keeper.select()
+            await until(lambda: keeper.engine._blind.is_ready)
+            if hang:
+                wire.hang()
+            return keeper
+
+        yield make
+        wire.go_on()
+        for keeper in made:
+            await keeper.close()
+
+    async def test_denied_is_the_default(
+        self, keeper: AsyncPriceKeeper, wire: HangingProxy
+    ) -> None:
+        """Nothing is spent that nobody has admitted."""
+        wire.hang()
+        with pytest.raises(UnavailableError):
+            await use(keeper)
+
+    async def test_allowed_usage_is_recorded_and_marked(
+        self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
+    ) -> None:
+        """When the service is back; what the lost request held is given back."""
+        keeper = await allowing(on_unavailable="allow")
+        used = {
+            await use(keeper, model=model, tags={"team": "red"}) for model in ("auto", "premium")
+        }
+        by_hand = await keeper.authorize(1_000, 500)
+        assert (by_hand.is_blind, by_hand.reason) == (True, "UNAVAILABLE")
+        assert await keeper.capture(by_hand.id, 1_000, 100, tags={"team": "blue"}) is None
+        wire.go_on()
+        await until(lambda: keeper.untold == 0)
+        assert await money_of(api) == Money(3 * COST_USD_MICROS, 0)
+        records = (await api.usage_records(tag=f"{BLIND_TAG}:true"))["records"]
+        assert {one["request_id"] for one in records} == {*used, by_hand.id}
+        assert sorted(one["tags"]["team"] for one in records) == ["blue", "red", "red"]
+
+    async def test_a_blind_call_of_unknown_usage_counts_at_its_bound(
+        self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
+    ) -> None:
+        """Nothing was held that could be charged instead; one that was not made is nothing."""
+        keeper = await allowing(on_unavailable="allow")
+        with pytest.raises(KeyError):
+            async with keeper.call(1_000, 500):
+                raise KeyError("ours")
+        async with keeper.call(1_000, 500) as call:
+            call.used_nothing()
+        by_hand = await keeper.authorize(1_000, 500)
+        await keeper.void(by_hand.id)
+        wire.go_on()
+        await until(lambda: keeper.untold == 0)
+        assert await money_of(api) == Money(HELD_USD_MICROS, 0)
+        (record,) = (await api.usage_records())["records"]
+        assert record["status"] == "ERROR"
+
+    async def test_a_model_that_is_not_known_is_not_allowed(
+        self, allowing: Callable[..., Any]
+    ) -> None:
+        """Its usage could not be recorded."""
+        keeper = await allowing(on_unavailable="allow")
+        with pytest.raises(UnavailableError):
+            await use(keeper, model="nobody-knows-it")
+
+    async def test_nothing_is_allowed_by_who_never_reached_it(self, acme: Acme) -> None:
+        """What is allowed is read while the service is there."""
+        settings = {"url": f"http://127.0.0.1:{free_port()}", "on_unavailable": "allow"}
+        async with acme.keeper(**settings) as keeper:
+            with pytest.raises(UnavailableError):
+                await use(keeper)
+
+    async def test_the_allowance_is_for_an_hour(
+        self, allowing: Callable[..., Any], acme: Acme
+    ) -> None:
+        """Calls take the most that they can cost, until it is used up."""
+        keeper = await allowing(
+            on_unavailable="allow-within", allowance_usd_micros=2 * WORST_USD_MICROS + 1
+        )
+        for _ in range(2):
+            for _ in range(2):
+                await use(keeper)
+            with pytest.raises(UnavailableError):
+                await use(keeper)
+            acme.clock.pass_ms(HOUR_MS)
+
+    async def test_it_stays_within_what_the_budgets_last_had(
+        self, allowing: Callable[..., Any], acme: Acme
+    ) -> None:
+        """However large the allowance is."""
+        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
+        for _ in range(2):
+            await use(keeper)
+        with pytest.raises(UnavailableError):
+            await use(keeper)
+
+    async def test_who_was_frozen_is_not_allowed(
+        self,
+        allowing: Callable[..., Any],
+        acme: Acme,
+        wire: HangingProxy,
+        api: Api,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The last word of the service was no."""
+        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
+        keeper = await allowing(hang=False, on_unavailable="allow")
+        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
+        async with acme.admin() as admin:
+            await admin.freeze(acme.org_id, APP, reason="its secret has leaked")
+        acme.url = real
+        await until(lambda: not keeper.engine._blind.is_ready)
+        wire.hang()
+        with pytest.raises(UnavailableError):
+            await use(keeper)
+
+
+class TestProcesses:
+    """With a service that is a process of its own."""
+
+    @pytest.fixture
+    def service(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+        with running_service(tmp_path_factory.mktemp("service")) as service:
+            yield service
+
+    @pytest.fixture
+    async def app(self, service: Service, tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+        return await service.register(tmp_path_factory.mktemp("spool"))
+
+    @pytest.fixture(autouse=True)
+    async def a_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(breaker, "PAUSE_MS", 50)
+
+    async def test_a_restart_loses_nothing(self, service: Service, app: Credentials) -> None:
+        """Killed with calls under way, away while they end, and back on the same file."""
+        with keeper_of(app) as keeper:
+            calls = [keeper.call(1_000, 500) for _ in range(10)]
+            for call in calls:
+                call.__enter__()
+            service.kill()
+            for call in calls:
+                call.used_tokens(1_000, 100)
+                call.__exit__(None, None, None)
+            with pytest.raises(UnavailableError):
+                keeper.authorize(1_000, 500)
+            assert keeper.untold >= 10
+            await asyncio.to_thread(service.start)
+            await until(lambda: keeper.untold == 0 or is_put_off(keeper))
+            async with Api(app.url, app.client_id, app.client_secret) as api:
+                await until(lambda: is_settled(api, 10 * COST_USD_MICROS))
+            with keeper.call(1_000, 500) as call:
+                call.used_tokens(1_000, 100)
+
+    async def test_eight_threads_and_a_service_that_stands_still(
+        self, service: Service, app: Credentials
+    ) -> None:
+        """Each waits for the deadline once, and nothing is lost or held when it goes on."""
+        with keeper_of(app, deadline_ms=DEADLINE_MS) as keeper, ThreadPoolExecutor(8) as threads:
+            keeper.select()
+            service.stop()
+
+            def work() -> list[str]:
+                kinds = []
+                for _ in range(20):
+                    try:
+                        keeper.authorize(1_000, 500)
+                    except UnavailableError as error:
+                        kinds.append(type(error).__name__)
+                return kinds
+
+            with Elapsed() as elapsed:
+                outcomes = [one.result() for one in [threads.submit(work) for _ in range(8)]]
+                assert keeper.record("premium", 1_000, 100) is None
+                assert keeper.flush() > 0
+            assert elapsed.secs < DEADLINE_MS / 1000 + SLACK_SECS
+            assert all(kinds.count("NoAnswerError") <= 1 for kinds in outcomes)
+            assert all(set(kinds[1:]) == {"BreakerOpenError"} for kinds in outcomes)
+            service.go_on()
+            await until(lambda: not keeper.engine._breaker.is_open)
+            async with Api(app.url, app.client_id, app.client_secret) as api:
+                await until(lambda: is_settled(api, COST_USD_MICROS))
+                assert (await api.authorizations(status="open"))["authorizations"] == []
+
+
+def keeper_of(app: Credentials, **more: Any) -> PriceKeeper:
+    settings = {"deadline_ms": 10_000, "spool_dir": app.spool_dir, **more}
+    return PriceKeeper(app.url, app.client_id, app.client_secret, **settings)
+
+
+def is_put_off(keeper: PriceKeeper) -> bool:
+    """Whether nothing waits but what the service has put off."""
+    return all(one.kind == "void" for one in keeper.engine.spool.pending(100))

@@ -1,0 +1,1 @@
+"""Real clients of Bedrock, unmodified, against our service and the stand-in for Bedrock."""

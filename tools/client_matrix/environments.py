@@ -1,0 +1,140 @@
+"""The clients of the matrix, and an environment of its own for each.
+
+Every environment is made when it is first needed, in a folder under ``.clients/``, and made anew
+when its list of packages has changed. Whoever runs it decides by pip's and npm's own settings where
+the packages come from.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+FOLDER: Final = CHECKOUT / ".clients"
+SCRIPTS: Final = CHECKOUT / "tests" / "clients" / "scripts"
+INSTALL_SECS_MAX: Final = 900
+
+Kind = Literal["wrapped", "gateway"]
+NODE: Final = "node"
+
+PACKAGES: Final[dict[str, tuple[str, ...]]] = {
+    "boto3": ("boto3==1.44.0",),
+    "aiobotocore": ("aiobotocore==3.10.0",),
+    "aioboto3": ("aioboto3==15.5.0",),
+    "langchain-aws": ("langchain-aws==1.9.1",),
+    "strands-agents": ("strands-agents==1.62.0",),
+    "pydantic-ai": ("pydantic-ai-slim[bedrock]==2.66.0",),
+    "llama-index": ("llama-index-llms-bedrock-converse==0.15.5",),
+    "instructor": ("instructor==1.17.0", "boto3==1.44.0"),
+    "anthropic": ("anthropic[bedrock]==2.8.0",),
+    "litellm": ("litellm==1.106.0", "boto3==1.44.0"),
+    "openai": ("openai==3.49.0",),
+    NODE: ("@aws-sdk/client-bedrock-runtime@3.1162.0",),
+}
+"""What is installed in each environment; the first package is the one whose version is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One way in which programs call Bedrock."""
+
+    name: str
+    environment: str
+    script: str
+    kinds: tuple[Kind, ...]
+    refuses: tuple[str, ...] = ()
+    """The scenarios whose model name the client itself refuses, before it calls anybody."""
+    scenarios: tuple[str, ...] | None = None
+    """The scenarios that the client is for; ``None`` for all."""
+    streams: bool = True
+
+    @property
+    def version(self) -> str:
+        """The version that is installed."""
+        return re.split("[=@]+", PACKAGES[self.environment][0])[-1]
+
+
+_BOTH: Final[tuple[Kind, ...]] = ("wrapped", "gateway")
+_WRAPPED: Final[tuple[Kind, ...]] = ("wrapped",)
+_GATEWAY: Final[tuple[Kind, ...]] = ("gateway",)
+
+CLIENTS: Final = (
+    Client("boto3", "boto3", "boto3_client.py", _BOTH),
+    Client("botocore session", "boto3", "botocore_session.py", _WRAPPED),
+    Client("aiobotocore", "aiobotocore", "aiobotocore_client.py", _BOTH),
+    Client("aioboto3 session", "aioboto3", "aioboto3_session.py", _WRAPPED),
+    Client("langchain-aws client", "langchain-aws", "langchain_client.py", _BOTH),
+    Client("langchain-aws session", "langchain-aws", "langchain_session.py", _WRAPPED),
+    Client("strands-agents", "strands-agents", "strands_agent.py", _BOTH),
+    Client("pydantic-ai", "pydantic-ai", "pydantic_ai_agent.py", _BOTH),
+    Client("llama-index", "llama-index", "llama_index_llm.py", _BOTH, refuses=("label", "auto")),
+    Client("instructor", "instructor", "instructor_client.py", _WRAPPED, streams=False),
+    Client(
+        "instructor asking again",
+        "instructor",
+        "instructor_retries.py",
+        _WRAPPED,
+        scenarios=("plain", "denied"),
+        streams=False,
+    ),
+    Client("anthropic", "anthropic", "anthropic_bedrock.py", _GATEWAY),
+    Client("litellm", "litellm", "litellm_bedrock.py", _GATEWAY),
+    Client("openai", "openai", "openai_client.py", _GATEWAY),
+    Client("JavaScript SDK", NODE, "javascript_sdk.mjs", _GATEWAY),
+)
+
+
+def command_of(client: Client) -> list[str]:
+    """How the client's script is run."""
+    return [*_interpreter(client.environment), str(SCRIPTS / client.script)]
+
+
+def prepare(name: str) -> None:
+    """Have an environment with its packages; quick if it is there."""
+    folder, stamp = FOLDER / name, FOLDER / name / ".installed"
+    wanted = "\n".join((*PACKAGES[name], *_ours(name))) + "\n"
+    if stamp.is_file() and stamp.read_text("utf-8") == wanted:
+        return
+    print(f"clients: installing {PACKAGES[name][0]} in {folder.relative_to(CHECKOUT)}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if name == NODE:
+        _run(
+            "npm",
+            "install",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            folder,
+            *PACKAGES[name],
+        )
+    else:
+        _run(sys.executable, "-m", "venv", folder)
+        pip = (*_interpreter(name), "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check")
+        _run(*pip, "install", *PACKAGES[name], *_ours(name))
+        _run(*pip, "install", "--no-deps", "-e", CHECKOUT)
+    stamp.write_text(wanted, "utf-8")
+
+
+def _interpreter(name: str) -> list[str]:
+    # node looks for packages beside the script, so the one script in it is told where they are.
+    return ["node"] if name == NODE else [str(FOLDER / name / "bin" / "python")]
+
+
+def _ours(name: str) -> list[str]:
+    """What our client needs beside boto3, in the versions that we ship with."""
+    if name == NODE:
+        return []
+    locked = (CHECKOUT / "requirements" / "run.txt").read_text("utf-8")
+    return re.findall(r"^(?:aiohttp|msgspec)==\S+", locked, re.MULTILINE)
+
+
+def _run(*command: object) -> None:
+    subprocess.run([str(part) for part in command], check=True, timeout=INSTALL_SECS_MAX)

@@ -1,0 +1,175 @@
+"""Run real clients of Bedrock through our service, and compare our ledger with the bill.
+
+::
+
+    python tools/clients.py                             every client, wrapped
+    python tools/clients.py --kind gateway              every client, through the gateway
+    python tools/clients.py --only strands-agents --scenario stream
+    python tools/clients.py --install                   only make the environments
+
+Each client is installed in a virtual environment of its own under ``.clients/``, and driven by its
+script in ``tests/clients/scripts/``: one process for each scenario. It fails if anything is wrong
+with any of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from client_matrix.environments import CLIENTS, Client, Kind, command_of, prepare
+from client_matrix.judging import Result, violations, violations_later
+from client_matrix.scenarios import SCENARIOS, Scenario, scenarios_of
+from client_matrix.world import EXPIRY_SECS_MAX, World, open_world
+
+SCRIPT_SECS_MAX: Final = 240
+SETTLE_SECS_MAX: Final = {"wrapped": 3, "gateway": 20}
+"""How long we wait for the ledger to equal the bill; a gateway reads abandoned streams to their
+end after their callers have gone."""
+POLL_SECS: Final = 0.1
+
+console: Final = Console(width=None if sys.stdout.isatty() else 160)
+
+
+def main() -> int:
+    """Run what was asked for; 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(description="real clients against the stand-in for Bedrock")
+    parser.add_argument("--kind", choices=("wrapped", "gateway"), default="wrapped")
+    parser.add_argument("--only", action="append", metavar="CLIENT", help="may be repeated")
+    parser.add_argument("--scenario", action="append", metavar="NAME", help="may be repeated")
+    parser.add_argument("--install", action="store_true", help="only make the environments")
+    given = parser.parse_args()
+    clients = [one for one in CLIENTS if given.kind in one.kinds and _is_in(given.only, one.name)]
+    scenarios = [one for one in SCENARIOS if _is_in(given.scenario, one.name)]
+    if not clients or not scenarios:
+        parser.error(f"nothing fits; clients are {', '.join(one.name for one in CLIENTS)}")
+    for name in dict.fromkeys(client.environment for client in clients):
+        prepare(name)
+    return 0 if given.install else run(given.kind, clients, scenarios)
+
+
+def run(kind: Kind, clients: list[Client], scenarios: list[Scenario]) -> int:
+    """Run the scenarios of the clients, and print what has come of them."""
+    table = Table("client", "version", "scenario", "outcome", "secs", box=None)
+    for name in ("asked", "upstream", "bill", "ours", "above"):
+        table.add_column(name, justify="right")
+    wrong: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="pricekeeper-clients-") as folder,
+        open_world(kind, Path(folder)) as world,
+    ):
+        results = []
+        with world.serving():
+            for client in clients:
+                for scenario in scenarios_of(kind, client, scenarios):
+                    result = _run_scenario(world, client, scenario, Path(folder))
+                    found = [_sentence(result, what) for what in violations(result)]
+                    console.print(_line(result), *found, sep="\n", markup=False)
+                    _add_row(table, result, is_wrong=bool(found))
+                    results.append(result)
+                    wrong += found
+        wrong += _judge_later(world, results)
+    console.print(table)
+    for sentence in wrong:
+        console.print(f"WRONG: {sentence}", markup=False, style="red")
+    console.print(f"clients: {len(results)} scenarios, {len(wrong)} violations")
+    return 1 if wrong else 0
+
+
+def _run_scenario(world: World, client: Client, scenario: Scenario, folder: Path) -> Result:
+    result = Result(client, scenario, world.prepare(scenario))
+    home = Path(tempfile.mkdtemp(dir=folder))
+    world.upstream.ledger.clear()
+    before, began = world.count_requests(), time.monotonic()
+    try:
+        ran = subprocess.run(
+            [*command_of(client), json.dumps(scenario.steps)],
+            env=world.environment(result.app, home),
+            cwd=home,
+            capture_output=True,
+            text=True,
+            timeout=SCRIPT_SECS_MAX,
+            check=False,
+        )
+        result.output = f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+        last = ran.stdout.strip().rpartition("\n")[2]
+        if last.startswith('{"steps"'):
+            result.steps = json.loads(last)["steps"]
+    except subprocess.TimeoutExpired:
+        result.output = f"it did not end within {SCRIPT_SECS_MAX} s"
+    result.secs = time.monotonic() - began
+    _wait_for_ledger(world, result)
+    result.requests = world.count_requests() - before
+    result.upstream = world.count_upstream()
+    return result
+
+
+def _wait_for_ledger(world: World, result: Result) -> None:
+    until = time.monotonic() + SETTLE_SECS_MAX[world.kind]
+    while True:
+        result.account, result.bill = world.account(result.app), world.bill_usd_micros()
+        is_settled = not result.account.held and result.account.charged == result.bill
+        if is_settled or time.monotonic() > until:
+            return
+        time.sleep(POLL_SECS)
+
+
+def _judge_later(world: World, results: list[Result]) -> list[str]:
+    """Look again at all that was left held, after it has expired."""
+    held = [result for result in results if result.account.held]
+    wrong: list[str] = []
+    if not held:
+        return wrong
+    console.print(f"clients: {len(held)} scenarios left something held; an hour later:")
+    with world.an_hour_later():
+        until = time.monotonic() + EXPIRY_SECS_MAX
+        for result in held:
+            while (account := world.account(result.app)).held and time.monotonic() < until:
+                time.sleep(POLL_SECS)
+            what = f"{account.unsettled} unsettled of {account.charged}, billed {result.bill}"
+            console.print(f"  {_sentence(result, what)}", markup=False)
+            wrong += [_sentence(result, one) for one in violations_later(result, account)]
+    return wrong
+
+
+def _add_row(table: Table, result: Result, *, is_wrong: bool) -> None:
+    account = result.account
+    above = account.held + account.unsettled
+    table.add_row(
+        result.client.name,
+        result.client.version,
+        result.scenario.name,
+        result.outcome,
+        f"{result.secs:.1f}",
+        str(result.requests),
+        str(result.upstream),
+        str(result.bill),
+        str(account.charged),
+        "" if not above else f"{account.charged - result.bill} held",
+        style="red" if is_wrong else None,
+    )
+
+
+def _line(result: Result) -> str:
+    return f"{result.client.name}, {result.scenario.name}: {result.outcome}, {result.secs:.1f} s"
+
+
+def _sentence(result: Result, what: str) -> str:
+    return f"{result.client.name}, {result.scenario.name}: {what}"
+
+
+def _is_in(chosen: list[str] | None, name: str) -> bool:
+    return chosen is None or name in chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())
