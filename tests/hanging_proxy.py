@@ -39,7 +39,10 @@ class HangingProxy:
 
     def close(self) -> None:
         self.go_on()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # else it would accept once more
         self._listener.close()
+        self._accepting.join()
         for one in self._open:
             one.close()
 

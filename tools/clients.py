@@ -23,12 +23,13 @@ import time
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+from rich.table import Table
+
 from client_matrix.environments import CLIENTS, Client, Kind, command_of, prepare
 from client_matrix.judging import Result, violations, violations_later
 from client_matrix.scenarios import SCENARIOS, Scenario, scenarios_of
 from client_matrix.world import EXPIRY_SECS_MAX, World, open_world
-from rich.console import Console
-from rich.table import Table
 
 SCRIPT_SECS_MAX: Final = 240
 SETTLE_SECS_MAX: Final = {"wrapped": 3, "gateway": 20}
@@ -69,7 +70,7 @@ def run(kind: Kind, clients: list[Client], scenarios: list[Scenario]) -> int:
         results = []
         with world.serving():
             for client in clients:
-                for scenario in scenarios_of(client, scenarios):
+                for scenario in scenarios_of(kind, client, scenarios):
                     result = _run_scenario(world, client, scenario, Path(folder))
                     found = [_sentence(result, what) for what in violations(result)]
                     console.print(_line(result), *found, sep="\n", markup=False)

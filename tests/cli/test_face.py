@@ -36,7 +36,7 @@ COMMANDS = dict(leaves(typer.main.get_command(app)))
 def test_these_are_the_commands() -> None:
     """All that was promised, and nothing by accident."""
     assert {" ".join(path) for path in COMMANDS} == {
-        "serve", "demo", "watch", "aggregate", "export", "doctor",
+        "serve", "demo", "watch", "apply", "aggregate", "export", "doctor",
         "org put", "org set", "org get", "org list", "org delete",
         "app put", "app set", "app get", "app list", "app delete",
         "credentials rotate", "credentials claim", "credentials provisioning-key",
@@ -110,6 +110,7 @@ def test_the_guides_examples_work(cli: Cli) -> None:
         expected = 3 if made_up else 0
         assert done.code == expected, (line, done)
         if "--yaml" in words:
+            (cli.folder / "acme.yaml").write_text(f"org_id: {exported}\n{done.out}", "utf-8")
             (cli.folder / "org.yaml").write_text(done.out, encoding="utf-8")
         ran += 1
     assert ran > 20

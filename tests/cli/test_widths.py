@@ -29,6 +29,7 @@ from pricekeeper.values import AppId, OrgId
 
 APP = "a-chat-with-an-id-that-is-long-enough-to-be-in-the-way-0123456789"[:64]
 NAME = "Chat, which has a name of several words, and one is Donaudampfschifffahrtsgesellschaft"
+DECLARATION = "acme.json"
 WIDTHS = ("40", "80", None)
 """In columns; none is a pipe."""
 BY_THEMSELVES = SERVES | {("demo",)}
@@ -71,6 +72,7 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("aggregate",): lambda _: (),
     ("doctor",): lambda _: (),
     ("export",): lambda _: ("--day", "2026-01-31", "--into", "exports"),
+    ("apply",): lambda _: (DECLARATION, "--yes"),
     ("org", "put"): lambda _: ("new", *ORG_FLAGS),
     ("org", "set"): lambda _: (ORG, "--name", NAME, "--quota", "premium=0.000001"),
     ("org", "get"): lambda _: (ORG,),
@@ -116,6 +118,7 @@ RUNS: dict[tuple[str, ...], Words] = {
 """How to run each command, so that it has something to show."""
 MORE_RUNS: dict[str, tuple[str, ...]] = {
     "org get --yaml": ("org", "get", ORG, "--yaml"),
+    "apply --dry-run": ("apply", DECLARATION, "--dry-run"),
     "org set what it is": ("org", "set", ORG, "--name", "Acme"),
     "app get --yaml": ("app", "get", ORG, APP, "--yaml"),
     "usage of the organisation": ("usage", "show", ORG),
@@ -136,6 +139,16 @@ def filled(service: Cli) -> Cli:
     service.secrets[claimed["client_id"]] = claimed["client_secret"]
     service.log_in(claimed["client_id"], "agent/1.0 (with a long description of itself)")
     service.place = ()
+    declared = {
+        "org_id": ORG,
+        "org_name": NAME,
+        "timezone": "UTC",
+        "quota_scope": "APP",
+        "model_ordering": ["premium"],
+        "quotas": {"premium": 1},
+        "apps": {APP: {"app_name": NAME}, "another-" + APP[:50]: {"app_name": NAME}},
+    }
+    (service.folder / DECLARATION).write_text(json.dumps(declared), "utf-8")
     return service
 
 

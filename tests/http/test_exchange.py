@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from pricekeeper.gateway.connection import ABORT
 from pricekeeper.http.exchange import Exchange
 
 
@@ -17,6 +18,7 @@ class Written(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.closed = False
+        self.aborted = False
 
     def write(self, data: Any) -> None:
         self.writes.append(bytes(data))
@@ -24,10 +26,15 @@ class Written(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.aborted = True
 
-def exchange(transport: Written, method: str = "GET", *, keep_alive: bool = True) -> Exchange:
+
+def exchange(
+    transport: Written, method: str = "GET", *, keep_alive: bool = True, version: str = "1.1"
+) -> Exchange:
     log = logging.getLogger("test")
-    scope: Any = {"method": method}
+    scope: Any = {"method": method, "http_version": version}
     flow = FlowControl(transport)
     done = asyncio.Event()
     return Exchange(
@@ -80,12 +87,52 @@ async def test_a_header_can_not_bring_a_line_of_its_own(value: bytes) -> None:
     assert transport.writes == []
 
 
-async def test_nothing_is_sent_twice_or_in_parts() -> None:
+async def test_nothing_is_sent_twice() -> None:
     one = exchange(Written())
     await answer(one, [], b"")
     with pytest.raises(RuntimeError, match="does not come here"):
         await answer(one, [], b"")
-    other = exchange(Written())
-    await other.send({"type": "http.response.start", "status": 200, "headers": []})
-    with pytest.raises(RuntimeError, match="whole"):
-        await other.send({"type": "http.response.body", "body": b"", "more_body": True})
+
+
+async def begin_parts(one: Exchange, *parts: bytes) -> None:
+    await one.send({"type": "http.response.start", "status": 200, "headers": []})
+    for part in parts:
+        await one.send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+async def test_parts_are_chunks_each_written_when_it_comes() -> None:
+    """An empty part writes the head alone, and is no chunk: an empty chunk would be the last."""
+    transport = Written()
+    one = exchange(transport)
+    await begin_parts(one, b"", b"first", b"", b"x" * 16)
+    assert transport.writes == [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"5\r\nfirst\r\n",
+        b"10\r\n" + b"x" * 16 + b"\r\n",
+    ]
+    await one.send({"type": "http.response.body", "body": b"last"})
+    assert b"".join(transport.writes[3:]) == b"4\r\nlast\r\n0\r\n\r\n"
+    assert not transport.closed
+
+
+async def test_http_1_0_has_no_chunks() -> None:
+    """The end of the connection is the end of the answer."""
+    transport = Written()
+    one = exchange(transport, keep_alive=False, version="1.0")
+    await begin_parts(one, b"", b"first")
+    await one.send({"type": "http.response.body", "body": b"last"})
+    assert b"".join(transport.writes) == (b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nfirstlast")
+    assert transport.closed
+
+
+@pytest.mark.parametrize(("version", "ended"), [("1.1", "closed"), ("1.0", "aborted")])
+async def test_an_answer_that_breaks_off_has_no_end(version: str, ended: str) -> None:
+    """Chunks lack their last one; without chunks, closing in order would be an end."""
+    transport = Written()
+    one = exchange(transport, version=version)
+    await begin_parts(one, b"first")
+    await one.send({"type": ABORT})
+    assert [name for name in ("closed", "aborted") if getattr(transport, name)] == [ended]
+    await one.send({"type": "http.response.body", "body": b"last"})
+    assert b"last" not in b"".join(transport.writes)
+    assert b"0\r\n\r\n" not in b"".join(transport.writes)

@@ -232,7 +232,7 @@ async def test_a_call_that_is_cancelled_at_any_point_is_not_below_the_bill(
     gc.collect()
 
     def judge() -> None:
-        program.world.clock.pass_ms(121_000)  # the service may never have heard of it
+        program.forget_unknown()
         program.tell()
         if program.books().held:
             program.assert_marked(1)
@@ -310,3 +310,17 @@ async def test_a_stream_that_is_too_long_is_left_held(
     script = {"between_ms": 600_000 if bound == "SECS_MAX" else 15}
     (await begin(bedrock, **script)).close()
     await assert_marked(program, 1)
+
+
+async def test_a_stream_may_be_closed_while_another_task_waits_for_it(
+    program: Program, bedrock: Any
+) -> None:
+    """Who reads on waits for that task, and counts what it got, too."""
+    stream = await begin(bedrock, between_ms=100, output_tokens=31)
+    await read_one(stream)
+    reader = asyncio.create_task(read_one(stream))
+    await asyncio.sleep(0)
+    stream.close()
+    await reader
+    del stream
+    await assert_exact(program)

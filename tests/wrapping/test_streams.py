@@ -4,6 +4,7 @@ Bedrock bills a stream in full, also if nobody reads it: the stand-in does, too.
 """
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,25 @@ def test_a_closed_stream_has_no_further_events(program: Program) -> None:
     stream.close()
     assert list(events) == []
     stream.close()
+    program.assert_exact()
+
+
+def test_a_stream_may_be_closed_while_another_thread_waits_for_it(program: Program) -> None:
+    """As pydantic-ai does it. Who reads on waits for that thread, and counts what it got, too."""
+    stream = begin(program.client(), between_ms=200, output_tokens=31)
+    events = iter(stream)
+    next(events)
+    reads = threading.Event()
+
+    def read() -> None:
+        reads.set()
+        list(events)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reads.wait()
+    stream.close()
+    reader.join()
     program.assert_exact()
 
 

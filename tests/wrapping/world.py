@@ -15,6 +15,7 @@ from botocore.config import Config
 
 from pricekeeper import AsyncPriceKeeper, PriceKeeper, wrap
 from pricekeeper.client import Admin
+from pricekeeper.client.telling import VOID_UNKNOWN_MS
 from pricekeeper.client.wrapping import async_streams, streams
 from pricekeeper.standin import Ledger, Running
 from scraping import until
@@ -183,6 +184,19 @@ class Program:
         async_streams.wait_for_tasks(10)
         until(lambda: self.keeper.flush() == 0, lambda: f"{self.keeper.untold} are untold")
 
+    def forget_unknown(self) -> None:
+        """Let the time pass for which the service is told to give back what it does not know.
+
+        A request for it may still be on its way for so long.
+        """
+
+        async def finish_cancelling() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        self.keeper.engine.submit(finish_cancelling()).result(10)
+        self.world.clock.pass_ms(VOID_UNKNOWN_MS + 1_000)
+
     def assert_exact(self) -> None:
         """What was counted is the bill, to the micro-dollar; nothing is held or unsettled."""
 
@@ -212,10 +226,21 @@ class Program:
         assert len(marked) == calls, f"{len(marked)} are marked, not {calls}"
         assert books.spent <= self.bill <= books.spent + books.unsettled, f"{books}, {self.bill}"
 
+    def assert_unclaimed(self) -> None:
+        """Nothing was billed; what may be held for requests that were not answered is marked."""
+        assert self.bill == 0
+        assert self.books().spent == 0
+        self.world.clock.pass_ms(HOLD_MS + 1_000)
+        until(lambda: self.books().held == 0, lambda: f"still held: {self.books()}")
+
     def records(self) -> list[dict[str, Any]]:
         """The single usage records, the newest first."""
         found: list[dict[str, Any]] = self.keeper.usage_records()["records"]
         return found
+
+    def use_keeper(self, **other: Any) -> None:
+        """Have a keeper with other settings."""
+        self._keeper = PriceKeeper(**{**self.credentials, **other})
 
     def forget_keeper(self) -> None:
         """Begin with another one, as another process would."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from client_matrix.environments import Client
-from client_matrix.scenarios import Scenario
+from client_matrix.scenarios import Scenario, is_error
 from client_matrix.world import Account, App
 
 
@@ -67,12 +67,12 @@ def _wrong_outcomes(result: Result) -> Iterator[str]:
             if step["outcome"] == "ok":
                 yield f"call {number} was made, and the client is listed as refusing this model"
         elif scenario.error is not None:
-            if scenario.error not in errors:
+            if not is_error(scenario.error, errors):
                 yield f"call {number} ended with {errors or 'ok'} instead of {scenario.error}"
         elif step["outcome"] == "ok":
             if not step["chars"]:
                 yield f"call {number} brought no text"
-        elif number == 1 or scenario.may_fail_with not in errors:
+        elif number == 1 or not is_error(scenario.may_fail_with, errors):
             yield f"call {number} failed: {errors} {step.get('message', '')}"
 
 

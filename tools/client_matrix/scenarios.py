@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from client_matrix.environments import Client
+from client_matrix.environments import Client, Kind
 
 STANDARD: Final = "us.anthropic.claude-sonnet-5-5"
 PRICES_USD_MICROS_PER_1M: Final = {
@@ -27,6 +27,13 @@ ORG: Final[Mapping[str, Any]] = {
     "model_ordering": ["standard", "economy"],
     "quotas": {"standard": 10**9, "economy": 10**9},
 }
+STATUS: Final = {
+    "ModelErrorException": 424,
+    "ServiceQuotaExceededException": 400,
+    "ThrottlingException": 429,
+    "ValidationException": 400,
+}
+"""By which status clients that are not AWS's know its errors."""
 BUDGET: Final = "clients"
 WIDE_USD_MICROS: Final = 10**9
 
@@ -48,6 +55,11 @@ def _do(what: Literal["call", "stream", "abandon"], prompt: str, model: str = ST
     return {"do": what, "model": model, "prompt": prompt}
 
 
+def is_error(name: str | None, errors: Sequence[str]) -> bool:
+    """Whether that error of Bedrock's is among those that a client has told."""
+    return name is not None and (name in errors or f"HTTP {STATUS[name]}" in errors)
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Some calls of one program, under one budget."""
@@ -58,6 +70,8 @@ class Scenario:
     """The error of Bedrock's that every step has to end with."""
     may_fail_with: str | None = None
     """The error that steps after the first may end with."""
+    error_of_gateway: str | None = None
+    """The same, through the gateway only."""
     may_be_above: bool = False
     """Whether what the calls used can't be known, so that more may be charged than was billed."""
     limit_usd_micros: int = WIDE_USD_MICROS
@@ -103,12 +117,13 @@ SCENARIOS: Final = (
     Scenario(
         "lost",
         [_do("call", _prompt("Where are you?", fate="hangs-up", fate_times=1))],
+        error_of_gateway="ModelErrorException",  # one that clients do not try again
         may_be_above=True,
     ),
 )
 
 
-def scenarios_of(client: Client, scenarios: Sequence[Scenario]) -> Iterator[Scenario]:
+def scenarios_of(kind: Kind, client: Client, scenarios: Sequence[Scenario]) -> Iterator[Scenario]:
     """Those that the client is for, with prompts of its own: the stand-in tells retries by them."""
     for scenario in scenarios:
         if client.scenarios is not None and scenario.name not in client.scenarios:
@@ -122,4 +137,5 @@ def scenarios_of(client: Client, scenarios: Sequence[Scenario]) -> Iterator[Scen
             for step in scenario.steps
             if client.streams or step["do"] == "call"
         ]
-        yield replace(scenario, steps=steps)
+        error = scenario.error_of_gateway if kind == "gateway" else None
+        yield replace(scenario, steps=steps, error=error or scenario.error)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -28,9 +27,8 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from client_matrix.environments import Kind
+from client_matrix.environments import FOLDER, NODE, Kind
 from client_matrix.scenarios import BUDGET, ORG, PRICES_USD_MICROS_PER_1M, Scenario
-
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.client import Admin, Api
 from pricekeeper.clock import SystemClock
@@ -42,8 +40,11 @@ READY_SECS_MAX: Final = 30
 STOP_SECS_MAX: Final = 30
 EXPIRY_SECS_MAX: Final = 90
 HOUR_MS: Final = 3_600_000
-_REQUEST: Final = re.compile(r'^\{"event":"request".*\}$', re.MULTILINE)
-_AUTHORIZATIONS: Final = re.compile(r"^/api/v1/orgs/.+/authorizations$")
+_ATTEMPT: Final = {
+    "wrapped": re.compile(r'"method":"POST","route":"/api/v1/orgs/[^"]+/authorizations","status"'),
+    "gateway": re.compile(r'^\{"event":"gateway",', re.MULTILINE),
+}
+"""What is in the line of the service's log for each call that it is asked for."""
 
 
 class LaterClock(SystemClock):
@@ -159,13 +160,13 @@ class World:
             "AWS_BEDROCK_RUNTIME_ENDPOINT": f"{self.url}/bedrock",
             "OPENAI_BASE_URL": f"{self.url}/bedrock/openai/v1",
             "OPENAI_API_KEY": both,
+            "CLIENT_PACKAGES": str(FOLDER / NODE),
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks the network at its start
         }
 
     def count_requests(self) -> int:
         """How many calls the service was asked for so far."""
-        lines = map(json.loads, _REQUEST.findall(self._log.read_text("utf-8", "replace")))
-        return sum(self._is_attempt(line["method"], line["route"]) for line in lines)
+        return len(_ATTEMPT[self.kind].findall(self._log.read_text("utf-8", "replace")))
 
     def count_upstream(self) -> int:
         """How many calls have reached the stand-in since it was cleared."""
@@ -188,11 +189,6 @@ class World:
         """The last of what the service has printed."""
         return self._log.read_text("utf-8", "replace")[-3_000:]
 
-    def _is_attempt(self, method: str, route: str) -> bool:
-        if self.kind == "gateway":
-            return route.startswith("/bedrock/")
-        return method == "POST" and bool(_AUTHORIZATIONS.match(route))
-
     def _service_environment(self) -> dict[str, str]:
         settings = {
             "PRICEKEEPER_STORE": f"sqlite:///{self._folder}/store.db",
@@ -214,9 +210,11 @@ class World:
         while True:
             if process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"the service did not start:\n{self.service_log()}")
-            with contextlib.suppress(URLError, ConnectionError, TimeoutError):
-                with urlopen(f"{self.url}/readyz", timeout=5):  # noqa: S310 - loopback
-                    return
+            with (
+                contextlib.suppress(URLError, ConnectionError, TimeoutError),
+                urlopen(f"{self.url}/readyz", timeout=5),  # noqa: S310 - loopback
+            ):
+                return
             time.sleep(0.1)
 
     async def _prepare(self, scenario: Scenario) -> App:

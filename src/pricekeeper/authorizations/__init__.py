@@ -1,7 +1,7 @@
 """One decision before a call, one settlement after it: authorize, capture, void, expire."""
 
 from pricekeeper.authorizations.authorization import Authorization, State
-from pricekeeper.authorizations.candidates import named_limits
+from pricekeeper.authorizations.candidates import find_label, named_limits
 from pricekeeper.authorizations.ledger_check import Finding, LedgerCheck
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.request import AuthorizationRequest
@@ -17,5 +17,6 @@ __all__ = [
     "Finding",
     "LedgerCheck",
     "State",
+    "find_label",
     "named_limits",
 ]

@@ -7,6 +7,7 @@ further down the ordering follow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -22,6 +23,7 @@ from pricekeeper.errors import (
     DeniedBy,
     InvalidValueError,
     Obstacle,
+    PriceKeeperError,
     UnknownModelLabelError,
 )
 from pricekeeper.limiter import Limit
@@ -55,6 +57,7 @@ _ROLES: Final = {
     LabelRole.UNDEFINED: "the deployment has no such model",
     LabelRole.NOT_NEEDED: "an operator's override names another label",
 }
+_NOT_AMONG: Final = "the call is not for it"
 
 
 class _Usable(NamedTuple):
@@ -128,12 +131,15 @@ class Candidates:
         strict = policy.quota_enforcement is QuotaEnforcement.STRICT
         passed_over: list[Considered] = []
         usable: list[_Usable] = []
+        has_begun = False
         for use in choice.quotas:
-            if use.role is LabelRole.CHOSEN:
+            begins = use.role is LabelRole.CHOSEN
+            has_begun |= begins
+            if not _is_among(request, use.label):
+                passed_over.append(Considered(use.label, _NOT_AMONG))
+            elif begins:
                 usable.append(_Usable(use.label, choice.reason))
-                if not request.may_fall_back:
-                    break
-            elif usable and use.role is LabelRole.NOT_NEEDED:
+            elif has_begun and use.role is LabelRole.NOT_NEEDED:
                 spent = use.status is QuotaStatus.EXCEEDED and not strict
                 if self._may_use(policy, use.label) and not spent:
                     usable.append(_Usable(use.label, Reason.QUOTA_EXCEEDED))
@@ -141,14 +147,32 @@ class Candidates:
                 usable.append(_Usable(use.label, Reason.QUOTA_EXCEEDED))
             else:
                 passed_over.append(Considered(use.label, _ROLES[use.role]))
+            if has_begun and not request.may_fall_back:
+                break
         if not usable:
-            usable = self._barred(policy, choice)
+            usable = self._barred(policy, request, choice)
             passed_over = [one for one in passed_over if one.label not in {u.label for u in usable}]
         if not usable:
-            raise _all_spent(policy, choice, passed_over, self._selection.now_ms())
+            raise self._nothing_left(policy, request, choice, passed_over)
         return _Labels(tuple(usable), tuple(passed_over))
 
-    def _barred(self, policy: Policy, choice: Choice) -> list[_Usable]:
+    def _nothing_left(
+        self,
+        policy: Policy,
+        request: AuthorizationRequest,
+        choice: Choice,
+        passed_over: list[Considered],
+    ) -> PriceKeeperError:
+        """What is said if no label may be used: a quota is in the way, or an override."""
+        meant = [use for use in choice.quotas if _is_among(request, use.label)]
+        if all(use.role is LabelRole.NOT_NEEDED for use in meant):
+            names = ", ".join(request.among)
+            return InvalidValueError("model", f"none of {names} may be used at the moment")
+        return _all_spent(policy, meant, passed_over, self._selection.now_ms())
+
+    def _barred(
+        self, policy: Policy, request: AuthorizationRequest, choice: Choice
+    ) -> list[_Usable]:
         """The labels that a higher quota would bring back, if selection finds none at all."""
         now_ms = self._selection.now_ms()
         return [
@@ -156,6 +180,7 @@ class Candidates:
             for use in choice.quotas
             if use.role in (LabelRole.EXCEEDED, LabelRole.DISABLED)
             and use.label in self._prices.catalogue
+            and _is_among(request, use.label)
         ]
 
     def _may_use(self, policy: Policy, label: ModelLabel) -> bool:
@@ -231,6 +256,10 @@ def _named(limits: RateLimits, label: str) -> dict[str, Limit]:
     return {limit.name: limit for limit in named_limits(limits, label)}
 
 
+def _is_among(request: AuthorizationRequest, label: str) -> bool:
+    return not request.among or label in request.among
+
+
 def _is_model(model: Model, text: str) -> bool:
     """Whether that is an id of the model, at the model's own rate."""
     if text == model.bedrock_model_id or text in model.aliases:
@@ -262,8 +291,8 @@ def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:
 
 
 def _all_spent(
-    policy: Policy, choice: Choice, passed_over: list[Considered], now_ms: int
+    policy: Policy, quotas: Sequence[LabelQuota], passed_over: list[Considered], now_ms: int
 ) -> AuthorizationDeniedError:
     """What is said if every label is given up or undefined: the first one's quota is in the way."""
-    denied_by = [_spent_quota(policy, use, now_ms) for use in choice.quotas[:1]]
+    denied_by = [_spent_quota(policy, use, now_ms) for use in quotas[:1]]
     return AuthorizationDeniedError(denied_by, [(one.label, one.because) for one in passed_over])

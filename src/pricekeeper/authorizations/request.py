@@ -30,6 +30,8 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     authorization_id: str | None = None
     model: str = AUTO
     fallback: bool | None = None
+    among: tuple[str, ...] = ()
+    """The labels that `AUTO` may take; empty is any of them."""
     cache_write: CacheWrite = CacheWrite.NONE
     service_tier: str | None = None
     batch: bool = False

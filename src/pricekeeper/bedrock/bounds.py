@@ -103,7 +103,7 @@ class _Sum:
         elif isinstance(value, dict):
             self._add_mapping(value, is_free=is_free)
         elif isinstance(value, list):
-            self.tokens += 2 + len(value)
+            self.tokens += 2 + 2 * len(value)
             self._waiting.extend((one, is_free) for one in value)
         elif isinstance(value, int) and not isinstance(value, bool):
             self.tokens += 2 + value.bit_length() // 3  # no fewer than its digits and its sign
@@ -117,7 +117,7 @@ class _Sum:
             self._add_medium(kind, block)
             return
         for name, inner in block.items():
-            self.tokens += _bytes(name) + 4
+            self.tokens += 4 + (len(json.dumps(name)) if is_free else _bytes(name))
             if is_free or name in _FREE_JSON:
                 self._waiting.append((inner, True))
             elif name in _MEDIA and isinstance(inner, dict) and not _MARKS.isdisjoint(inner):
@@ -206,14 +206,19 @@ _INSIDE: Final = (
     *(("additionalModelRequestFields", name) for name in _STATED),
 )
 _TIMES: Final = ("n", "num_generations")
-_WHERE: Final = {
-    Family.ANTHROPIC: "max_tokens",
-    Family.LLAMA: "max_gen_len",
-    Family.MISTRAL: "max_tokens",
-    Family.COHERE: "max_tokens",
-    Family.OPENAI: "max_completion_tokens",
-    Family.OTHER: "max_tokens",
+_READ_BY: Final[Mapping[Family | None, tuple[tuple[str | None, str], ...]]] = {
+    None: (("inferenceConfig", "maxTokens"),),
+    Family.ANTHROPIC: ((None, "max_tokens"), (None, "max_tokens_to_sample")),
+    Family.NOVA: (("inferenceConfig", "maxTokens"), ("inferenceConfig", "max_new_tokens")),
+    Family.TITAN: (("textGenerationConfig", "maxTokenCount"),),
+    Family.LLAMA: ((None, "max_gen_len"),),
+    Family.MISTRAL: ((None, "max_tokens"),),
+    Family.COHERE: ((None, "max_tokens"),),
+    Family.OPENAI: ((None, "max_completion_tokens"), (None, "max_tokens")),
+    Family.OTHER: ((None, "max_tokens"),),
 }
+"""Where each family reads the longest answer, ``None`` being ``converse``; as `_stated` has it.
+What stands elsewhere it does not read. What is not stated is written to the first."""
 
 
 def _stated(body: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
@@ -235,6 +240,20 @@ def _stated_max_output(body: Mapping[str, Any]) -> int | None:
     return int(max(stated)) * _answers(body)
 
 
+def read_max_output(body: Mapping[str, Any], family: Family | None) -> int | None:
+    """The longest answer that a model of that family reads from the body; ``None`` if it is open.
+
+    It is open if it stands only where such a model does not look, and if what stands there is no
+    count, because nobody knows what the model makes of it. Who may want to spend more than is held
+    writes such bodies. ``family`` is ``None`` for ``converse``.
+    """
+    stated = list(_stated(body))
+    found = [body[name] if outer is None else body[outer][name] for outer, name in stated]
+    if not set(stated) & set(_READ_BY[family]) or not all(map(_is_count, found)):
+        return None
+    return int(max(found)) * _answers(body)
+
+
 def _answers(body: Mapping[str, Any]) -> int:
     """How many answers to the one prompt are asked for."""
     return max([1, *(int(body[name]) for name in _TIMES if _is_count(body.get(name)))])
@@ -246,20 +265,13 @@ def with_max_output(
     """The body with that longest answer. ``family`` is ``None`` for ``converse``."""
     changed: dict[str, Any] = dict(body)
     max_output_tokens = max(1, max_output_tokens // _answers(body))
-    places = list(_stated(body))
-    for outer, name in places:
+    stated, read = list(_stated(body)), _READ_BY[family]
+    missing = () if set(stated) & set(read) else read[:1]
+    for outer, name in (*stated, *missing):
         if outer is None:
             changed[name] = max_output_tokens
         else:
             _set_inside(changed, outer, name, max_output_tokens)
-    if places:
-        return changed
-    if family in (None, Family.NOVA):
-        _set_inside(changed, "inferenceConfig", "maxTokens", max_output_tokens)
-    elif family is Family.TITAN:
-        _set_inside(changed, "textGenerationConfig", "maxTokenCount", max_output_tokens)
-    else:
-        changed[_WHERE[family]] = max_output_tokens
     return changed
 
 

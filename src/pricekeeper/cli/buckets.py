@@ -44,7 +44,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     async with open_local_store(settings) as store:
         clock = SystemClock()
         limiter = Limiter(store, clock=clock)
-        async for policy in _read_policies(Tenants(store, clock, ())):
+        async for policy in _read_declarations(Tenants(store, clock, ())):
             clients += 1
             buckets += [
                 {
@@ -60,7 +60,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     return Outcome(answer, _picture(answer))
 
 
-async def _read_policies(tenants: Tenants) -> AsyncIterator[Policy]:
+async def _read_declarations(tenants: Tenants) -> AsyncIterator[Policy]:
     """Every organisation, each followed by its apps."""
     after = None
     while True:

@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias, get_type_hints
+from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar, get_type_hints
 
 import typer
 from rich.console import RenderableType
@@ -84,10 +84,24 @@ class Outcome:
     exit_code: int = exits.OK
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a command would do; it is shown, and a person is asked before it is done."""
+
+    picture: RenderableType
+    question: str
+    carry_out: Callable[[Any], Awaitable[Outcome]]
+    """Takes the backend, as the command does."""
+
+
 Command: TypeAlias = Callable[..., Awaitable[Outcome]]
+Proposer: TypeAlias = Callable[..., Awaitable[Outcome | Proposal]]
 Question: TypeAlias = Callable[[Mapping[str, Any]], str]
 """What to ask before a command runs, made of its arguments; one of these is ``yes``."""
 Decorator: TypeAlias = Callable[[Command], Command]
+_Result = TypeVar("_Result")
+_Function = TypeVar("_Function", bound=Callable[..., Awaitable[Any]])
+_Executed_contra = TypeVar("_Executed_contra", contravariant=True)
 
 
 def backend_command(
@@ -96,6 +110,28 @@ def backend_command(
     """A command that works on a service with the provisioning key, or on the store."""
     run = functools.partial(_run_on_backend, may_create=may_create)
     return _register(group, name, _KEY_OPTIONS, run, asks)
+
+
+def proposing_command(group: typer.Typer, name: str) -> Callable[[Proposer], Proposer]:
+    """As `backend_command`, for one that may give back a `Proposal`: shown, asked, then done.
+
+    Only a person at a terminal is asked, and not after ``--yes``.
+    """
+
+    def execute(
+        function: Proposer, target: Target, given: dict[str, Any], *, as_json: bool
+    ) -> Outcome:
+        asks = not given.pop("yes") and sys.stdin.isatty()
+        found = asyncio.run(_await_outcome(_run_on_backend(function, target, given)))
+        if isinstance(found, Outcome):
+            return found
+        if asks or not as_json:
+            _show_proposal(found, on_stderr=as_json)
+        if asks:
+            _confirm(found.question, yes=False)
+        return asyncio.run(_await_outcome(_run_on_backend(found.carry_out, target, {})))
+
+    return _declare_as(group, name, _KEY_OPTIONS, execute, has_yes=True)
 
 
 def either_command(group: typer.Typer, name: str) -> Decorator:
@@ -120,8 +156,12 @@ def client_command(group: typer.Typer, name: str) -> Decorator:
 
 
 async def _run_on_backend(
-    function: Command, target: Target, given: Mapping[str, Any], *, may_create: bool = False
-) -> Outcome:
+    function: Callable[..., Awaitable[_Result]],
+    target: Target,
+    given: Mapping[str, Any],
+    *,
+    may_create: bool = False,
+) -> _Result:
     async with open_backend(target, may_create=may_create) as backend:
         return await function(backend, **given)
 
@@ -141,18 +181,44 @@ def _register(
     run: Callable[[Command, Target, Mapping[str, Any]], Awaitable[Outcome]],
     asks: Question | None = None,
 ) -> Decorator:
-    def decorate(function: Command) -> Command:
+    def execute(
+        function: Command, target: Target, given: dict[str, Any], *, as_json: bool
+    ) -> Outcome:
+        del as_json
+        if asks is not None:
+            _confirm(asks(given), yes=given.pop("yes"))
+        return asyncio.run(_await_outcome(run(function, target, given)))
+
+    return _declare_as(group, name, options, execute, has_yes=asks is not None)
+
+
+class _Execute(Protocol[_Executed_contra]):
+    """Runs a command with what the command line says."""
+
+    def __call__(
+        self, function: _Executed_contra, target: Target, given: dict[str, Any], /, *, as_json: bool
+    ) -> Outcome: ...
+
+
+def _declare_as(
+    group: typer.Typer,
+    name: str,
+    options: Mapping[str, Any],
+    execute: _Execute[_Function],
+    *,
+    has_yes: bool,
+) -> Callable[[_Function], _Function]:
+    """Make functions commands of that name, which show what comes out."""
+
+    def decorate(function: _Function) -> _Function:
         @functools.wraps(function)
         def command(**given: Any) -> None:
             target = Target(**{option: given.pop(option) for option in options})
             as_json = given.pop("as_json")
             quiet_logs()
-            if asks is not None:
-                _confirm(asks(given), yes=given.pop("yes"))
-            outcome = asyncio.run(_await_outcome(run(function, target, given)))
-            show(outcome, as_json=as_json)
+            show(execute(function, target, given, as_json=as_json), as_json=as_json)
 
-        _declare(command, function, options, asks=asks is not None)
+        _declare(command, function, options, asks=has_yes)
         group.command(name)(command)
         return function
 
@@ -189,6 +255,19 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
         raise typer.Exit(outcome.exit_code)
 
 
+def _show_proposal(proposal: Proposal, *, on_stderr: bool) -> None:
+    """Print what would be done; if it can't be shown, it is not done."""
+    if on_stderr:
+        make_console(stderr=True).print(proposal.picture, soft_wrap=True)
+        return
+    try:
+        _print(Outcome(None, proposal.picture), as_json=False)
+    except OSError as error:
+        _discard_stdout()
+        text = f"stdout can't be written ({error.strerror}), so nothing was changed"
+        raise exits.MisusedError(text) from error
+
+
 def _print(outcome: Outcome, *, as_json: bool) -> None:
     """Print the answer on stdout, and see to it that it gets there."""
     if sys.stdout is None:
@@ -214,12 +293,16 @@ def print_json(answer: Any) -> None:
     sys.stdout.write(harmless_json(text.decode()) + "\n")
 
 
-async def _await_outcome(work: Awaitable[Outcome]) -> Outcome:
+async def _await_outcome(work: Awaitable[_Result]) -> _Result:
     return await work
 
 
 def _declare(
-    command: Callable[..., None], function: Command, options: Mapping[str, Any], *, asks: bool
+    command: Callable[..., None],
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    asks: bool,
 ) -> None:
     """Give the command the signature that Typer reads: the function's own, and the options.
 

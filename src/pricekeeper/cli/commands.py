@@ -11,6 +11,7 @@ import typer
 
 from pricekeeper.cli import (
     access,
+    applying,
     authorizations,
     buckets,
     changing,
@@ -162,6 +163,7 @@ app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
 app.add_typer(spooling.spool, name="spool")
+app.add_typer(applying.top)
 app.add_typer(spend.top)
 app.add_typer(authorizations.top)
 app.add_typer(containment.top)

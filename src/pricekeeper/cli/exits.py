@@ -107,7 +107,7 @@ def hint_if_missing(hint: str) -> Iterator[None]:
 def tell(error: PriceKeeperError, console: Console) -> None:
     """One line: the code, what happened, and what to do."""
     line = Text.assemble((_one_line(error.code), "bold red"), " ", _one_line(str(error)))
-    if fix := _fix(error):
+    if fix := fix_of(error):
         line.append(f"; {_one_line(fix)}", "dim")
     console.print(line, soft_wrap=True, highlight=False)
 
@@ -124,7 +124,7 @@ def _one_line(text: str) -> str:
     return harmless(" ".join(text.split()))
 
 
-def _fix(error: PriceKeeperError) -> str:
+def fix_of(error: PriceKeeperError) -> str:
     """What helps: what the command has noted, or what the service's answer says, or the code."""
     if notes := getattr(error, "__notes__", None):
         return "; ".join(notes)

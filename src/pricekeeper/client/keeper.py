@@ -76,7 +76,7 @@ class Keeper:
         """The same keeper for callers of the other kind: it shares the engine of ``other``."""
         made = cls.__new__(cls)
         made.configuration = other.configuration
-        made._beside = other  # noqa: SLF001 - its own
+        made._beside = other._beside or other  # noqa: SLF001 - its own
         made._engine = None  # noqa: SLF001
         return made
 

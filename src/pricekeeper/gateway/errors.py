@@ -7,12 +7,14 @@ them try a hundred times. Too fast is a 429 with the time to wait in both header
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from pricekeeper.errors import (
     AuthorizationDeniedError,
+    ClockInDoubtError,
     FrozenError,
     InvalidClientError,
     InvalidTokenError,
@@ -51,6 +53,8 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
             (b"x-amzn-requestid", request_id.encode()),
             (b"cache-control", b"no-store"),
         ]
+        if self.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            found.append((b"allow", b"POST"))
         if self.retry_after_ms is not None:
             wait_ms = min(self.retry_after_ms, RETRY_SECS_MAX * 1000)
             found.append((b"retry-after", b"%d" % max(1, -(-wait_ms // 1000))))
@@ -93,6 +97,20 @@ class ReplyLost(Refusal):
         super().__init__(424, "ModelErrorException", message)
 
 
+class Unavailable(Refusal):
+    """Nothing was sent to Bedrock, and the same call may work in a moment."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, "ServiceUnavailableException", message, 1000)
+
+
+class Failed(Refusal):
+    """A mistake of ours, before anything was held."""
+
+    def __init__(self) -> None:
+        super().__init__(500, "InternalServerException", "the price keeper has failed")
+
+
 def refusal_of(error: PriceKeeperError, now_ms: int) -> Refusal:
     """What to answer for an error of ours."""
     if isinstance(error, AuthorizationDeniedError):
@@ -105,16 +123,16 @@ def refusal_of(error: PriceKeeperError, now_ms: int) -> Refusal:
         return Refusal(403, "AccessDeniedException", "the credentials are not valid")
     if isinstance(error, PricingError | InvalidValueError):
         return Refusal(400, "ValidationException", str(error))
-    if isinstance(error, StoreError | OverloadedError):
-        return Refusal(
-            503, "ServiceUnavailableException", "the price keeper is not available", 1000
-        )
-    return Refusal(500, "InternalServerException", "the price keeper has failed")
+    if isinstance(error, StoreError | OverloadedError | ClockInDoubtError):
+        return Unavailable("the price keeper is not available")
+    return Failed()
 
 
 def _denial(error: AuthorizationDeniedError, now_ms: int) -> Refusal:
-    if any(one.kind is Obstacle.FROZEN for one in error.denied_by):
-        return Refusal(403, "AccessDeniedException", str(error))
+    frozen = [one for one in error.denied_by if one.kind is Obstacle.FROZEN]
+    if frozen:
+        why = "; ".join(f"{one.text}: {one.name}" for one in frozen)
+        return Refusal(403, "AccessDeniedException", why)
     if error.by_speed:
         wait_ms = error.retry_after_ms(now_ms)
         if wait_ms is None:

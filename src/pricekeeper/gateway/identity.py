@@ -11,7 +11,7 @@ import calendar
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import unquote_plus
 
@@ -35,27 +35,46 @@ _AUTHORITY: Final = ":authority"
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 
+class NotOursRefusal(Refusal):
+    """A signature that was not made with a secret of ours: somebody may be guessing."""
+
+    def __init__(self) -> None:
+        message = "the signature does not belong to credentials of ours"
+        super().__init__(403, "InvalidSignatureException", message)
+
+
 class Identification:
     """Finds out who calls."""
 
-    def __init__(self, identity: Identity, clock: Clock) -> None:
+    def __init__(
+        self, identity: Identity, clock: Clock, is_barred: Callable[[str | None], bool]
+    ) -> None:
+        """``is_barred`` says whether an address has failed too often to be compared at once."""
         self._identity = identity
         self._clock = clock
+        self._is_barred = is_barred
         self._pairs: BoundedCache[bytes, tuple[int, str]] = BoundedCache(PAIRS_MAX)
         """The token that was issued for a pair, by the pair's digest."""
 
     async def identify(
-        self, *, method: str, raw_path: str, query: str, headers: Mapping[str, str], body: bytes
+        self,
+        *,
+        method: str,
+        raw_path: str,
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        address: str | None,
     ) -> Principal:
         """The client that sends a request; raises `Refusal`, or what the identity raises."""
         authorization = headers.get("authorization", "")
-        # Anthropic's own SDK sends its key in a header of its own.
-        bearer = headers.get("x-api-key", "")
         scheme, _, rest = authorization.partition(" ")
-        if scheme.lower() == "bearer":
-            bearer = rest.strip()
+        bearer = rest.strip() if scheme.lower() == "bearer" else ""
+        if not authorization:
+            # Anthropic's own SDK sends its key in a header of its own.
+            bearer = headers.get("x-api-key", "")
         if bearer:
-            return await self._by_bearer(bearer)
+            return await self._by_bearer(bearer, address)
         presented = parse_presented(authorization)
         if presented is None:
             raise Refusal(
@@ -67,10 +86,10 @@ class Identification:
         self._check_signature(presented, token, method, raw_path, query, headers, body)
         principal = await self._identity.validate(token)
         if presented.access_key != derive_access_key_id(principal.token_id):
-            raise _not_ours()
+            raise NotOursRefusal
         return principal
 
-    async def _by_bearer(self, bearer: str) -> Principal:
+    async def _by_bearer(self, bearer: str, address: str | None) -> Principal:
         client_id, separator, secret = bearer.partition(":")
         if not separator:
             return await self._identity.validate(bearer)
@@ -82,7 +101,9 @@ class Identification:
                 return await self._identity.validate(known[1])
             except InvalidTokenError:
                 self._pairs.pop(digest)
-        authenticated = await self._identity.authenticate(unquote_plus(client_id), secret)
+        authenticated = await self._identity.authenticate(
+            unquote_plus(client_id), secret, doubted=self._is_barred(address)
+        )
         issued = self._identity.issue_outside_slots(authenticated)
         self._pairs.put(digest, (now_ms + PAIR_SECS * 1000, issued.token))
         return await self._identity.validate(issued.token)
@@ -104,7 +125,7 @@ class Identification:
         covers_host = bool(names & {"host", _AUTHORITY})
         is_complete = covers_host and names >= _NEEDED and names <= headers.keys()
         if presented.service not in SERVICES or not is_complete:
-            raise _not_ours()
+            raise NotOursRefusal
         self._check_time(presented, stamp)
         content = hashlib.sha256(body).hexdigest()
         if headers.get("x-amz-content-sha256", content) != content:
@@ -121,13 +142,13 @@ class Identification:
             stamp=stamp,
         )
         if secret is None or not hmac.compare_digest(expected, presented.signature):
-            raise _not_ours()
+            raise NotOursRefusal
 
     def _check_time(self, presented: Presented, stamp: str) -> None:
         try:
             signed_epoch = calendar.timegm(time.strptime(stamp, _STAMP))
         except ValueError:
-            raise _not_ours() from None
+            raise NotOursRefusal from None
         apart_secs = abs(signed_epoch - self._clock.now_ms() // 1000)
         if apart_secs > SKEW_SECS_MAX or not stamp.startswith(presented.day):
             raise Refusal(
@@ -141,9 +162,3 @@ def _sorted_query(query: str) -> str:
         return ""
     pairs = [part if "=" in part else f"{part}=" for part in query.split("&")]
     return "&".join(sorted(pairs))
-
-
-def _not_ours() -> Refusal:
-    return Refusal(
-        403, "InvalidSignatureException", "the signature does not belong to credentials of ours"
-    )

@@ -46,5 +46,5 @@ class GatewayMeter:
     upstream_errors: Counter[str] = counted(_UPSTREAM, factory=Counter)
     first_byte: Durations = counted(_FIRST_BYTE, factory=Durations)
     added: Durations = counted(_ADDED, factory=Durations)
-    drains: Counter[str] = counted(_DRAINS, factory=Counter, shown=("whole", "given_up"))
+    drains: Counter[str] = counted(_DRAINS, factory=Counter, shown=("whole", "given_up", "no_room"))
     unsettled: int = counted(_UNSETTLED)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.authorizations import Authorization, AuthorizationRequest
+from pricekeeper.authorizations import Authorization, AuthorizationRequest, find_label
 from pricekeeper.bedrock import (
     CallBounds,
     Family,
+    answers_with_text,
     bounds_of,
     family_of_body,
     family_of_model,
+    read_max_output,
     with_max_output,
 )
 from pricekeeper.bootstrap import Services
-from pricekeeper.errors import AuthorizationDeniedError
 from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.routes import Dialect, Route
-from pricekeeper.pricing import CacheWrite, ModelRef, normalise_model_id
+from pricekeeper.pricing import CacheWrite, Catalogue, Model, ModelRef, normalise_model_id
 from pricekeeper.tenants import Policy
 
 AUTO: Final = "auto"
@@ -44,6 +45,10 @@ class Plan:
     body: dict[str, Any]
     bounds: CallBounds
     tags: Mapping[str, str]
+    family: Family | None
+    """The family whose body it is; ``None`` if it fits every model."""
+    among: tuple[str, ...] = ()
+    """The labels that `AUTO` may take; empty is any of them."""
 
     @property
     def is_stream(self) -> bool:
@@ -53,30 +58,70 @@ class Plan:
         return self.route.operation.is_stream
 
     @property
-    def family(self) -> Family | None:
-        """The family whose body it is; ``None`` if it fits every model."""
-        operation = self.route.operation
-        if operation is not None and operation.is_converse:
-            return None
-        if self.route.dialect is Dialect.OPENAI:
-            return Family.OPENAI
-        if self.route.dialect is Dialect.ANTHROPIC:
-            return Family.ANTHROPIC
-        named = family_of_model(self.model)
-        return named if named is not Family.OTHER else family_of_body(self.body)
+    def hides_usage(self) -> bool:
+        """Whether the usage in its stream is not for the caller, who did not ask for it."""
+        options = self.body.get("stream_options")
+        asks = isinstance(options, dict) and options.get("include_usage") is True
+        return self.route.dialect is Dialect.OPENAI and self.is_stream and not asks
 
 
-def plan_call(route: Route, body: bytes, headers: Mapping[str, str]) -> Plan:
-    """Read a request; raises `Refusal` for a body that can't be one."""
+def plan_call(
+    route: Route, body: bytes, headers: Mapping[str, str], policy: Policy, catalogue: Catalogue
+) -> Plan:
+    """Read a request; raises `Refusal` for a body that can't be one, or for no model."""
     try:
         parsed = _decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise Refusal(400, "ValidationException", "the body is no JSON object") from None
     model = route.model or parsed.get("model")
     if not isinstance(model, str) or not model:
         raise Refusal(400, "ValidationException", "model: must name a model")
-    bounds = bounds_of(parsed, headers)
-    return Plan(route, model, parsed, bounds, _tags(bounds, headers))
+    family = _family(route, model, parsed, policy, catalogue)
+    most = read_max_output(parsed, family)
+    if most is None and not _answers(model, policy, catalogue):
+        most = 0
+    bounds = replace(bounds_of(parsed, headers), max_output_tokens=most)
+    among: tuple[str, ...] = ()
+    if model == AUTO and family is not None:
+        among = _labels_of(family, policy, catalogue)
+    return Plan(route, model, parsed, bounds, _tags(bounds, headers), family, among)
+
+
+def _family(
+    route: Route, model: str, body: Mapping[str, Any], policy: Policy, catalogue: Catalogue
+) -> Family | None:
+    """Whose body it is: that of the model that is named, else what the body looks like."""
+    if route.is_free or (route.operation is not None and route.operation.is_converse):
+        return None
+    if route.dialect is Dialect.OPENAI:
+        return Family.OPENAI
+    if route.dialect is Dialect.ANTHROPIC:
+        return Family.ANTHROPIC
+    if model == AUTO:
+        return family_of_body(body)
+    return family_of(catalogue.model(find_label(catalogue, policy, model)))
+
+
+def _answers(model: str, policy: Policy, catalogue: Catalogue) -> bool:
+    """Whether there is an answer to be bounded; the body for vectors has no place for it."""
+    if model == AUTO:
+        return True
+    return answers_with_text(catalogue.model(find_label(catalogue, policy, model)).ref.base)
+
+
+def family_of(model: Model) -> Family:
+    """The family of a model of the deployment, also of one that an opaque ARN names."""
+    return family_of_model(model.ref.base)
+
+
+def _labels_of(family: Family, policy: Policy, catalogue: Catalogue) -> tuple[str, ...]:
+    """The labels of the app's ordering whose models take such a body; raises if there are none."""
+    known = [label for label in policy.model_ordering if label in catalogue]
+    fitting = tuple(label for label in known if family_of(catalogue.model(label)) is family)
+    if not fitting:
+        message = f"the body is for {family.value} models, and no label of the app is one"
+        raise Refusal(400, "ValidationException", message)
+    return fitting
 
 
 async def authorize(services: Services, policy: Policy, plan: Plan) -> Authorization:
@@ -84,38 +129,13 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
 
     A body that is of one family goes to models of that family alone.
     """
-    family = plan.family
-    if family is None or plan.model != AUTO:
-        return await _authorize_as(services, policy, plan, plan.model)
-    models = {label: services.prices.catalogue.model(label) for label in policy.model_ordering}
-    fitting = [
-        label
-        for label, model in models.items()
-        if family_of_model(model.bedrock_model_id) is family
-    ]
-    if len(fitting) == len(models):
-        return await _authorize_as(services, policy, plan, AUTO)
-    denied: AuthorizationDeniedError | None = None
-    for label in fitting:
-        try:
-            return await _authorize_as(services, policy, plan, label)
-        except AuthorizationDeniedError as error:
-            denied = error
-    if denied is not None:
-        raise denied
-    message = f"the body is for {family.value} models, and no label of the app is one"
-    raise Refusal(400, "ValidationException", message)
-
-
-async def _authorize_as(
-    services: Services, policy: Policy, plan: Plan, model: str
-) -> Authorization:
     bounds = plan.bounds
     stated = bounds.max_output_tokens
     request = AuthorizationRequest(
         input_tokens=bounds.input_tokens,
         max_output_tokens=MAX_OUTPUT_TOKENS if stated is None else stated,
-        model=model,
+        model=plan.model,
+        among=plan.among,
         cache_write=CacheWrite(bounds.cache_write),
         service_tier=bounds.service_tier,
         tags=dict(plan.tags),
@@ -125,34 +145,38 @@ async def _authorize_as(
     return authorized.authorization
 
 
-def model_to_call(services: Services, plan: Plan, authorization: Authorization) -> str:
+def free_model(plan: Plan, policy: Policy, catalogue: Catalogue) -> str:
+    """The id to send a call to for which nothing is held."""
+    label = policy.model_ordering[0] if plan.model == AUTO else plan.model
+    return model_to_call(plan, catalogue.model(find_label(catalogue, policy, label)))
+
+
+def model_to_call(plan: Plan, model: Model) -> str:
     """The id to send the call to: the caller's own spelling, if that model was granted."""
-    model = services.prices.catalogue.model(authorization.grant.label)
+    if plan.model in model.aliases:
+        return plan.model
     asked, granted = (normalise_model_id(one) for one in (plan.model, model.bedrock_model_id))
     if isinstance(asked, ModelRef) and isinstance(granted, ModelRef) and asked.same_rate(granted):
         return plan.model
     return model.bedrock_model_id
 
 
-def body_to_send(plan: Plan, original: bytes, model_id: str, authorization: Authorization) -> bytes:
-    """The body for the model that was granted; the caller's own bytes, if nothing changes."""
-    most = authorization.grant.max_output_tokens
-    changed = plan.body
-    if plan.bounds.max_output_tokens != most:
-        changed = with_max_output(changed, most, plan.family)
-    if not plan.route.model and plan.body.get("model") != model_id:
-        changed = {**changed, "model": model_id}
-    if plan.route.dialect is Dialect.OPENAI and plan.is_stream and not says_usage(plan):
-        options = changed.get("stream_options")
+def body_to_send(plan: Plan, model_id: str, max_output_tokens: int) -> bytes:
+    """The body for the model that was granted, made from what was measured.
+
+    It is written anew, because two readers of the caller's own bytes could understand them
+    differently: of a name that is there twice, one takes the first and the other the last.
+    """
+    body = plan.body
+    if plan.bounds.max_output_tokens != max_output_tokens:
+        body = with_max_output(body, max_output_tokens, plan.family)
+    if not plan.route.model and plan.model != model_id:
+        body = {**body, "model": model_id}
+    if plan.hides_usage:
+        options = body.get("stream_options")
         asked = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-        changed = {**changed, "stream_options": asked}
-    return original if changed is plan.body else _encode(changed)
-
-
-def says_usage(plan: Plan) -> bool:
-    """Whether the caller of an OpenAI stream has asked for the usage itself."""
-    options = plan.body.get("stream_options")
-    return isinstance(options, dict) and options.get("include_usage") is True
+        body = {**body, "stream_options": asked}
+    return _encode(body)
 
 
 def _tags(bounds: CallBounds, headers: Mapping[str, str]) -> dict[str, str]:
@@ -163,6 +187,11 @@ def _tags(bounds: CallBounds, headers: Mapping[str, str]) -> dict[str, str]:
     fitting = {
         name: value
         for name, value in found.items()
-        if 1 <= len(name.encode()) <= TAG_BYTES_MAX and len(value.encode()) <= TAG_BYTES_MAX
+        if 1 <= _bytes(name) <= TAG_BYTES_MAX and _bytes(value) <= TAG_BYTES_MAX
     }
     return dict(list(fitting.items())[:TAGS_MAX])
+
+
+def _bytes(text: str) -> int:
+    # Lone surrogates are refused later, with a message of their own.
+    return len(text.encode("utf-8", "surrogatepass"))

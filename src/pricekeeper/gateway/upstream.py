@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -24,6 +25,9 @@ SILENCE_SECS_MAX: Final = 900
 """How long Bedrock may say nothing: the longest that a model thinks before its first word."""
 KEPT_SECS: Final = 55
 READ_BYTES: Final = 1 << 16
+PIECES_FROM_BYTES: Final = 1 << 18
+REPLY_BYTES_MAX: Final = 64 << 20
+"""The longest answer that is not a stream."""
 _PASSED_ON: Final = ("content-type", "accept")
 _PASSED_ON_PREFIX: Final = ("x-amzn-bedrock-", "anthropic-")
 NOT_SENT: Final = (
@@ -34,6 +38,25 @@ NOT_SENT: Final = (
 """The request has surely not reached Bedrock."""
 LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
 """The request may have reached Bedrock, and the answer has not reached us."""
+
+
+_NOT_PASSED: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""What an answer says of its own connection; and what our server says itself."""
 
 
 class NoCredentialsError(Exception):
@@ -69,7 +92,9 @@ class Upstream:
         if self._signs:
             sent = await self._sign(f"{self._prefix}{path}", sent, body)
         url = yarl.URL(f"{self._base}{path}", encoded=True)
-        return await self._session.post(url, data=body, headers=sent, allow_redirects=False)
+        # A long body is written in pieces, between which the event loop does other things.
+        data = body if len(body) < PIECES_FROM_BYTES else io.BytesIO(body)
+        return await self._session.post(url, data=data, headers=sent, allow_redirects=False)
 
     async def _sign(self, path: str, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
         try:
@@ -104,6 +129,29 @@ async def open_upstream(location: BedrockLocation, clock: Clock) -> AsyncIterato
         connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=KEPT_SECS),
     ) as session:
         yield Upstream(location, session, clock)
+
+
+async def read_whole(response: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer that is no stream; raises one of `LOST` if it does not come whole."""
+    parts: list[bytes] = []
+    left = REPLY_BYTES_MAX
+    while part := await response.content.readany():
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            raise aiohttp.ClientPayloadError(f"the answer has more than {REPLY_BYTES_MAX} bytes")
+    return b"".join(parts)
+
+
+def passed_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer that go back to the caller."""
+    named = response.headers.get("connection", "")
+    dropped = _NOT_PASSED | {name.strip().lower() for name in named.split(",")}
+    return [
+        (name.lower(), value)
+        for name, value in response.raw_headers
+        if name.lower().decode("latin-1") not in dropped
+    ]
 
 
 def _path_of(route: Route, model_id: str) -> str:

@@ -47,6 +47,8 @@ from pricekeeper.telemetry.logs import configure_logging, keep_secret
 if TYPE_CHECKING:
     from pricekeeper.gateway.relay import Gateway
 
+LARGE_CALLS_MAX: Final = 8
+"""How many calls through the gateway with the largest body may be under way at once."""
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
     *authorizations.OPERATIONS,
@@ -100,7 +102,7 @@ def make_app(
                     GATEWAY: gateway,
                     connections.STATE: connections.Connections(
                         connections.affordable_connections(settings.connections_max),
-                        connections.HELD_BYTES_MAX,
+                        connections.HELD_BYTES_MAX + _bytes_for_calls(settings, gateway),
                     ),
                 }
 
@@ -158,11 +160,15 @@ async def _open_gateway(
         except RateLimitExceededError:
             return
 
+    def is_barred(address: str | None) -> bool:
+        return api_limits.bar_of(address, services.clock.now_ms()) is not None
+
     async with open_upstream(location, services.clock) as upstream:
         gateway = Gateway(
             services,
             upstream,
             note_guess=note_guess,
+            is_barred=is_barred,
             body_bytes_max=services.settings.gateway_body_mb_max << 20,
             logs=services.settings.log_level in ("debug", "info"),
         )
@@ -171,6 +177,11 @@ async def _open_gateway(
             yield gateway
         finally:
             await gateway.close()
+
+
+def _bytes_for_calls(settings: Settings, gateway: Gateway | None) -> int:
+    """What bodies of calls may hold besides; a call with pictures has more than any other body."""
+    return 0 if gateway is None else LARGE_CALLS_MAX * (settings.gateway_body_mb_max << 20)
 
 
 @asynccontextmanager

@@ -22,10 +22,11 @@ class Exchange(RequestResponseCycle):
     """uvicorn's cycle of a request."""
 
     _head = b""
+    _in_parts = False
     _in_chunks = False
 
     async def send(self, message: Any) -> None:
-        """Take the start of an answer, and then its body, and write both."""
+        """Take the start of an answer, and then its body, and write them."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
@@ -33,11 +34,12 @@ class Exchange(RequestResponseCycle):
         if message["type"] == "http.response.start" and not self.response_started:
             self._begin(message)
         elif message["type"] == "http.response.body" and not self.response_complete:
-            if self._in_chunks or message.get("more_body", False):
+            if self._in_parts or message.get("more_body", False):
                 self._write_part(message["body"])
                 if message.get("more_body", False):
                     return
-                self.transport.write(_LAST_CHUNK)
+                if self._in_chunks:
+                    self.transport.write(_LAST_CHUNK)
             else:
                 body = b"" if self.scope["method"] == "HEAD" else message["body"]
                 self.transport.write(self._head + body)
@@ -47,8 +49,7 @@ class Exchange(RequestResponseCycle):
                 self.transport.close()
             self.on_response()
         elif message["type"] == ABORT:
-            self.disconnected = True
-            self.transport.abort()
+            self._break_off()
         else:
             raise RuntimeError(f"{message['type']} does not come here")
 
@@ -69,10 +70,21 @@ class Exchange(RequestResponseCycle):
 
     def _write_part(self, part: bytes) -> None:
         """Write what has come of an answer whose length nobody knows."""
-        if not self._in_chunks:
-            self._in_chunks = True
-            self._head = self._head[:-2] + b"transfer-encoding: chunked\r\n\r\n"
-        chunk = b"%x\r\n%b\r\n" % (len(part), part) if part else b""
+        if not self._in_parts:
+            self._in_parts = True
+            # HTTP/1.0 has no chunks; there the end of the connection is the end of the answer.
+            self._in_chunks = self.scope["http_version"] != "1.0"
+            if self._in_chunks:
+                self._head = self._head[:-2] + b"transfer-encoding: chunked\r\n\r\n"
+        chunk = b"%x\r\n%b\r\n" % (len(part), part) if part and self._in_chunks else part
         if self._head or chunk:
             self.transport.write(self._head + chunk)
         self._head = b""
+
+    def _break_off(self) -> None:
+        """End an answer so that its reader knows that something is missing."""
+        self.disconnected = True
+        if self._in_chunks:
+            self.transport.close()  # after what was written; the last chunk never comes
+        else:
+            self.transport.abort()

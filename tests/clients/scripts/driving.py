@@ -95,7 +95,7 @@ def _outcome(began, *, chars=0, error=None):
 
 
 def _names(error):
-    """The classes of an exception, then of what it came from, and AWS's code for it."""
+    """The classes of an exception, then of what it came from, with AWS's code or the status."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -103,4 +103,6 @@ def _names(error):
         response = getattr(error, "response", None)
         if isinstance(response, dict):
             yield response.get("Error", {}).get("Code", "")
+        if isinstance(getattr(error, "status_code", None), int):
+            yield f"HTTP {error.status_code}"
         error = error.__cause__ or error.__context__

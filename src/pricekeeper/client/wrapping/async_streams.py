@@ -37,9 +37,10 @@ class MeteredAsyncRaw:
         self._raw = raw
         self._call = call
         self._usage = usage
+        self._bytes = _Skimmed(raw, usage)
         loop = asyncio.get_running_loop()
         # Reached by `close`, by a cancelled reader, or when the last reference is gone.
-        self._abandon = weakref.finalize(self, _take, loop, raw, call, usage)
+        self._abandon = weakref.finalize(self, _take, loop, self._bytes, call, usage)
         self._abandon.atexit = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -48,8 +49,7 @@ class MeteredAsyncRaw:
         A reader that is cancelled leaves the rest to a task.
         """
         try:
-            while chunk := await self._raw.content.readany():
-                self._usage.feed(chunk)
+            while chunk := await self._bytes.read():
                 yield chunk
                 if not self._abandon.alive:  # what is left is read by a task
                     return
@@ -73,6 +73,30 @@ class MeteredAsyncRaw:
         return getattr(self._raw, name)
 
 
+class _Skimmed:
+    """The bytes of a response, skimmed in their order. Tasks may share it.
+
+    A stream may be closed by one task while another waits for its next bytes. Who reads on waits
+    for that one, because aiohttp lets one task read at a time.
+    """
+
+    def __init__(self, raw: Any, usage: StreamUsage) -> None:
+        self._raw = raw
+        self._usage = usage
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> bytes:
+        """The next bytes; none at the end."""
+        async with self._lock:
+            chunk: bytes = await self._raw.content.readany()
+            self._usage.feed(chunk)
+            return chunk
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._raw.close()
+
+
 def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> None:
     """Have an event stream of aiobotocore metered."""
     metered = MeteredAsyncRaw(stream._raw_stream, call, usage)  # noqa: SLF001 - there is no other way
@@ -83,8 +107,8 @@ def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> No
 def wait_for_tasks(secs: float) -> None:
     """Wait until nothing is left to read on loops that run, for at most that long.
 
-    It blocks its thread, so it is for threads that have none of these loops. What was dropped just
-    now is freed by its loop in a moment.
+    It blocks its thread: a loop of this thread can't go on meanwhile, and is not waited for. What
+    was dropped just now is freed by its loop in a moment.
     """
     ends_at = time.monotonic() + secs
     time.sleep(_PAUSE_SECS)
@@ -134,7 +158,9 @@ async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
             yield event
 
 
-def _take(loop: asyncio.AbstractEventLoop, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def _take(
+    loop: asyncio.AbstractEventLoop, raw: _Skimmed, call: MeteredCall, usage: StreamUsage
+) -> None:
     """Read a stream on that nobody reads any more. May be called in any thread, by a finalizer."""
     _open[call] = loop
     try:
@@ -143,7 +169,7 @@ def _take(loop: asyncio.AbstractEventLoop, raw: Any, call: MeteredCall, usage: S
         _end(raw, call, usage)
 
 
-def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def _start(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
     for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
         _open.pop(one, None)
     if len(_tasks) >= TASKS_MAX:
@@ -154,19 +180,19 @@ def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
     task.add_done_callback(_tasks.discard)
 
 
-async def _drain(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+async def _drain(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream to its end, within the bounds, and settle the call."""
     try:
         # Whatever ends it: what is known by then is settled.
         with contextlib.suppress(Exception):
             async with asyncio.timeout(SECS_MAX):
-                while usage.size <= BYTES_MAX and (chunk := await raw.content.readany()):
-                    usage.feed(chunk)
+                while usage.size <= BYTES_MAX and await raw.read():
+                    pass
     finally:
         _end(raw, call, usage)
 
 
-def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def _end(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
     # Later, because a task that is dropped with its loop ends as a finalizer does.
     later.put(partial(call.finish_stream, usage.usage()))
     _open.pop(call, None)
@@ -175,4 +201,8 @@ def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
 
 
 def _is_reading() -> bool:
-    return any(loop.is_running() for loop in list(_open.values()))
+    try:
+        own = asyncio.get_running_loop()
+    except RuntimeError:
+        own = None
+    return any(loop is not own and loop.is_running() for loop in list(_open.values()))

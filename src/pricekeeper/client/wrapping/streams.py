@@ -40,7 +40,7 @@ class MeteredRaw:
         self._usage = usage
         # One generator for the caller and for who reads on: urllib3 closes the connection when a
         # generator of it is dropped before its end.
-        self._chunks: Iterator[bytes] = raw.stream()
+        self._chunks: Iterator[bytes] = _Skimmed(raw.stream(), usage)
         # Reached by `close`, or when the last reference to the stream is gone.
         self._abandon = weakref.finalize(self, drainer.take, raw, self._chunks, call, usage)
         self._abandon.atexit = False
@@ -49,7 +49,6 @@ class MeteredRaw:
         """The bytes to the end, or to where the stream was closed."""
         try:
             for chunk in self._chunks:
-                self._usage.feed(chunk)
                 yield chunk
                 if not self._abandon.alive:  # what is left is read by another thread
                     return
@@ -68,6 +67,28 @@ class MeteredRaw:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
+
+
+class _Skimmed:
+    """The chunks of a response, skimmed in their order. Threads may share it.
+
+    A stream may be closed by one thread while another waits for its next bytes. Who reads on waits
+    for that one, because a generator is run by one thread at a time.
+    """
+
+    def __init__(self, chunks: Iterator[bytes], usage: StreamUsage) -> None:
+        self._chunks = chunks
+        self._usage = usage
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        with self._lock:
+            chunk = next(self._chunks)
+            self._usage.feed(chunk)
+            return chunk
 
 
 class Drainer:
@@ -152,10 +173,8 @@ def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUs
     with contextlib.suppress(Exception):
         while (left_secs := ends_at - time.monotonic()) > 0 and usage.size <= BYTES_MAX:
             _limit_wait(raw, left_secs)
-            chunk = next(chunks, None)
-            if chunk is None:
+            if next(chunks, None) is None:
                 break
-            usage.feed(chunk)
     with contextlib.suppress(Exception):
         _end(raw, call, usage)
 

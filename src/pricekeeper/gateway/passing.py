@@ -1,0 +1,287 @@
+"""An authorized call: send it on, pass the answer back, settle.
+
+A caller that hangs up does not end its call: Bedrock bills it to its end, so the answer is read to
+its end, within bounds, and counted. A caller that does not read makes the gateway wait with what
+fits into one buffer; the server cuts it off after a while, and then it has hung up. What can't be
+known in the end stays charged at what was held for it, and is marked when it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from time import perf_counter_ns
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import structlog
+
+from pricekeeper.authorizations import Authorization
+from pricekeeper.bedrock import Operation, StreamUsage, Usage
+from pricekeeper.bedrock.refusals import is_refusal
+from pricekeeper.bedrock.usage import usage_of_body, usage_of_converse, usage_of_invoke
+from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
+from pricekeeper.gateway.connection import ABORT
+from pricekeeper.gateway.errors import Refusal, ReplyLost, Unavailable
+from pricekeeper.gateway.meter import GatewayMeter
+from pricekeeper.gateway.routes import Dialect, Route
+from pricekeeper.gateway.settling import Settlements
+from pricekeeper.gateway.sse import SseUsage
+from pricekeeper.gateway.upstream import (
+    LOST,
+    NOT_SENT,
+    NoCredentialsError,
+    passed_headers,
+    read_whole,
+)
+from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.tenants import Policy
+
+_TIER: Final = "x-amzn-bedrock-service-tier"
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+log = structlog.get_logger("pricekeeper.gateway")
+
+
+@dataclass(slots=True)
+class CallState:
+    """What is known of one call, for its end and for the log."""
+
+    request_id: str
+    dialect: Dialect
+    route: str = "none"
+    label: str = ""
+    authorization_id: str = ""
+    status: int = 0
+    outcome: str = "refused"
+    cost_usd_micros: int | None = None
+    has_begun: bool = False
+    """Whether the head of an answer is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A call that was authorized, without its body: that is let go of once it is sent."""
+
+    policy: Policy
+    authorization: Authorization
+    route: Route
+    model_id: str
+    is_stream: bool
+    hides_usage: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What all calls of a gateway share."""
+
+    meter: GatewayMeter
+    settlements: Settlements
+    drains: Drains
+
+
+class Passage:
+    """One authorized call, from the request to Bedrock to the settlement."""
+
+    def __init__(self, room: Room, granted: Granted, state: CallState) -> None:
+        self._room = room
+        self._granted = granted
+        self._state = state
+
+    async def run(
+        self, sending: Awaitable[aiohttp.ClientResponse], receive: Receive, send: Send
+    ) -> None:
+        """Send the call on, pass the answer back, and settle."""
+        began_ns = perf_counter_ns()
+        try:
+            response = await sending
+        except NoCredentialsError as error:
+            await self._void("the service has no AWS credentials")
+            self._state.outcome = "unreachable"
+            raise Refusal(503, "ServiceUnavailableException", str(error)) from error
+        except NOT_SENT as error:
+            await self._void("Bedrock could not be reached")
+            self._state.outcome = "unreachable"
+            log.warning("upstream_unreachable", error=str(error) or type(error).__name__)
+            raise Unavailable("Bedrock can't be reached") from error
+        except LOST as error:
+            raise self._lose(error) from error
+        self._room.meter.first_byte.note((perf_counter_ns() - began_ns) // 1000)
+        async with response:
+            self._state.status = response.status
+            if response.status >= HTTPStatus.MULTIPLE_CHOICES:
+                await self._pass_refusal(send, response)
+            elif self._granted.is_stream:
+                await self._pass_stream(receive, send, response)
+            else:
+                await self._pass_reply(send, response)
+
+    async def _pass_refusal(self, send: Send, response: aiohttp.ClientResponse) -> None:
+        """Pass on what Bedrock answered instead, as it is.
+
+        An error of a server in between does not say whether a model has run, and one that clients
+        repeat would have them pay twice: that is a lost reply.
+        """
+        self._room.meter.upstream_errors[str(response.status)] += 1
+        try:
+            data = await read_whole(response)
+        except LOST as error:
+            raise self._lose(error) from error
+        if self._is_own_refusal(response, data):
+            await self._void("Bedrock refused the call")
+        elif response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise self._lose(f"status {response.status}")
+        else:
+            self._room.settlements.leave()
+        self._state.outcome = "upstream_refused"
+        await answer(send, self._state, response.status, self._headers(response), data)
+
+    def _is_own_refusal(self, response: aiohttp.ClientResponse, data: bytes) -> bool:
+        """Whether Bedrock itself has refused: AWS names its errors, the others have an object."""
+        if self._granted.route.dialect is Dialect.AWS:
+            code = response.headers.get("x-amzn-errortype", "").partition(":")[0]
+            return is_refusal(code, response.status)
+        try:
+            return isinstance(_decode(data).get("error"), dict)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+
+    async def _pass_reply(self, send: Send, response: aiohttp.ClientResponse) -> None:
+        """Pass on a whole answer, once it is counted."""
+        try:
+            data = await read_whole(response)
+        except LOST as error:
+            raise self._lose(error) from error
+        await self._settle(self._usage_of_reply(data, response.headers))
+        headers = self._headers(response)
+        if self._state.cost_usd_micros is not None:
+            cost = b"%d" % self._state.cost_usd_micros
+            headers.append((b"x-pricekeeper-cost-usd-micros", cost))
+        await answer(send, self._state, response.status, headers, data)
+
+    async def _pass_stream(
+        self, receive: Receive, send: Send, response: aiohttp.ClientResponse
+    ) -> None:
+        """Pass on a stream as it comes, and read it to its end in any case."""
+        skimmed = self._skim(response.headers)
+        self._state.has_begun = True
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": self._headers(response),
+            }
+        )
+        # At once: whoever has seen the head does not make the call again if the rest is lost.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        is_whole = False
+        try:
+            async with asyncio.timeout(None) as limit:
+                caller = Caller(receive, limit, self._room.drains)
+                try:
+                    while chunk := await response.content.readany():
+                        passed = skimmed.feed(chunk)
+                        if passed and not caller.has_left:
+                            await send(
+                                {"type": "http.response.body", "body": passed, "more_body": True}
+                            )
+                    is_whole = True
+                finally:
+                    caller.forget(is_whole=is_whole)
+        except LOST as error:
+            log.warning("stream_broken", error=type(error).__name__)
+        if not caller.has_left:
+            if is_whole:
+                await send({"type": "http.response.body", "body": skimmed.rest()})
+            else:
+                # Without an end the caller knows that something is missing.
+                await send({"type": ABORT})
+        await self._settle(skimmed.usage())
+        if caller.has_left:
+            self._state.outcome = "left"
+        elif not is_whole:
+            self._state.outcome = "upstream_broken"
+
+    async def _settle(self, usage: Usage | None) -> None:
+        """Count what was used; what is not known stays held, and expires into unsettled."""
+        self._state.outcome = "served"
+        granted = self._granted
+        self._state.cost_usd_micros = await self._room.settlements.capture(
+            granted.policy, granted.authorization, usage, granted.model_id
+        )
+
+    async def _void(self, reason: str) -> None:
+        granted = self._granted
+        await self._room.settlements.void(granted.policy, granted.authorization, reason)
+
+    def _lose(self, why: object) -> ReplyLost:
+        """What to answer for a reply that nobody has; the call stays at what is held for it."""
+        self._room.settlements.leave()
+        self._state.outcome = "upstream_lost"
+        told = type(why).__name__ if isinstance(why, BaseException) else why
+        log.warning("reply_lost", error=told, authorization_id=self._state.authorization_id)
+        return ReplyLost()
+
+    def _headers(self, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+        authorization = self._granted.authorization
+        held_micros = -(-authorization.grant.held_usd_picos // PICOS_PER_MICRO)
+        return [
+            *passed_headers(response),
+            (b"x-pricekeeper-authorization-id", authorization.shown_id.encode()),
+            (b"x-pricekeeper-model-label", authorization.grant.label.encode()),
+            (b"x-pricekeeper-held-usd-micros", b"%d" % held_micros),
+        ]
+
+    def _usage_of_reply(self, data: bytes, headers: Mapping[str, str]) -> Usage | None:
+        try:
+            reply = _decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            reply = {}
+        operation = self._granted.route.operation
+        if operation is None:
+            return usage_of_body(reply)
+        if operation is Operation.CONVERSE:
+            return usage_of_converse(reply)
+        lower = {name.lower(): value for name, value in headers.items()}
+        return usage_of_invoke(reply, lower)
+
+    def _skim(self, headers: Mapping[str, str]) -> _Skimmed:
+        operation = self._granted.route.operation
+        if operation is None:
+            return SseUsage(hides_usage=self._granted.hides_usage)
+        return _Frames(StreamUsage(operation, headers.get(_TIER)))
+
+
+class _Frames:
+    """Frames of AWS's encoding, passed on as they are."""
+
+    def __init__(self, usage: StreamUsage) -> None:
+        self._usage = usage
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Look at the next bytes."""
+        self._usage.feed(chunk)
+        return chunk
+
+    def rest(self) -> bytes:
+        """Nothing was held back."""
+        return b""
+
+    def usage(self) -> Usage | None:
+        """What was used, if the stream has said it."""
+        return self._usage.usage()
+
+
+_Skimmed = SseUsage | _Frames
+
+
+async def answer(
+    send: Send, state: CallState, status: int, headers: list[tuple[bytes, bytes]], body: bytes
+) -> None:
+    """Send a whole answer."""
+    state.has_begun = True
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

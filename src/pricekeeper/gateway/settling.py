@@ -1,0 +1,109 @@
+"""How a call ends in the books: captured, given back, or left at what is held for it.
+
+A settlement that the store refuses is tried again in the background, a few times, while the caller
+has its answer already. What can't be settled stays held, and is marked when it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import structlog
+
+from pricekeeper.authorizations import Authorization
+from pricekeeper.bedrock import Usage
+from pricekeeper.bootstrap import Services
+from pricekeeper.errors import OverloadedError, PriceKeeperError, StoreError
+from pricekeeper.gateway.meter import GatewayMeter
+from pricekeeper.metering import Usage as UsageRecord
+from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.tenants import Policy
+
+ATTEMPTS_MAX: Final = 5
+PAUSE_MS: Final = 200
+"""Before the first repetition; it doubles with each."""
+SECS_MAX: Final = 5
+"""How long an answer waits for its settlement: its caller would call, and pay, again."""
+_PASSING: Final = (StoreError, OverloadedError, TimeoutError)
+"""What another attempt may not meet."""
+log = structlog.get_logger("pricekeeper.gateway")
+
+Work = Callable[[], Awaitable[int | None]]
+
+
+class Settlements:
+    """Settles the calls of one gateway."""
+
+    def __init__(self, services: Services, meter: GatewayMeter, region: str) -> None:
+        self._services = services
+        self._meter = meter
+        self._region = region
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def capture(
+        self, policy: Policy, authorization: Authorization, usage: Usage | None, model_id: str
+    ) -> int | None:
+        """Count what was used; the cost, if it is known at once. No usage leaves the call."""
+        if usage is None:
+            self.leave()
+            return None
+        found: dict[str, Any] = usage.record(model_id)
+        record = UsageRecord(request_id="", model_label="", calling_region=self._region, **found)
+
+        async def capture() -> int:
+            captured = await self._services.authorizations.capture(policy, authorization.id, record)
+            return captured.recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
+
+        return await self._settle(capture)
+
+    async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
+        """Give back what is held for a call that has surely cost nothing."""
+
+        async def void() -> None:
+            await self._services.authorizations.void(policy, authorization.id, reason)
+
+        await self._settle(void)
+
+    def leave(self) -> None:
+        """Leave a call charged at what is held for it."""
+        self._meter.unsettled += 1
+
+    async def close(self) -> None:
+        """Let what is under way end."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def _settle(self, work: Work) -> int | None:
+        try:
+            async with asyncio.timeout(SECS_MAX):
+                return await work()
+        except _PASSING as error:
+            log.warning("settlement_put_off", error=_named(error))
+            task = asyncio.get_running_loop().create_task(self._settle_later(work))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        except PriceKeeperError as error:
+            log.warning("settlement_refused", code=error.code, error=str(error))
+            self.leave()
+        return None
+
+    async def _settle_later(self, work: Work) -> None:
+        for attempt in range(ATTEMPTS_MAX):
+            await self._services.clock.sleep_ms(PAUSE_MS << attempt)
+            try:
+                async with asyncio.timeout(SECS_MAX):
+                    await work()
+            except _PASSING as error:
+                log.warning("settlement_failed", attempt=attempt, error=_named(error))
+            except PriceKeeperError as error:
+                log.warning("settlement_refused", code=error.code, error=str(error))
+                break
+            else:
+                return
+        self.leave()
+
+
+def _named(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,111 @@
+"""A service with a gateway to a stand-in, for each module; and worlds of a test's own."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.wire import Answer, Received, Upstream, hang_up, running_upstream
+from gateway.world import App, World, running_world
+from pricekeeper.standin import Running, running
+
+MakeWorld = Callable[..., World]
+ScriptedWorld = Callable[[Answer], AbstractContextManager[tuple[World, Upstream]]]
+
+
+@pytest.fixture(scope="module")
+def module_standin() -> Iterator[Running]:
+    with running() as standin:
+        yield standin
+
+
+@pytest.fixture(scope="module")
+def module_world(
+    module_standin: Running, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_world(folder, module_standin.url, module_standin.ledger) as world:
+        yield world
+
+
+@pytest.fixture
+def world(module_world: World) -> World:
+    """A world whose stand-in has billed nothing yet."""
+    module_world.ledger.clear()
+    return module_world
+
+
+@pytest.fixture
+def app(world: World) -> App:
+    """An app that has called nothing yet."""
+    return App(world.api).register()
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
+    """Make worlds of this test's own, with another upstream or other settings."""
+    with ExitStack() as opened:
+
+        def make(upstream: str = "", **changes: Any) -> World:
+            ledger = None
+            if not upstream:
+                standin = opened.enter_context(running())
+                upstream, ledger = standin.url, standin.ledger
+            return opened.enter_context(
+                running_world(tmp_path / f"world-{len(list(tmp_path.iterdir()))}", upstream,
+                              ledger, **changes)
+            )  # fmt: skip
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_own_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with (
+        running() as standin,
+        running_world(tmp_path_factory.mktemp("own"), standin.url, standin.ledger) as world,
+    ):
+        yield world
+
+
+@pytest.fixture
+def own_world(module_own_world: World) -> World:
+    """A world whose clock a test may set forward: it is ahead of ours from then on."""
+    module_own_world.ledger.clear()
+    return module_own_world
+
+
+@pytest.fixture
+def own_app(own_world: World) -> App:
+    return App(own_world.api).register()
+
+
+@pytest.fixture(scope="module")
+def module_scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Upstream]]:
+    def refuse(_: Upstream, peer: socket.socket, __: Received) -> None:
+        hang_up(peer)
+
+    with (
+        running_upstream(refuse) as upstream,
+        running_world(tmp_path_factory.mktemp("scripted"), upstream.url) as world,
+    ):
+        yield world, upstream
+
+
+@pytest.fixture
+def scripted(module_scripted: tuple[World, Upstream]) -> ScriptedWorld:
+    """A world whose upstream does what a function of the test's says; its clock may be set."""
+    world, upstream = module_scripted
+
+    @contextmanager
+    def use(answer: Answer) -> Iterator[tuple[World, Upstream]]:
+        upstream.begin(answer)
+        try:
+            yield world, upstream
+        finally:
+            upstream.end()
+
+    return use

@@ -1,0 +1,250 @@
+"""Which model a call goes to, how long its answer may be, and what it is tagged with."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from gateway.conftest import ScriptedWorld
+from gateway.models import BY_LABEL
+from gateway.wire import Received, Upstream, whole
+from gateway.world import App, World, claude_body, converse_body, directive
+
+ORDERING = ["nova", "premium", "economy", "gpt"]
+
+
+def mixed_app(world: World, **changes: Any) -> App:
+    """An app whose labels are of three families, the first of them Nova's."""
+    quotas = {**dict.fromkeys(ORDERING, 10**9), **changes.pop("quotas", {})}
+    return App(world.api).register(model_ordering=ORDERING, quotas=quotas, **changes)
+
+
+def called(world: World) -> list[str]:
+    """The labels of the models that ran."""
+    by_id = {model.model_id: model.label for model in BY_LABEL.values()}
+    return [by_id[entry.model_id] for entry in world.ledger.entries]
+
+
+INVOKED = [
+    (claude_body(), "premium"),
+    ({"schemaVersion": "messages-v1", "messages": converse_body()["messages"]}, "nova"),
+    (
+        {
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_completion_tokens": 50,
+        },
+        "gpt",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "label"), INVOKED)
+@pytest.mark.parametrize("operation", ["invoke", "invoke-with-response-stream"])
+def test_auto_takes_a_label_of_the_bodys_family(
+    world: World, operation: str, body: dict[str, Any], label: str
+) -> None:
+    app = mixed_app(world)
+    assert world.post(f"/model/auto/{operation}", body, app).status == 200
+    assert called(world) == [label]
+    world.assert_equal(app)
+
+
+def test_auto_of_a_family_that_the_app_has_not_is_refused(world: World, app: App) -> None:
+    mixed = mixed_app(world)
+    reply = world.post("/model/auto/invoke", {"inputText": "hello"}, mixed)
+    assert reply.status == 400
+    assert "titan" in reply.json["message"]
+    assert world.ledger.attempts == {}
+
+
+def test_converse_falls_back_to_any_label(world: World) -> None:
+    """The first whose quota has room; and its model id is the one that is called."""
+    app = mixed_app(world, quotas={"nova": 1}, quota_enforcement="STRICT")
+    reply = world.converse(app, "auto")
+    assert reply.headers["x-pricekeeper-model-label"] == "premium"
+    assert called(world) == ["premium"]
+    world.assert_equal(app)
+
+
+def test_invoke_falls_back_within_its_family_alone(world: World) -> None:
+    """Past a label of another family that has room."""
+    app = mixed_app(world, quotas={"premium": 1}, quota_enforcement="STRICT")
+    assert world.post("/model/auto/invoke", claude_body(), app).status == 200
+    assert called(world) == ["economy"]
+    world.assert_equal(app)
+
+
+def test_invoke_is_denied_if_its_family_has_no_room(world: World) -> None:
+    """The denial names what would admit it; a label of another family would not."""
+    quotas = {"premium": 1, "economy": 1}
+    app = mixed_app(world, quotas=quotas, quota_enforcement="STRICT")
+    reply = world.post("/model/auto/invoke", claude_body(), app)
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (
+        400, "ServiceQuotaExceededException",
+    )  # fmt: skip
+    assert "quota-premium" in reply.json["message"]
+    assert "nova" not in reply.json["message"]
+    assert called(world) == []
+
+
+def test_an_override_is_kept_to_within_the_family(world: World) -> None:
+    """The operator's label, though another one of the family comes first."""
+    app = mixed_app(world)
+    path = f"{app.path}/model-override"
+    assert world.api.provision("PUT", path, {"model_label": "economy"}).status == 200
+    assert world.post("/model/auto/invoke", claude_body(), app).status == 200
+    assert called(world) == ["economy"]
+    assert world.api.provision("PUT", path, {"model_label": "gpt"}).status == 200
+    reply = world.post("/model/auto/invoke", claude_body(), app)
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (400, "ValidationException")
+    assert "premium, economy" in reply.json["message"]
+
+
+def test_a_label_of_another_app_is_unknown(world: World) -> None:
+    """An app uses what its ordering has, by label or by id."""
+    app = App(world.api).register(model_ordering=["economy"], quotas={"economy": 10**9})
+    for model in ("premium", BY_LABEL["premium"].model_id):
+        for operation in ("converse", "invoke", "count-tokens"):
+            reply = world.post(f"/model/{model}/{operation}", claude_body(), app)
+            assert reply.status == 400
+            assert "economy" in reply.json["message"]
+    assert world.ledger.attempts == {}
+
+
+@pytest.fixture
+def sent(scripted: ScriptedWorld) -> Any:
+    """Make a call, and return the body that the upstream has got."""
+
+    def call(path: str, body: dict[str, Any], **settings: Any) -> Any:
+        def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+            peer.sendall(whole(b"{}"))
+
+        with scripted(answer) as (world, upstream):
+            app = App(world.api).register(**settings)
+            reply = world.post(path, body, app)
+            assert reply.status == 200, reply.data
+            return upstream.requests[0].json
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "written"),
+    [
+        ("/model/premium/converse", converse_body(), {"inferenceConfig": {"maxTokens": 4096}}),
+        (
+            "/model/premium/converse",
+            converse_body(inferenceConfig={"temperature": 0.5}),
+            {"inferenceConfig": {"temperature": 0.5, "maxTokens": 4096}},
+        ),
+        (
+            "/model/premium/converse",
+            converse_body(inferenceConfig={"maxTokens": "9"}),
+            {"inferenceConfig": {"maxTokens": 4096}},
+        ),
+        ("/model/llama/invoke", {"prompt": "x"}, {"max_gen_len": 4096}),
+        ("/model/mistral/invoke", {"prompt": "x"}, {"max_tokens": 4096}),
+        ("/model/nova/invoke", {"messages": []}, {"inferenceConfig": {"maxTokens": 4096}}),
+        ("/model/gpt/invoke", {"messages": []}, {"max_completion_tokens": 4096}),
+        (
+            "/openai/v1/chat/completions",
+            {"model": "gpt", "messages": []},
+            {"model": BY_LABEL["gpt"].model_id, "max_completion_tokens": 4096},
+        ),
+        (
+            "/anthropic/v1/messages",
+            {"model": "premium", "messages": []},
+            {"model": BY_LABEL["premium"].model_id, "max_tokens": 4096},
+        ),
+    ],
+)
+def test_a_call_that_does_not_say_how_long_its_answer_may_be_is_told(
+    sent: Any, path: str, body: dict[str, Any], written: dict[str, Any]
+) -> None:
+    """At the place where the model reads it; the rest is as it was."""
+    assert sent(path, body) == {**body, **written}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/model/premium/converse", converse_body(max_tokens=1)),
+        ("/model/premium/converse", converse_body(additionalModelRequestFields={"max_tokens": 1})),
+        ("/model/nova/invoke", {"messages": [], "max_tokens": 1}),
+        ("/model/llama/invoke", {"prompt": "x", "max_tokens": 1}),
+        ("/model/mistral/invoke", {"prompt": "x", "max_gen_len": 1}),
+        ("/model/premium/converse", converse_body(textGenerationConfig={"maxTokenCount": 1})),
+    ],
+)
+def test_a_bound_where_the_model_does_not_look_is_none(
+    sent: Any, path: str, body: dict[str, Any]
+) -> None:
+    """Who could have one token held and a thousand made would walk around every budget."""
+    assert "4096" in json.dumps(sent(path, body))
+
+
+def test_what_is_said_is_left_as_it_is(sent: Any) -> None:
+    body = converse_body(inferenceConfig={"maxTokens": 77, "topP": 0.1}, system=[{"text": "ß"}])
+    assert sent("/model/premium/converse", body) == body
+
+
+def test_an_answer_is_shortened_to_what_the_budget_has_left(sent: Any) -> None:
+    """Only of a call that did not say how long it may be."""
+    budget = {"name": "all", "window": "DAY", "limit_usd_micros": 10_000}
+    body = sent("/model/premium/converse", converse_body(), budgets=[budget])
+    most = body["inferenceConfig"]["maxTokens"]
+    assert 0 < most < 400
+
+
+def test_request_metadata_and_headers_become_tags(world: World, app: App) -> None:
+    """A header wins; both are kept with the record."""
+    body = converse_body(requestMetadata={"team": "red", "job": "nightly"})
+    headers = {"x-pricekeeper-tag-team": "blue", "x-pricekeeper-tag-env": "prod"}
+    assert world.post("/model/premium/converse", body, app, **headers).status == 200
+    world.assert_equal(app)
+    assert app.usage()[0]["tags"] == {"team": "blue", "job": "nightly", "env": "prod"}
+    (entry,) = world.ledger.entries
+    assert entry.request_metadata == {"team": "red", "job": "nightly"}
+
+
+def test_invoke_has_its_metadata_in_a_header(world: World, app: App) -> None:
+    header = {"x-amzn-bedrock-request-metadata": json.dumps({"team": "red"})}
+    assert world.post("/model/premium/invoke", claude_body(), app, **header).status == 200
+    world.assert_equal(app)
+    assert app.usage()[0]["tags"] == {"team": "red"}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["[" * 20_000, "not json", '{"a":"\\ud800"}', '{"": "x"}', '{"a": 1}', '{"a":"' + "x" * 999],
+)
+def test_metadata_that_is_none_does_no_harm(world: World, app: App, metadata: str) -> None:
+    """It is the upstream's to refuse; here it is no tag, and never a 500."""
+    header = {"x-amzn-bedrock-request-metadata": metadata}
+    reply = world.post("/model/premium/invoke", claude_body(), app, **header)
+    assert reply.status in (200, 400), reply.data
+    world.assert_equal(app)
+
+
+def test_a_budget_by_tag_counts_what_its_tag_has(world: World) -> None:
+    """So a team that has spent its own is denied, and another is not."""
+    per_team = {"name": "team", "window": "DAY", "limit_usd_micros": 6_000, "per_tag": "team"}
+    total = {"name": "all", "window": "MONTH", "limit_usd_micros": 10**12}
+    app = App(world.api).register(budgets=[total, per_team])
+    body = converse_body(directive(output_tokens=150), inferenceConfig={"maxTokens": 150})
+
+    def call(team: str) -> int:
+        headers = {"x-pricekeeper-tag-team": team}
+        return world.post("/model/premium/converse", body, app, **headers).status
+
+    assert [call("red"), call("red"), call("blue")] == [200, 400, 200]
+    world.assert_equal(app)
+
+
+def test_a_tier_is_held_and_counted_as_it_was_asked_for(world: World, app: App) -> None:
+    """What the deployment has no price for is counted at its default, and marked."""
+    body = converse_body(serviceTier={"type": "priority"})
+    assert world.post("/model/premium/converse", body, app).status == 200
+    world.assert_equal(app)
+    assert world.ledger.entries[0].service_tier == "priority"

@@ -1,0 +1,376 @@
+"""SigV4: we sign what botocore signs, and what botocore signs is verified to the last bit."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import aiobotocore.session
+import botocore.session
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from gateway.models import ARN
+from gateway.world import App, World, converse_body
+from http_fixtures import Reply
+from pricekeeper.sigv4 import AwsKeys, escaped_path, parse_presented, signed_headers
+from pricekeeper.tokens.aws_credentials import derive_access_key_id
+
+NOW_EPOCH = 1_794_000_000
+SCOPE = "AKIDEXAMPLE0000000/20261116/us-east-1/bedrock/aws4_request"
+PATH = "/bedrock/model/premium/converse"
+
+
+@pytest.mark.parametrize(
+    "model_id",
+    ["anthropic.claude-opus-5-5-v1:0", ARN, "tilde~and.dots-and_lines", "größe", "a b+c%d", "日本"],
+)
+@pytest.mark.parametrize("token", [None, "session-token=="])
+@pytest.mark.parametrize("body", [b"", b'{"a":1}'])
+def test_what_we_sign_is_what_botocore_signs(
+    monkeypatch: pytest.MonkeyPatch, model_id: str, token: str | None, body: bytes
+) -> None:
+    """The same header, character for character."""
+    path = f"/prefix/model/{quote(model_id, safe='-._~')}/converse"
+    digest = hashlib.sha256(body).hexdigest()
+    headers = {"content-type": "application/json", "accept": "a,  b   c", "anthropic-beta": "x"}
+    ours = signed_headers(
+        AwsKeys("AKIDEXAMPLE", "secret", token),
+        service="bedrock",
+        method="POST",
+        host="bedrock-runtime.us-east-1.amazonaws.com",
+        path=escaped_path(path),
+        region="us-east-1",
+        content_sha256=digest,
+        now_epoch=NOW_EPOCH,
+        headers=headers,
+    )
+    url = f"https://bedrock-runtime.us-east-1.amazonaws.com{path}"
+    request = AWSRequest("POST", url, {**headers, "x-amz-content-sha256": digest}, body)
+    _sign_at(monkeypatch, request, NOW_EPOCH, Credentials("AKIDEXAMPLE", "secret", token))
+    assert ours["authorization"] == request.headers["Authorization"]
+    assert ours["x-amz-date"] == request.headers["X-Amz-Date"]
+
+
+def _sign_at(
+    monkeypatch: pytest.MonkeyPatch,
+    request: AWSRequest,
+    epoch: int,
+    credentials: Credentials,
+    region: str = "us-east-1",
+    service: str = "bedrock",
+) -> None:
+    moment = datetime.fromtimestamp(epoch, UTC)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: moment)
+    SigV4Auth(credentials, service, region).add_auth(request)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer x",
+        "AWS4-HMAC-SHA256",
+        f"AWS4-HMAC-SHA256 Credential={SCOPE}",
+        f"AWS4-HMAC-SHA256 Credential={SCOPE}, SignedHeaders=host, Signature=abc",
+        f"AWS4-ECDSA-P256-SHA256 Credential={SCOPE}, SignedHeaders=host, Signature={'a' * 64}",
+    ],
+)
+def test_another_header_is_no_signature(header: str) -> None:
+    assert parse_presented(header) is None
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A request that was signed, and what of it is sent otherwise."""
+
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def send(self, world: World) -> Reply:
+        target = self.path + (f"?{self.query}" if self.query else "")
+        return world.api.call("POST", target, data=self.body, headers=dict(self.headers))
+
+    @property
+    def stamp(self) -> str:
+        return self.headers["X-Amz-Date"]
+
+    def with_header(self, name: str, value: str | None) -> "Signed":
+        headers = {key: one for key, one in self.headers.items() if key.lower() != name}
+        return replace(self, headers=headers if value is None else {**headers, name: value})
+
+
+Change = Callable[[Signed], Signed]
+
+
+@dataclass
+class Signer:
+    """Signs as botocore does, with an app's credentials, at the moment that the service has."""
+
+    world: World
+    monkeypatch: pytest.MonkeyPatch
+    app: App
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.keys = self.app.aws_credentials()
+
+    @property
+    def now_epoch(self) -> int:
+        return self.world.clock.now_ms() // 1000
+
+    def sign(
+        self, path: str = PATH, query: str = "", body: bytes | None = None, **more: Any
+    ) -> Signed:
+        data = json.dumps(converse_body()).encode() if body is None else body
+        url = self.world.url + path + (f"?{query}" if query else "")
+        headers = {"content-type": "application/json", **more.pop("headers", {})}
+        request = AWSRequest("POST", url, headers, data)
+        credentials = more.pop("credentials", None) or Credentials(
+            self.keys["AccessKeyId"], self.keys["SecretAccessKey"], self.keys["Token"]
+        )
+        epoch = more.pop("epoch", self.now_epoch)
+        _sign_at(self.monkeypatch, request, epoch, credentials, **more)
+        return Signed(path, query, dict(request.headers.items()), data)
+
+
+@pytest.fixture
+def signer(world: World, app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[Signer]:
+    """Time stands still while something is signed, sent and verified."""
+    world.clock.stopped_at_ms = world.clock.now_ms()
+    yield Signer(world, monkeypatch, app)
+    world.clock.stopped_at_ms = None
+
+
+def assert_refused(reply: Reply, world: World, app: App) -> None:
+    """403, nothing was authorized, and nothing was sent on."""
+    assert reply.status == 403, reply.data
+    assert reply.headers["x-amzn-errortype"] in (
+        "InvalidSignatureException", "AccessDeniedException", "MissingAuthenticationTokenException"
+    )  # fmt: skip
+    assert world.ledger.attempts == {}
+    assert app.unfinished("open") == []
+    assert app.usage() == []
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["premium", "us.amazon.nova-pro-v1%3A0", quote(ARN, safe=""), "us.amazon.nova-pro-v1:0"],
+)
+@pytest.mark.parametrize("query", ["", "b=2&a=1", "flag"])
+def test_a_signature_of_botocores_is_accepted(
+    world: World, app: App, signer: Signer, model: str, query: str
+) -> None:
+    reply = signer.sign(f"/bedrock/model/{model}/converse", query).send(world)
+    assert reply.status == 200, reply.data
+    world.assert_equal(app)
+
+
+def _in_authorization(old: str, new: str) -> Change:
+    return lambda signed: signed.with_header(
+        "authorization", signed.headers["Authorization"].replace(old, new)
+    )
+
+
+def _in_header(name: str, value: str | None) -> Change:
+    return lambda signed: signed.with_header(name, value)
+
+
+def _with_another_key_id(signed: Signed) -> Signed:
+    header = signed.headers["Authorization"]
+    name = header.partition("Credential=")[2].partition("/")[0]
+    return signed.with_header("authorization", header.replace(name, derive_access_key_id("other")))
+
+
+def _with_signature(change: Callable[[str], str]) -> Change:
+    def changed(signed: Signed) -> Signed:
+        head, _, signature = signed.headers["Authorization"].rpartition("=")
+        return signed.with_header("authorization", f"{head}={change(signature)}")
+
+    return changed
+
+
+CHANGES: dict[str, Change] = {
+    "path": lambda one: replace(one, path=one.path.replace("premium", "economy")),
+    "path-encoding": lambda one: replace(one, path=one.path.replace("premium", "%70remium")),
+    "query": lambda one: replace(one, query="a=2"),
+    "query-added": lambda one: replace(one, query="a=1&b=2"),
+    "query-gone": lambda one: replace(one, query=""),
+    "body": lambda one: replace(one, body=one.body.replace(b"hello", b"jello")),
+    "body-grown": lambda one: replace(one, body=one.body + b" "),
+    "signed-header": _in_header("content-type", "text/plain"),
+    "date": lambda one: one.with_header("x-amz-date", one.headers["X-Amz-Date"][:-2] + "xZ"),
+    "date-moved": lambda one: one.with_header(
+        "x-amz-date", one.headers["X-Amz-Date"][:-3] + ("00Z" if "00Z" not in one.stamp else "01Z")
+    ),
+    "date-gone": _in_header("x-amz-date", None),
+    "token-gone": _in_header("x-amz-security-token", None),
+    "host": _in_header("host", "elsewhere.example"),
+    "region": _in_authorization("us-east-1", "us-west-2"),
+    "service": _in_authorization("/bedrock/", "/s3/"),
+    "key-id": _with_another_key_id,
+    "signature": _with_signature(lambda text: text[:-1] + ("0" if text[-1] != "0" else "1")),
+    "capital-signature": _with_signature(str.upper),
+    "names": _in_authorization("content-type;", ""),
+    "unknown-name": _in_authorization("SignedHeaders=", "SignedHeaders=absent;"),
+    "unsigned-payload": _in_header("x-amz-content-sha256", "UNSIGNED-PAYLOAD"),
+    "another-digest": _in_header("x-amz-content-sha256", hashlib.sha256(b"x").hexdigest()),
+}
+
+
+@pytest.mark.parametrize("what", list(CHANGES))
+def test_any_change_of_a_signed_request_is_refused(
+    world: World, app: App, signer: Signer, what: str
+) -> None:
+    """One thing at a time; the request as it was signed would be served."""
+    signed = signer.sign(query="a=1")
+    assert_refused(CHANGES[what](signed).send(world), world, app)
+    assert signed.send(world).status == 200
+
+
+@pytest.mark.parametrize("service", ["s3", "dynamodb", "bedrock-agent", "execute-api"])
+def test_a_signature_for_another_service_is_refused(
+    world: World, app: App, signer: Signer, service: str
+) -> None:
+    assert_refused(signer.sign(service=service).send(world), world, app)
+
+
+def test_the_newer_name_of_the_service_is_accepted(world: World, signer: Signer) -> None:
+    assert signer.sign(service="bedrock-mantle", region="eu-central-1").send(world).status == 200
+
+
+@pytest.mark.parametrize(
+    ("apart_secs", "status"), [(-301, 403), (-300, 200), (0, 200), (300, 200), (301, 403)]
+)
+def test_clocks_may_be_five_minutes_apart(
+    world: World, app: App, signer: Signer, apart_secs: int, status: int
+) -> None:
+    """And not a second more, either way."""
+    reply = signer.sign(epoch=signer.now_epoch + apart_secs).send(world)
+    assert reply.status == status, reply.data
+    if status == 403:
+        assert "clock" in reply.json["message"]
+        assert_refused(reply, world, app)
+
+
+def test_a_day_that_is_not_the_dates_is_refused(world: World, app: App, signer: Signer) -> None:
+    """The scope names another day than the date, and the signature is right for that."""
+    signed = signer.sign()
+    day = signed.headers["X-Amz-Date"][:8]
+    other = f"{int(day) - 1:08}"
+    header = signed.headers["Authorization"].replace(f"/{day}/", f"/{other}/")
+    assert_refused(signed.with_header("authorization", header).send(world), world, app)
+
+
+def test_a_token_of_another_app_does_not_fit(world: World, app: App, signer: Signer) -> None:
+    """Neither in the place of the own one, nor signed with the own secret."""
+    other = App(world.api).register()
+    token = other.aws_credentials()["Token"]
+    assert_refused(signer.sign().with_header("x-amz-security-token", token).send(world), world, app)
+    keys = signer.keys
+    mixed = Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], token)
+    assert_refused(signer.sign(credentials=mixed).send(world), world, app)
+    assert other.usage() == []
+
+
+def test_a_token_that_is_not_signed_is_refused(world: World, app: App, signer: Signer) -> None:
+    """Else it could be put into another's request."""
+    keys = signer.keys
+    without = Credentials(keys["AccessKeyId"], keys["SecretAccessKey"])
+    signed = signer.sign(credentials=without)
+    assert_refused(
+        signed.with_header("x-amz-security-token", keys["Token"]).send(world), world, app
+    )
+
+
+def test_aws_credentials_that_are_not_ours_are_refused(
+    world: World, app: App, signer: Signer
+) -> None:
+    """With no token, with a made-up token, and with one that another key signed."""
+    parts = signer.keys["Token"].split(".")
+    forged = ".".join([parts[0], parts[1], parts[2][::-1]])
+    for token in (None, "made-up", forged):
+        credentials = Credentials("AKIDEXAMPLE00000000", "secret", token)
+        assert_refused(signer.sign(credentials=credentials).send(world), world, app)
+
+
+def test_a_forged_token_is_refused_also_with_the_right_secret_for_it(
+    world: World, app: App, signer: Signer
+) -> None:
+    """The secret is derived from the token's text, so the text has to be validated as well."""
+    token = app.login()
+    credentials = Credentials(derive_access_key_id("x"), signer.keys["SecretAccessKey"], token)
+    assert_refused(signer.sign(credentials=credentials).send(world), world, app)
+
+
+def test_no_credentials_at_all(world: World, app: App) -> None:
+    """The message says what to send."""
+    reply = world.api.call("POST", PATH, converse_body())
+    assert reply.headers["x-amzn-errortype"] == "MissingAuthenticationTokenException"
+    assert "/auth/aws-credentials" in reply.json["message"]
+    assert_refused(reply, world, app)
+
+
+def test_signatures_are_compared_in_constant_time(
+    world: World, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the one function that does so."""
+    compared: list[tuple[str, str]] = []
+
+    def compare(first: str, second: str) -> bool:
+        compared.append((first, second))
+        return first == second
+
+    signed = signer.sign()
+    monkeypatch.setattr("pricekeeper.gateway.identity.hmac.compare_digest", compare)
+    assert signed.send(world).status == 200
+    assert signed.headers["Authorization"].endswith(compared[0][0])
+
+
+def environment_of(world: World, app: App) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": f"{world.url}/bedrock",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{world.url}/auth/aws-credentials",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": app.basic,
+    }
+
+
+@pytest.fixture
+def by_environment(world: World, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a deployment sets, and nothing else."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name, value in environment_of(world, app).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("model", ["auto", "us.amazon.nova-pro-v1:0", ARN])
+@pytest.mark.usefixtures("by_environment")
+def test_botocore_works_by_its_environment_alone(world: World, app: App, model: str) -> None:
+    client: Any = botocore.session.get_session().create_client("bedrock-runtime")
+    try:
+        reply = client.converse(modelId=model, **converse_body())
+        assert reply["usage"]["outputTokens"] == 64
+        events = client.converse_stream(modelId=model, **converse_body())["stream"]
+        assert [next(iter(event)) for event in events][-1] == "metadata"
+    finally:
+        client.close()
+    world.assert_equal(app)
+
+
+@pytest.mark.usefixtures("by_environment")
+async def test_aiobotocore_works_by_its_environment_alone(world: World, app: App) -> None:
+    session = aiobotocore.session.get_session()
+    async with session.create_client("bedrock-runtime") as client:
+        reply = await client.converse(modelId=ARN, **converse_body())
+        assert reply["usage"]["outputTokens"] == 64
+        stream = (await client.converse_stream(modelId="auto", **converse_body()))["stream"]
+        assert [next(iter(event)) async for event in stream][-1] == "metadata"
+    world.assert_equal(app)
