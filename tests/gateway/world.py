@@ -3,8 +3,8 @@
 import base64
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -156,6 +156,8 @@ class World:
     ledger: Ledger
     clock: ShiftedClock
     upstream_url: str = ""
+    stop: Callable[[], None] = lambda: None
+    """End the service before its block does."""
 
     @property
     def api(self) -> Api:
@@ -245,8 +247,9 @@ def running_world(
     folder.mkdir(exist_ok=True)
     settings = replace(gateway_settings(folder, upstream), **changes)
     clock = ShiftedClock()
-    with running_service(settings, clock) as url:
-        yield World(url, ledger or Ledger(), clock, upstream)
+    with ExitStack() as opened:
+        url = opened.enter_context(running_service(settings, clock))
+        yield World(url, ledger or Ledger(), clock, upstream, opened.close)
 
 
 @contextmanager
