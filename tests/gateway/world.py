@@ -122,19 +122,23 @@ class App:
 
     def unfinished(self, status: str) -> list[dict[str, Any]]:
         """The authorizations that are open, or unsettled."""
-        path = f"{self.path}/authorizations?status={status}"
-        reply = self.api.call("GET", path, token=self.token)
-        assert reply.status == 200, reply.data
-        listed: list[dict[str, Any]] = reply.json["authorizations"]
-        return listed
+        return self._list(f"{self.path}/authorizations?status={status}", "authorizations")
 
     def usage(self) -> list[dict[str, Any]]:
         """The usage records of the app, the newest first."""
-        path = f"{self.org}/usage?app_id={self.app_id}"
-        reply = self.api.call("GET", path, token=self.token)
-        assert reply.status == 200, reply.data
-        listed: list[dict[str, Any]] = reply.json["records"]
-        return listed
+        return self._list(f"{self.org}/usage?app_id={self.app_id}", "records")
+
+    def _list(self, path: str, name: str) -> list[dict[str, Any]]:
+        """All pages of a list."""
+        found: list[dict[str, Any]] = []
+        after = ""
+        while True:
+            reply = self.api.call("GET", path + after, token=self.token)
+            assert reply.status == 200, reply.data
+            found += reply.json[name]
+            if "next" not in reply.json:
+                return found
+            after = f"&after={reply.json['next']}"
 
     def _put(self, path: str, body: dict[str, Any]) -> Any:
         made = self.api.provision("PUT", path, body)
