@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from gateway.soak import Report, Soak
+from pricekeeper.telemetry.logs import configure_logging
 
 
 def show(report: Report) -> None:
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=32)
     given = parser.parse_args()
+    configure_logging("error")  # what is unsettled is reported below
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         soak = Soak(Path(folder), given.calls, given.seed, given.kills, given.concurrency)
         report = asyncio.run(soak.run())
