@@ -94,6 +94,9 @@ bench-authorizations: $(BENCH) ## measure authorize and capture beside a bare St
 bench-gateway: $(BENCH) ## measure the gateway beside a plain relay and beside no relay
 	@$(BIN)/python bench/gateway.py $(ARGS)
 
+bench-client: $(BENCH) ## measure a wrapped boto3 client beside a bare one
+	@$(BIN)/python bench/client.py $(ARGS)
+
 bench-large: $(BENCH) ## measure a store with two million records beside an empty one
 	@$(BIN)/python bench/large.py $(ARGS)
 

@@ -19,7 +19,13 @@ from pricekeeper.client.errors import (
     UnavailableError,
 )
 from pricekeeper.client.spool import Entry, Spool, find_folder, read_refused
-from pricekeeper.client.telling import ADOPT_EVERY_MS, BATCH_MAX, VOID_UNKNOWN_MS, Teller
+from pricekeeper.client.telling import (
+    ADOPT_EVERY_MS,
+    BATCH_MAX,
+    GATHER_MS,
+    VOID_UNKNOWN_MS,
+    Teller,
+)
 from pricekeeper.clock import ManualClock
 
 DAY_MS = 86_400_000
@@ -94,7 +100,7 @@ class World:
     ) -> Entry:
         kept = self.spool.append(Entry(kind, name, body, self.clock.now_ms()))
         assert kept is not None
-        self.teller.wake()
+        self.teller.hurry()
         return kept
 
     async def is_told(self, *, within_ms: int = 0) -> None:
@@ -147,6 +153,29 @@ async def test_what_waits_goes_in_batches(world: World) -> None:
     assert len(world.ledger.requests) <= 6
     assert len(world.ledger.counted) == 251
     assert world.ledger.voided == ["v"]
+
+
+async def test_what_nobody_waits_for_is_gathered(world: World) -> None:
+    """For a moment, and as many as a batch takes: calls one after another share a request."""
+    await world.rest()
+    for number in range(5):
+        world.spool.append(Entry("capture", f"c{number}", {}, 0))
+        world.teller.wake()
+        await world.rest()
+    assert world.ledger.requests == []
+
+    def is_told() -> bool:
+        world.clock.advance_ms(GATHER_MS)
+        return not len(world.spool)
+
+    await until(is_told)
+    assert [len(ids) for ids in world.ledger.requests] == [5]
+
+    for number in range(BATCH_MAX):
+        world.spool.append(Entry("capture", f"d{number}", {}, 0))
+    world.teller.wake()
+    await until(lambda: not len(world.spool))
+    assert [len(ids) for ids in world.ledger.requests] == [5, BATCH_MAX]
 
 
 async def test_the_disk_keeps_it_before_the_service_hears_of_it(

@@ -310,3 +310,17 @@ async def test_a_stream_that_is_too_long_is_left_held(
     script = {"between_ms": 600_000 if bound == "SECS_MAX" else 15}
     (await begin(bedrock, **script)).close()
     await assert_marked(program, 1)
+
+
+async def test_a_stream_may_be_closed_while_another_task_waits_for_it(
+    program: Program, bedrock: Any
+) -> None:
+    """Who reads on waits for that task, and counts what it got, too."""
+    stream = await begin(bedrock, between_ms=100, output_tokens=31)
+    await read_one(stream)
+    reader = asyncio.create_task(read_one(stream))
+    await asyncio.sleep(0)
+    stream.close()
+    await reader
+    del stream
+    await assert_exact(program)

@@ -287,8 +287,9 @@ class Engine:
 
     def _tell(self, entry: Entry) -> Entry | None:
         kept = self.spool.append(entry)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it stays in the spool
-            self._loop.call(self._teller.wake)
+        if not self._teller.is_awake:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it stays in the spool
+                self._loop.call(self._teller.wake)
         return kept
 
     async def _tell_and_wait(self, entry: Entry) -> Settled | None:

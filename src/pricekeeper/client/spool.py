@@ -78,6 +78,11 @@ class Spool:
         """Whether no further call should be begun."""
         return len(self._pending) >= ENTRIES_FULL
 
+    @property
+    def last_number(self) -> int:
+        """The number of the entry that was appended last."""
+        return self._numbers
+
     def __len__(self) -> int:
         return len(self._pending)
 

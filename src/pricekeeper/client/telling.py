@@ -30,6 +30,8 @@ BATCH_MAX: Final = 100
 VOIDS_AT_ONCE: Final = 8
 PAUSE_MS: Final = 200
 PAUSE_MS_MAX: Final = 30_000
+GATHER_MS: Final = 100
+"""How long what nobody waits for is gathered, so that it goes in one request."""
 LATER_MS: Final = 1_000
 """How long nothing is told when all that waits was put off."""
 ADOPT_EVERY_MS: Final = 60_000
@@ -77,6 +79,9 @@ class Teller:
         self._clock = clock
         self._on_answer = on_answer
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._hurried = 0
+        """The last entry that is told without gathering more."""
         self._resume = asyncio.Event()
         self._told = asyncio.Condition()
         self._failures = 0
@@ -91,6 +96,17 @@ class Teller:
     def wake(self) -> None:
         """Begin now: there is something to tell."""
         self._wake.set()
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether what is appended now is told without another `wake`. Any thread may ask."""
+        return self._wake.is_set()
+
+    def hurry(self) -> None:
+        """Tell what waits now without gathering more: somebody waits for it."""
+        self._hurried = self._spool.last_number
+        self._wake.set()
+        self._hurry.set()
 
     def resume(self) -> None:
         """End a pause that a failure has begun: the service answers."""
@@ -107,6 +123,7 @@ class Teller:
         expected: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[entry.number] = expected
         expected.add_done_callback(lambda _: self._answers.pop(entry.number, None))
+        self.hurry()
         return expected
 
     async def flush(self) -> None:
@@ -116,7 +133,7 @@ class Teller:
         """
         async with self._told:
             self._adopt_at_ms, self._is_through = 0, False
-            self.wake()
+            self.hurry()
             self.resume()
             await self._told.wait_for(self._is_flushed)
 
@@ -126,6 +143,7 @@ class Teller:
     async def run(self) -> None:
         """Tell until cancelled."""
         while True:
+            await self._gather()
             self._wake.clear()
             self._resume.clear()
             try:
@@ -141,6 +159,13 @@ class Teller:
                 await self._pause(self._wake, ADOPT_EVERY_MS)
             elif self._is_through:
                 await self._pause(self._wake, LATER_MS)
+
+    async def _gather(self) -> None:
+        """Let a little more come, if there is something and nobody waits for it."""
+        self._hurry.clear()
+        waiting = self._spool.pending(BATCH_MAX)
+        if 0 < len(waiting) < BATCH_MAX and all(one.number > self._hurried for one in waiting):
+            await self._pause(self._hurry, GATHER_MS)
 
     async def _adopt(self) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -37,9 +37,10 @@ class MeteredAsyncRaw:
         self._raw = raw
         self._call = call
         self._usage = usage
+        self._bytes = _Skimmed(raw, usage)
         loop = asyncio.get_running_loop()
         # Reached by `close`, by a cancelled reader, or when the last reference is gone.
-        self._abandon = weakref.finalize(self, _take, loop, raw, call, usage)
+        self._abandon = weakref.finalize(self, _take, loop, self._bytes, call, usage)
         self._abandon.atexit = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -48,8 +49,7 @@ class MeteredAsyncRaw:
         A reader that is cancelled leaves the rest to a task.
         """
         try:
-            while chunk := await self._raw.content.readany():
-                self._usage.feed(chunk)
+            while chunk := await self._bytes.read():
                 yield chunk
                 if not self._abandon.alive:  # what is left is read by a task
                     return
@@ -71,6 +71,30 @@ class MeteredAsyncRaw:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
+
+
+class _Skimmed:
+    """The bytes of a response, skimmed in their order. Tasks may share it.
+
+    A stream may be closed by one task while another waits for its next bytes. Who reads on waits
+    for that one, because aiohttp lets one task read at a time.
+    """
+
+    def __init__(self, raw: Any, usage: StreamUsage) -> None:
+        self._raw = raw
+        self._usage = usage
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> bytes:
+        """The next bytes; none at the end."""
+        async with self._lock:
+            chunk: bytes = await self._raw.content.readany()
+            self._usage.feed(chunk)
+            return chunk
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._raw.close()
 
 
 def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> None:
@@ -134,7 +158,9 @@ async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
             yield event
 
 
-def _take(loop: asyncio.AbstractEventLoop, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def _take(
+    loop: asyncio.AbstractEventLoop, raw: _Skimmed, call: MeteredCall, usage: StreamUsage
+) -> None:
     """Read a stream on that nobody reads any more. May be called in any thread, by a finalizer."""
     _open[call] = loop
     try:
@@ -143,7 +169,7 @@ def _take(loop: asyncio.AbstractEventLoop, raw: Any, call: MeteredCall, usage: S
         _end(raw, call, usage)
 
 
-def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def _start(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
     for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
         _open.pop(one, None)
     if len(_tasks) >= TASKS_MAX:
@@ -154,19 +180,19 @@ def _start(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
     task.add_done_callback(_tasks.discard)
 
 
-async def _drain(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+async def _drain(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream to its end, within the bounds, and settle the call."""
     try:
         # Whatever ends it: what is known by then is settled.
         with contextlib.suppress(Exception):
             async with asyncio.timeout(SECS_MAX):
-                while usage.size <= BYTES_MAX and (chunk := await raw.content.readany()):
-                    usage.feed(chunk)
+                while usage.size <= BYTES_MAX and await raw.read():
+                    pass
     finally:
         _end(raw, call, usage)
 
 
-def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def _end(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
     # Later, because a task that is dropped with its loop ends as a finalizer does.
     later.put(partial(call.finish_stream, usage.usage()))
     _open.pop(call, None)
