@@ -162,6 +162,8 @@ class World:
     upstream_url: str = ""
     stop: Callable[[], None] = lambda: None
     """End the service before its block does."""
+    location: dict[str, Any] = field(default_factory=dict)
+    """The settings by which another service has the same store."""
 
     @property
     def api(self) -> Api:
@@ -253,7 +255,8 @@ def running_world(
     clock = ShiftedClock()
     with ExitStack() as opened:
         url = opened.enter_context(running_service(settings, clock))
-        yield World(url, ledger or Ledger(), clock, upstream, opened.close)
+        location = {"store": settings.store, "data_dir": settings.data_dir}
+        yield World(url, ledger or Ledger(), clock, upstream, opened.close, location)
 
 
 @contextmanager
