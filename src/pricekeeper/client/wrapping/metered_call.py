@@ -64,7 +64,6 @@ class Ask(TypedDict):
     input_tokens: int
     max_output_tokens: int
     model: str
-    authorization_id: str
 
 
 class MeteredCall:
@@ -82,7 +81,6 @@ class MeteredCall:
         headers = {str(name).lower(): str(value) for name, value in request["headers"].items()}
         self._bounds: CallBounds = bounds_of(self._body, headers)
         self._authorization: Authorization | None = None
-        self._asked_as = ""
         self._label = self._model_id = self._asked
         self._max_output = 0
         self._may_be_billed = False
@@ -117,12 +115,8 @@ class MeteredCall:
         if options.hold_secs is not None:
             more["hold_secs"] = options.hold_secs
         most = self._engine.configuration.max_output_tokens if stated is None else stated
-        self._asked_as = self._engine.api.new_request_id()
         return Ask(
-            input_tokens=bounds.input_tokens,
-            max_output_tokens=most,
-            model=self._asked,
-            authorization_id=self._asked_as,
+            input_tokens=bounds.input_tokens, max_output_tokens=most, model=self._asked
         ), more
 
     def ask_again(self) -> tuple[Ask, AuthorizeFields]:
@@ -131,10 +125,6 @@ class MeteredCall:
         asked["model"], asked["max_output_tokens"] = self._label, self._max_output
         more["allow_lower_max_output"] = more["fallback"] = False
         return asked, more
-
-    def withdraw(self) -> None:
-        """Give back what may have been granted to a caller that did not wait for the answer."""
-        self._engine.void(self._asked_as, reason="its caller was interrupted")
 
     def grant(self, authorization: Authorization, request: MutableMapping[str, Any]) -> None:
         """Have the request ask for what was authorized."""
