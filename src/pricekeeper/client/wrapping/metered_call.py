@@ -27,6 +27,7 @@ from pricekeeper.bedrock import (
     bounds_of,
     family_of_body,
     family_of_model,
+    read_max_output,
     usage_of_converse,
     usage_of_invoke,
     with_max_output,
@@ -94,6 +95,20 @@ class MeteredCall:
         return dict(fitting[:TAGS_MAX])
 
     @property
+    def _meant_family(self) -> Family:
+        """The family that the body of an ``invoke`` is for, as far as the request tells."""
+        named = family_of_model(self._asked)
+        return family_of_body(self._body) if named is Family.OTHER else named
+
+    @property
+    def _stated(self) -> int | None:
+        """The longest answer that the model reads from the request."""
+        family = None if self._operation.is_converse else self._meant_family
+        if family is Family.OTHER:
+            return self._bounds.max_output_tokens
+        return read_max_output(self._body, family)
+
+    @property
     def needs_authorization(self) -> bool:
         """Whether the next attempt may not be sent yet."""
         return self._authorization is None
@@ -101,7 +116,7 @@ class MeteredCall:
     def ask(self) -> tuple[Ask, AuthorizeFields]:
         """What to authorize for the first attempt."""
         bounds, options = self._bounds, self._options
-        stated = bounds.max_output_tokens
+        stated = self._stated
         more: AuthorizeFields = {
             "cache_write": bounds.cache_write,
             "tags": self.tags,
@@ -156,17 +171,14 @@ class MeteredCall:
         return not by_name and authorization.reason == _AS_ASKED
 
     def _needs_other_length(self) -> bool:
-        stated = self._bounds.max_output_tokens
+        stated = self._stated
         if stated == self._max_output or not self._is_object:
             return False
         return stated is not None or answers_with_text(self._model_id)
 
     def _family(self, authorization: Authorization) -> Family:
         """The family of the body; raises if the model that was authorized is of another."""
-        family = family_of_model(authorization.model_id)
-        meant = family_of_model(self._asked)
-        if meant is Family.OTHER:
-            meant = family_of_body(self._body)
+        family, meant = family_of_model(authorization.model_id), self._meant_family
         if Family.OTHER in (family, meant):  # an opaque profile, or a body that does not tell
             return meant if family is Family.OTHER else family
         if meant is not family:
