@@ -234,6 +234,16 @@ class TestTheLongestAnswer:
             )
         assert program.attempts() == before
 
+    def test_one_that_the_model_does_not_read_is_none(self, program: Program) -> None:
+        """It would be held for, and the model would say as much as it likes."""
+        bedrock = program.client()
+        body = {**body_of("nova", None, output_tokens=9_000), "max_tokens": 5}
+        bedrock.invoke_model(modelId=MODELS["nova"], body=json.dumps(body))
+        asked = {"modelId": "nova", "messages": messages(output_tokens=9_000)}
+        bedrock.converse(**asked, additionalModelRequestFields={"max_tokens": 5})
+        assert [entry.tokens.output_tokens for entry in program.ledger.entries] == [4_096] * 2
+        program.assert_exact()
+
     def test_both_names_of_openai_are_lowered(self, make_program: Callable[..., Program]) -> None:
         """The model obeys the one, an older one the other."""
         program = make_program(limit_usd_micros=4_000)

@@ -175,21 +175,24 @@ def test_a_body_for_an_opaque_profile_is_sent(program: Program) -> None:
     program.assert_nothing()
 
 
-class InterruptedFuture(Future[Any]):
-    """A future whose waiter is interrupted, before or after the answer is there."""
+class InterruptedFuture:
+    """A future whose waiter is interrupted once, before or after the answer is there."""
 
     def __init__(self, inner: Future[Any], *, waits: bool) -> None:
-        super().__init__()
         self._inner = inner
         self._waits = waits
+        self._is_interrupted = False
 
     def result(self, timeout: float | None = None) -> Any:
+        if self._is_interrupted:
+            return self._inner.result(timeout)
+        self._is_interrupted = True
         if self._waits:
             self._inner.result(timeout)
         raise KeyboardInterrupt
 
-    def cancel(self) -> bool:
-        return self._inner.cancel()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -194,7 +194,9 @@ class Program:
             for _ in range(10):
                 await asyncio.sleep(0)
 
-        self.keeper.engine.submit(finish_cancelling()).result(10)
+        engine = self.keeper.engine
+        engine.submit(finish_cancelling()).result(10)
+        until(lambda: not self.keeper.untold or bool(engine._teller._unknown_since_ms))
         self.world.clock.pass_ms(VOID_UNKNOWN_MS + 1_000)
 
     def assert_exact(self) -> None:

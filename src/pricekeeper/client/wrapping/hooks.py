@@ -98,7 +98,7 @@ class Hooks:
         self, operation: Operation, params: dict[str, Any], context: Any, **_: object
     ) -> Steps:
         call = MeteredCall(self._keeper.engine, self._options, operation, params)
-        authorization = yield from self._authorize(call, *call.ask(), operation)
+        authorization = yield from self._authorize(*call.ask(), operation)
         try:
             call.grant(authorization, params)
         except ServiceError as error:
@@ -108,18 +108,15 @@ class Hooks:
     def _created(self, operation: Operation, request: Any, **_: object) -> Steps:
         call: MeteredCall | None = request.context.get(_KEY)
         if call is not None and call.needs_authorization:
-            call.grant_again((yield from self._authorize(call, *call.ask_again(), operation)))
+            call.grant_again((yield from self._authorize(*call.ask_again(), operation)))
 
     def _authorize(
-        self, call: MeteredCall, asked: Ask, more: AuthorizeFields, operation: Operation
+        self, asked: Ask, more: AuthorizeFields, operation: Operation
     ) -> Generator[Authorize | Read, Any, Authorization]:
         try:
             authorization: Authorization = yield Authorize(asked, more)
         except ServiceError as error:
             raise self._client_error(error, operation) from error
-        except BaseException:  # an interrupt, for one: nobody will settle what may be granted
-            call.withdraw()
-            raise
         return authorization
 
     def _signed(self, request: Any, **_: object) -> Steps:

@@ -27,6 +27,7 @@ from pricekeeper.bedrock import (
     bounds_of,
     family_of_body,
     family_of_model,
+    read_max_output,
     usage_of_converse,
     usage_of_invoke,
     with_max_output,
@@ -64,7 +65,6 @@ class Ask(TypedDict):
     input_tokens: int
     max_output_tokens: int
     model: str
-    authorization_id: str
 
 
 class MeteredCall:
@@ -82,7 +82,6 @@ class MeteredCall:
         headers = {str(name).lower(): str(value) for name, value in request["headers"].items()}
         self._bounds: CallBounds = bounds_of(self._body, headers)
         self._authorization: Authorization | None = None
-        self._asked_as = ""
         self._label = self._model_id = self._asked
         self._max_output = 0
         self._may_be_billed = False
@@ -96,6 +95,20 @@ class MeteredCall:
         return dict(fitting[:TAGS_MAX])
 
     @property
+    def _meant_family(self) -> Family:
+        """The family that the body of an ``invoke`` is for, as far as the request tells."""
+        named = family_of_model(self._asked)
+        return family_of_body(self._body) if named is Family.OTHER else named
+
+    @property
+    def _stated(self) -> int | None:
+        """The longest answer that the model reads from the request."""
+        family = None if self._operation.is_converse else self._meant_family
+        if family is Family.OTHER:
+            return self._bounds.max_output_tokens
+        return read_max_output(self._body, family)
+
+    @property
     def needs_authorization(self) -> bool:
         """Whether the next attempt may not be sent yet."""
         return self._authorization is None
@@ -103,7 +116,7 @@ class MeteredCall:
     def ask(self) -> tuple[Ask, AuthorizeFields]:
         """What to authorize for the first attempt."""
         bounds, options = self._bounds, self._options
-        stated = bounds.max_output_tokens
+        stated = self._stated
         more: AuthorizeFields = {
             "cache_write": bounds.cache_write,
             "tags": self.tags,
@@ -117,12 +130,8 @@ class MeteredCall:
         if options.hold_secs is not None:
             more["hold_secs"] = options.hold_secs
         most = self._engine.configuration.max_output_tokens if stated is None else stated
-        self._asked_as = self._engine.api.new_request_id()
         return Ask(
-            input_tokens=bounds.input_tokens,
-            max_output_tokens=most,
-            model=self._asked,
-            authorization_id=self._asked_as,
+            input_tokens=bounds.input_tokens, max_output_tokens=most, model=self._asked
         ), more
 
     def ask_again(self) -> tuple[Ask, AuthorizeFields]:
@@ -131,10 +140,6 @@ class MeteredCall:
         asked["model"], asked["max_output_tokens"] = self._label, self._max_output
         more["allow_lower_max_output"] = more["fallback"] = False
         return asked, more
-
-    def withdraw(self) -> None:
-        """Give back what may have been granted to a caller that did not wait for the answer."""
-        self._engine.void(self._asked_as, reason="its caller was interrupted")
 
     def grant(self, authorization: Authorization, request: MutableMapping[str, Any]) -> None:
         """Have the request ask for what was authorized."""
@@ -166,17 +171,14 @@ class MeteredCall:
         return not by_name and authorization.reason == _AS_ASKED
 
     def _needs_other_length(self) -> bool:
-        stated = self._bounds.max_output_tokens
+        stated = self._stated
         if stated == self._max_output or not self._is_object:
             return False
         return stated is not None or answers_with_text(self._model_id)
 
     def _family(self, authorization: Authorization) -> Family:
         """The family of the body; raises if the model that was authorized is of another."""
-        family = family_of_model(authorization.model_id)
-        meant = family_of_model(self._asked)
-        if meant is Family.OTHER:
-            meant = family_of_body(self._body)
+        family, meant = family_of_model(authorization.model_id), self._meant_family
         if Family.OTHER in (family, meant):  # an opaque profile, or a body that does not tell
             return meant if family is Family.OTHER else family
         if meant is not family:
