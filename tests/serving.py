@@ -43,10 +43,14 @@ class Server:
 
 @contextmanager
 def running_server(
-    folder: Path, *arguments: str, environment: Mapping[str, str], store: str | None = None
+    folder: Path,
+    *arguments: str,
+    environment: Mapping[str, str],
+    store: str | None = None,
+    port: int = 0,
 ) -> Iterator[Server]:
     """Run ``pricekeeper serve`` with its data in the folder until the end of the block."""
-    port = free_port()
+    port = port or free_port()
     log = folder / f"server-{port}.log"
     store = store or f"sqlite:///{folder}/store.db"
     command = [

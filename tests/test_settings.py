@@ -14,6 +14,7 @@ from pricekeeper.settings import (
     PREFIX_DEFAULT,
     SETTINGS,
     AwsPriceLocation,
+    BedrockLocation,
     DynamoDbLocation,
     FolderLocation,
     GenaiPackage,
@@ -400,3 +401,81 @@ def test_where_an_s3_compatible_server_is(text: str) -> None:
     assert found.s3_endpoint == "http://127.0.0.1:9000"
     with pytest.raises(SettingsError, match="PRICEKEEPER_S3_ENDPOINT"):
         read_settings({"PRICEKEEPER_S3_ENDPOINT": text})
+
+
+@pytest.mark.parametrize(
+    ("environment", "location"),
+    [
+        ({}, None),
+        ({"UPSTREAM": "", "REGION": ""}, None),
+        (
+            {"REGION": "eu-central-1"},
+            BedrockLocation(
+                "https://bedrock-runtime.eu-central-1.amazonaws.com", "eu-central-1", signs=True
+            ),
+        ),
+        ({"UPSTREAM": LOOPBACK}, BedrockLocation(LOOPBACK, "us-east-1", signs=False)),
+        ({"UPSTREAM": f"{LOOPBACK}/"}, BedrockLocation(LOOPBACK, "us-east-1", signs=False)),
+        (
+            {"UPSTREAM": f"{LOOPBACK}/base/path/"},
+            BedrockLocation(f"{LOOPBACK}/base/path", "us-east-1", signs=False),
+        ),
+        (
+            {"UPSTREAM": LOOPBACK, "REGION": "eu-west-1"},
+            BedrockLocation(LOOPBACK, "eu-west-1", signs=True),
+        ),
+        (
+            {"UPSTREAM": "https://vpce-1.bedrock-runtime.us-east-1.vpce.amazonaws.com"},
+            BedrockLocation(
+                "https://vpce-1.bedrock-runtime.us-east-1.vpce.amazonaws.com",
+                "us-east-1",
+                signs=True,
+            ),
+        ),
+    ],
+)
+def test_the_gateway_is_there_if_it_has_an_upstream(
+    environment: dict[str, str], location: BedrockLocation | None
+) -> None:
+    """A region is AWS's own, and is signed for; a URL without one is signed for over TLS alone."""
+    given = {f"PRICEKEEPER_BEDROCK_{name}": value for name, value in environment.items()}
+    assert read_settings(given).bedrock == location
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BEDROCK_REGION", "useast"),
+        ("BEDROCK_REGION", "us-east-1.evil.example/"),
+        ("BEDROCK_UPSTREAM", "bedrock"),
+        ("BEDROCK_UPSTREAM", "ftp://127.0.0.1"),
+        ("BEDROCK_UPSTREAM", "http://"),
+        ("BEDROCK_UPSTREAM", "http://127.0.0.1:99999"),
+        ("BEDROCK_UPSTREAM", "http://[::1"),
+        ("BEDROCK_UPSTREAM", "http://127.0.0.1?a=b"),
+        ("BEDROCK_UPSTREAM", "http://127.0.0.1#part"),
+        ("BEDROCK_UPSTREAM", "http://user:password@127.0.0.1"),
+        ("GATEWAY_BODY_MB_MAX", "0"),
+        ("GATEWAY_BODY_MB_MAX", "1001"),
+        ("GATEWAY_BODY_MB_MAX", "-1"),
+        ("GATEWAY_BODY_MB_MAX", "25MB"),
+        ("SERVE_ONLY", "both"),
+        ("SERVE_ONLY", "API"),
+    ],
+)
+def test_a_gateways_settings_are_checked_at_start(name: str, value: str) -> None:
+    """The error names the setting."""
+    with pytest.raises(SettingsError, match=f"PRICEKEEPER_{name}"):
+        read_settings({f"PRICEKEEPER_{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("only", "api", "gateway"),
+    [("", True, True), ("api", True, False), ("gateway", False, True)],
+)
+def test_one_part_may_be_served_alone(only: str, api: bool, gateway: bool) -> None:
+    settings = read_settings({"PRICEKEEPER_SERVE_ONLY": only})
+    assert (settings.serves_api, settings.serves_gateway) == (api, gateway)
+    assert settings.gateway_body_mb_max == 25
+    given = {"PRICEKEEPER_GATEWAY_BODY_MB_MAX": "40"}
+    assert read_settings(given).gateway_body_mb_max == 40

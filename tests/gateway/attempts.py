@@ -13,6 +13,17 @@ from gateway.world import App, World
 
 
 @contextmanager
+def signing_time(world: World) -> Iterator[None]:
+    """Have botocore sign with the time that the service has, which may be ahead of ours."""
+
+    def now() -> datetime:
+        return datetime.fromtimestamp(world.clock.now_ms() // 1000, UTC)
+
+    with patch("botocore.auth.get_current_datetime", now):
+        yield
+
+
+@contextmanager
 def bedrock_client(world: World, app: App, **config: Any) -> Iterator[Any]:
     """A client of botocore's whose every attempt is counted in ``client.attempts``."""
     keys = app.aws_credentials()
@@ -30,12 +41,9 @@ def bedrock_client(world: World, app: App, **config: Any) -> Iterator[Any]:
     def count(**_: Any) -> None:
         client.attempts += 1
 
-    def now() -> datetime:
-        return datetime.fromtimestamp(world.clock.now_ms() // 1000, UTC)
-
     client.meta.events.register("before-send.bedrock-runtime", count)
     try:
-        with patch("botocore.auth.get_current_datetime", now):
+        with signing_time(world):
             yield client
     finally:
         client.close()

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,9 +17,12 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from gateway.conftest import MakeWorld
 from gateway.models import ARN
+from gateway.wire import Received, Upstream, running_upstream, whole
 from gateway.world import App, World, converse_body
 from http_fixtures import Reply
+from pricekeeper.settings import BedrockLocation
 from pricekeeper.sigv4 import AwsKeys, escaped_path, parse_presented, signed_headers
 from pricekeeper.tokens.aws_credentials import derive_access_key_id
 
@@ -373,4 +378,54 @@ async def test_aiobotocore_works_by_its_environment_alone(world: World, app: App
         assert reply["usage"]["outputTokens"] == 64
         stream = (await client.converse_stream(modelId="auto", **converse_body()))["stream"]
         assert [next(iter(event)) async for event in stream][-1] == "metadata"
+    world.assert_equal(app)
+
+
+@pytest.mark.parametrize("operation", ["converse", "invoke", "count-tokens"])
+def test_calls_are_signed_anew_with_the_services_own_credentials(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """As botocore would sign them, whatever the caller has signed; also below a prefix."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a-session-token")
+
+    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+        peer.sendall(whole(b"{}"))
+
+    with running_upstream(answer) as upstream:
+        location = BedrockLocation(f"{upstream.url}/prefix", "eu-west-1", signs=True)
+        world = make_world(upstream.url, bedrock=location)
+        app = App(world.api).register()
+        model = quote(ARN, safe="")
+        reply = world.post(f"/model/{model}/{operation}", {"input": {}, "messages": []}, app)
+        assert reply.status == 200, reply.data
+        (got,) = upstream.requests
+    assert got.path == f"/prefix/model/{model}/{operation}"
+    names = got.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0]
+    sent = {name: got.headers[name] for name in names.split(";") if name != "host"}
+    for made in ("x-amz-date", "x-amz-security-token"):
+        sent.pop(made)
+    request = AWSRequest("POST", upstream.url + got.path, sent, got.body)
+    stamp = got.headers["x-amz-date"]
+    epoch = int(datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp())
+    keys = Credentials(
+        os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"], "a-session-token"
+    )
+    _sign_at(monkeypatch, request, epoch, keys, "eu-west-1")
+    assert got.headers["authorization"] == request.headers["Authorization"]
+    assert got.headers["x-amz-security-token"] == "a-session-token"
+    assert app.pair not in str(got.headers)
+
+
+def test_a_service_without_aws_credentials_says_so(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent on, and nothing stays held."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    location = BedrockLocation("https://127.0.0.1:1", "eu-west-1", signs=True)
+    world = make_world("https://127.0.0.1:1", bedrock=location)
+    app = App(world.api).register()
+    reply = world.converse(app)
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (503, "ServiceUnavailableException")
+    assert "credentials" in reply.json["message"]
     world.assert_equal(app)

@@ -3,8 +3,8 @@
 import base64
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -122,19 +122,23 @@ class App:
 
     def unfinished(self, status: str) -> list[dict[str, Any]]:
         """The authorizations that are open, or unsettled."""
-        path = f"{self.path}/authorizations?status={status}"
-        reply = self.api.call("GET", path, token=self.token)
-        assert reply.status == 200, reply.data
-        listed: list[dict[str, Any]] = reply.json["authorizations"]
-        return listed
+        return self._list(f"{self.path}/authorizations?status={status}", "authorizations")
 
     def usage(self) -> list[dict[str, Any]]:
         """The usage records of the app, the newest first."""
-        path = f"{self.org}/usage?app_id={self.app_id}"
-        reply = self.api.call("GET", path, token=self.token)
-        assert reply.status == 200, reply.data
-        listed: list[dict[str, Any]] = reply.json["records"]
-        return listed
+        return self._list(f"{self.org}/usage?app_id={self.app_id}", "records")
+
+    def _list(self, path: str, name: str) -> list[dict[str, Any]]:
+        """All pages of a list."""
+        found: list[dict[str, Any]] = []
+        after = ""
+        while True:
+            reply = self.api.call("GET", path + after, token=self.token)
+            assert reply.status == 200, reply.data
+            found += reply.json[name]
+            if "next" not in reply.json:
+                return found
+            after = f"&after={reply.json['next']}"
 
     def _put(self, path: str, body: dict[str, Any]) -> Any:
         made = self.api.provision("PUT", path, body)
@@ -156,6 +160,10 @@ class World:
     ledger: Ledger
     clock: ShiftedClock
     upstream_url: str = ""
+    stop: Callable[[], None] = lambda: None
+    """End the service before its block does."""
+    location: dict[str, Any] = field(default_factory=dict)
+    """The settings by which another service has the same store."""
 
     @property
     def api(self) -> Api:
@@ -245,8 +253,10 @@ def running_world(
     folder.mkdir(exist_ok=True)
     settings = replace(gateway_settings(folder, upstream), **changes)
     clock = ShiftedClock()
-    with running_service(settings, clock) as url:
-        yield World(url, ledger or Ledger(), clock, upstream)
+    with ExitStack() as opened:
+        url = opened.enter_context(running_service(settings, clock))
+        location = {"store": settings.store, "data_dir": settings.data_dir}
+        yield World(url, ledger or Ledger(), clock, upstream, opened.close, location)
 
 
 @contextmanager

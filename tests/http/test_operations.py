@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import Metric
 
 from pricekeeper.bootstrap import Supervisor, open_services
+from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import SPEND, Metrics
 from pricekeeper.http.observing import Observer
@@ -42,6 +43,7 @@ async def observed() -> Metrics:
             metrics = Metrics(services.meter)
             limits = ApiLimits(services.limiter, {})
             Observer(services, metrics, Supervisor(services.clock), limits).carry()
+            metrics.watch(GatewayMeter())
             return metrics
 
 

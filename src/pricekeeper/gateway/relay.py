@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from random import getrandbits
 from time import perf_counter_ns
@@ -44,6 +45,19 @@ from pricekeeper.telemetry.logs import write_lines
 from pricekeeper.tenants import Policy
 from pricekeeper.tokens import Principal
 
+_ONCE: Final = frozenset(
+    {
+        "authorization",
+        "content-type",
+        "host",
+        "x-amz-content-sha256",
+        "x-amz-date",
+        "x-amz-security-token",
+        "x-amzn-bedrock-request-metadata",
+        "x-amzn-bedrock-service-tier",
+        "x-api-key",
+    }
+)
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -106,9 +120,7 @@ class Gateway:
             raise Refusal(404, "UnknownOperationException", "there is no such path")
         if scope["method"] != "POST":
             raise Refusal(405, "UnknownOperationException", "use POST")
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        headers = _headers_of(scope)
         body = await self._read(receive, headers)
         if body is None:
             state.outcome = "left"
@@ -232,6 +244,17 @@ class Gateway:
                 "elapsed_us": elapsed_ns // 1000,
             }
             write_lines([_encode(line)])
+
+
+def _headers_of(scope: Any) -> dict[str, str]:
+    """The headers; raises `Refusal` for one that is there twice, and that readers take one of."""
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if len(found) < len(scope["headers"]):
+        names = Counter(name.decode("latin-1") for name, _ in scope["headers"])
+        twice = [name for name in sorted(_ONCE) if names[name] > 1]
+        if twice:
+            raise Refusal(400, "ValidationException", f"sent more than once: {', '.join(twice)}")
+    return found
 
 
 async def _refuse(send: Send, refusal: Refusal, state: CallState) -> None:

@@ -93,8 +93,9 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     )
     # Each part of a batch is judged by itself: one that does not fit is answered, not refused.
     for body, field in (("BatchBody", "requests"), ("CapturesBody", "captures")):
-        parts = components[body]["properties"][field]
-        parts["items"] = {"anyOf": [parts["items"], {}]}
+        if body in components:  # a gateway alone has no batches
+            parts = components[body]["properties"][field]
+            parts["items"] = {"anyOf": [parts["items"], {}]}
     by_type = dict(zip(dict.fromkeys(bodies), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:

@@ -222,7 +222,9 @@ def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockL
         _ = parts.port  # read to have it checked
     except ValueError as error:
         raise SettingsError(BEDROCK_UPSTREAM, f"{upstream!r} is not a URL ({error})") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    if parts.username is not None:  # it is not shown: a password may be in it
+        raise SettingsError(BEDROCK_UPSTREAM, "has credentials in it; give them as AWS's own")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise SettingsError(BEDROCK_UPSTREAM, f"{upstream!r} is no http(s) URL")
     return BedrockLocation(
         upstream.rstrip("/"), region or "us-east-1", signs=parts.scheme == "https" or bool(region)
