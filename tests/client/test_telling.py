@@ -158,10 +158,16 @@ async def test_what_waits_goes_in_batches(world: World) -> None:
 async def test_what_nobody_waits_for_is_gathered(world: World) -> None:
     """For a moment, and as many as a batch takes: calls one after another share a request."""
     await world.rest()
+
+    def has_decided() -> bool:
+        now_ms = world.clock.monotonic_ms()
+        gathers = any(at_ms - now_ms == GATHER_MS for at_ms, _, _ in world.clock._sleepers)
+        return gathers or bool(world.ledger.requests)
+
     for number in range(5):
         world.spool.append(Entry("capture", f"c{number}", {}, 0))
         world.teller.wake()
-        await world.rest()
+        await until(has_decided)
     assert world.ledger.requests == []
 
     def is_told() -> bool:
