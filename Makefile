@@ -20,8 +20,8 @@ INSTALL := $(PIP) install --require-hashes -r requirements/build.txt
 OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check audit sbom format lock clean \
-	walk simulate soak-client soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-authorizations bench-large bench-overload
+.PHONY: help setup run demo test test-clients check audit sbom format lock clean \
+	walk simulate soak-client soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -39,6 +39,9 @@ demo: $(RUN) ## watch a whole day of a company's traffic in half a minute
 test: $(DEV) ## run the tests, on SQLite and on a DynamoDB engine
 	@$(BIN)/python tools/engine.py fetch --best-effort
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-clients: $(DEV) ## run real clients (langchain, strands, litellm ...); ARGS='--kind gateway'
+	@$(BIN)/python tools/clients.py $(ARGS)
 
 check: $(DEV) ## check format, lint, types and the strata of the imports
 	@echo "check: format" && $(BIN)/ruff format --check . || \
@@ -125,7 +128,7 @@ lock: ## choose the newest allowed versions and pin them, with hashes, in requir
 	pin audit requirements/audit.in -c requirements/bench.txt
 
 clean: ## remove everything that make made; data/ and databases stay
-	rm -rf $(VENV) .engine .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .clients .engine .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache build dist
 	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

@@ -8,8 +8,8 @@
     python tools/clients.py --install                   only make the environments
 
 Each client is installed in a virtual environment of its own under ``.clients/``, and driven by its
-script in ``tests/clients/scripts/``: one process for each scenario. It fails if anything is wrong
-with any of them.
+script in ``tests/clients/scripts/``: one process for each scenario. What ``docs/client.md`` shows
+for a framework is run there, too. It fails if anything is wrong with any of them.
 """
 
 from __future__ import annotations
@@ -20,22 +20,44 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
-from client_matrix.environments import CLIENTS, Client, Kind, command_of, prepare
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from client_matrix.environments import (
+    CLIENTS,
+    PACKAGES,
+    Client,
+    Kind,
+    command_of,
+    interpreter,
+    prepare,
+)
 from client_matrix.judging import Result, violations, violations_later
-from client_matrix.scenarios import SCENARIOS, Scenario, scenarios_of
+from client_matrix.scenarios import (
+    SCENARIOS,
+    SNIPPET,
+    Scenario,
+    scenarios_of,
+    snippet_scenario,
+)
 from client_matrix.world import EXPIRY_SECS_MAX, World, open_world
+from snippets import Snippet, run_snippet, snippets
 
 SCRIPT_SECS_MAX: Final = 240
 SETTLE_SECS_MAX: Final = {"wrapped": 3, "gateway": 20}
 """How long we wait for the ledger to equal the bill; a gateway reads abandoned streams to their
 end after their callers have gone."""
 POLL_SECS: Final = 0.1
+
+Program: TypeAlias = Callable[[dict[str, str], Path], tuple[list[Mapping[str, Any]], str]]
+"""What is run in an environment and a folder; its steps, and what it has printed."""
 
 console: Final = Console(width=None if sys.stdout.isatty() else 160)
 
@@ -50,67 +72,105 @@ def main() -> int:
     given = parser.parse_args()
     clients = [one for one in CLIENTS if given.kind in one.kinds and _is_in(given.only, one.name)]
     scenarios = [one for one in SCENARIOS if _is_in(given.scenario, one.name)]
-    if not clients or not scenarios:
+    shown = [
+        one
+        for one in snippets()
+        if given.kind == "wrapped" and one.needs in PACKAGES
+        if _is_in(given.only, one.needs) and _is_in(given.scenario, SNIPPET)
+    ]
+    if not (clients and scenarios) and not shown:
         parser.error(f"nothing fits; clients are {', '.join(one.name for one in CLIENTS)}")
-    for name in dict.fromkeys(client.environment for client in clients):
+    needed = [*(one.environment for one in clients if scenarios), *(one.needs for one in shown)]
+    for name in dict.fromkeys(needed):
         prepare(name)
-    return 0 if given.install else run(given.kind, clients, scenarios)
+    return 0 if given.install else run(given.kind, clients, scenarios, shown)
 
 
-def run(kind: Kind, clients: list[Client], scenarios: list[Scenario]) -> int:
-    """Run the scenarios of the clients, and print what has come of them."""
-    table = Table("client", "version", "scenario", "outcome", "secs", box=None)
-    for name in ("asked", "upstream", "bill", "ours", "above"):
-        table.add_column(name, justify="right")
+def run(kind: Kind, clients: list[Client], scenarios: list[Scenario], shown: list[Snippet]) -> int:
+    """Run the scenarios of the clients and what is shown, and print what has come of them."""
     wrong: list[str] = []
+    results: list[Result] = []
     with (
         tempfile.TemporaryDirectory(prefix="pricekeeper-clients-") as folder,
         open_world(kind, Path(folder)) as world,
     ):
-        results = []
         with world.serving():
-            for client in clients:
-                for scenario in scenarios_of(kind, client, scenarios):
-                    result = _run_scenario(world, client, scenario, Path(folder))
-                    found = [_sentence(result, what) for what in violations(result)]
-                    console.print(_line(result), *found, sep="\n", markup=False)
-                    _add_row(table, result, is_wrong=bool(found))
-                    results.append(result)
-                    wrong += found
+            for result in _run_all(world, clients, scenarios, shown, Path(folder)):
+                found = [_sentence(result, what) for what in violations(result)]
+                console.print(_line(result), *found, sep="\n", markup=False)
+                results.append(result)
+                wrong += found
         wrong += _judge_later(world, results)
-    console.print(table)
+    console.print(_table(results))
     for sentence in wrong:
         console.print(f"WRONG: {sentence}", markup=False, style="red")
     console.print(f"clients: {len(results)} scenarios, {len(wrong)} violations")
     return 1 if wrong else 0
 
 
-def _run_scenario(world: World, client: Client, scenario: Scenario, folder: Path) -> Result:
+def _run_all(
+    world: World,
+    clients: list[Client],
+    scenarios: list[Scenario],
+    shown: list[Snippet],
+    folder: Path,
+) -> Iterator[Result]:
+    for client in clients:
+        for scenario in scenarios_of(world.kind, client, scenarios):
+            run_script = partial(_run_script, client, scenario)
+            yield _run_one(world, client, scenario, folder, run_script)
+    for snippet in shown:
+        client = Client(f"docs, {snippet.needs}", snippet.needs, "", (world.kind,))
+        scenario = snippet_scenario(snippet.line)
+        yield _run_one(world, client, scenario, folder, partial(_run_snippet, snippet))
+
+
+def _run_one(
+    world: World, client: Client, scenario: Scenario, folder: Path, run_program: Program
+) -> Result:
+    """Run a program under a budget of its own, and note what has come of it."""
     result = Result(client, scenario, world.prepare(scenario))
     home = Path(tempfile.mkdtemp(dir=folder))
     world.upstream.ledger.clear()
     before, began = world.count_requests(), time.monotonic()
     try:
-        ran = subprocess.run(
-            [*command_of(client), json.dumps(scenario.steps)],
-            env=world.environment(result.app, home),
-            cwd=home,
-            capture_output=True,
-            text=True,
-            timeout=SCRIPT_SECS_MAX,
-            check=False,
-        )
-        result.output = f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
-        last = ran.stdout.strip().rpartition("\n")[2]
-        if last.startswith('{"steps"'):
-            result.steps = json.loads(last)["steps"]
-    except subprocess.TimeoutExpired:
-        result.output = f"it did not end within {SCRIPT_SECS_MAX} s"
+        result.steps, result.output = run_program(world.environment(result.app, home), home)
+    except subprocess.TimeoutExpired as error:
+        result.output = str(error)
     result.secs = time.monotonic() - began
     _wait_for_ledger(world, result)
     result.requests = world.count_requests() - before
     result.upstream = world.count_upstream()
     return result
+
+
+def _run_script(
+    client: Client, scenario: Scenario, environment: dict[str, str], home: Path
+) -> tuple[list[Mapping[str, Any]], str]:
+    """Run the script of a client; its steps, and all that it has printed."""
+    ran = subprocess.run(
+        [*command_of(client), json.dumps(scenario.steps)],
+        env=environment,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=SCRIPT_SECS_MAX,
+        check=False,
+    )
+    last = ran.stdout.strip().rpartition("\n")[2]
+    steps = json.loads(last)["steps"] if last.startswith('{"steps"') else []
+    return steps, f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+
+
+def _run_snippet(
+    snippet: Snippet, environment: dict[str, str], home: Path
+) -> tuple[list[Mapping[str, Any]], str]:
+    """Run what the document shows, as one step."""
+    ran = run_snippet(interpreter(snippet.needs), snippet, environment, home)
+    output = f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+    if ran.returncode:
+        return [], output
+    return [{"outcome": "ok", "chars": 1, "errors": []}], output
 
 
 def _wait_for_ledger(world: World, result: Result) -> None:
@@ -141,22 +201,26 @@ def _judge_later(world: World, results: list[Result]) -> list[str]:
     return wrong
 
 
-def _add_row(table: Table, result: Result, *, is_wrong: bool) -> None:
-    account = result.account
-    above = account.held + account.unsettled
-    table.add_row(
-        result.client.name,
-        result.client.version,
-        result.scenario.name,
-        result.outcome,
-        f"{result.secs:.1f}",
-        str(result.requests),
-        str(result.upstream),
-        str(result.bill),
-        str(account.charged),
-        "" if not above else f"{account.charged - result.bill} held",
-        style="red" if is_wrong else None,
-    )
+def _table(results: list[Result]) -> Table:
+    table = Table("client", "version", "scenario", "outcome", box=None)
+    for name in ("secs", "asked", "upstream", "bill", "ours", "above"):
+        table.add_column(name, justify="right")
+    for result in results:
+        above = result.account.charged - result.bill
+        table.add_row(
+            result.client.name,
+            result.client.version,
+            result.scenario.name,
+            result.outcome,
+            f"{result.secs:.1f}",
+            str(result.requests),
+            str(result.upstream),
+            str(result.bill),
+            str(result.account.charged),
+            str(above or ""),
+            style="red" if any(violations(result)) else None,
+        )
+    return table
 
 
 def _line(result: Result) -> str:

@@ -23,6 +23,7 @@ from pricekeeper.client import (
 )
 from pricekeeper.client import spool as spools
 from pricekeeper.client.engine import Engine
+from pricekeeper.client.transport import Wire
 from pricekeeper.errors import InvalidValueError
 
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
@@ -238,6 +239,29 @@ class TestGivingUp:
             await keeper.authorize(1_000, 500)
         assert await keeper.flush() == 0
         assert await money_of(api) == Money(0, 0)
+
+
+async def test_a_call_waits_for_one_round_trip(
+    keeper: AsyncPriceKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The authorization; what was used is told in the background, many calls in one request."""
+    await make_call_async(keeper)
+    assert await keeper.flush() == 0
+    paths: list[str] = []
+    exchange: Callable[..., Any] = Wire.exchange
+
+    async def note(self: Wire, request: Any, headers: Any) -> Any:
+        paths.append(request.path.rpartition("/")[2])
+        return await exchange(self, request, headers)
+
+    monkeypatch.setattr(Wire, "exchange", note)
+    waits = noted_futures(monkeypatch)
+    for _ in range(10):
+        await make_call_async(keeper)
+    assert (len(waits), paths.count("authorizations")) == (10, 10)
+    assert await keeper.flush() == 0
+    assert paths.count("captures") <= 5
+    assert set(paths) == {"authorizations", "captures"}
 
 
 class TestByHand:

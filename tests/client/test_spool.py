@@ -359,6 +359,12 @@ class TestDamage:
         spool.finish(spool.pending(9))
         spool.close()
 
+    def test_a_line_that_lacks_nothing_but_its_end_is_whole(self, folder: Path) -> None:
+        """Its checksum says so."""
+        path = self.left(folder)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert on_disk(folder) == ["first", "second", "third"]
+
     @pytest.mark.parametrize("position", [0, 3, 12, 40, 70])
     def test_a_wrong_byte_is_found(self, folder: Path, position: int) -> None:
         """In the checksum, in the entry, or between them."""

@@ -309,6 +309,8 @@ async def test_a_stream_that_is_too_long_is_left_held(
     monkeypatch.setattr(async_streams, bound, value)
     script = {"between_ms": 600_000 if bound == "SECS_MAX" else 15}
     (await begin(bedrock, **script)).close()
+    await asyncio.to_thread(async_streams.wait_for_tasks, 5)
+    assert not async_streams._open
     await assert_marked(program, 1)
 
 

@@ -211,15 +211,17 @@ def test_an_interrupt_while_an_authorization_is_waited_for_gives_it_back(
 
 
 def test_an_interrupt_before_the_request_is_sent_gives_it_back(program: Program) -> None:
-    """While it is signed, for one."""
+    """While it is signed, for one, or in a handler that came later than ours."""
     bedrock = program.client()
 
     def interrupt(**_: Any) -> None:
         raise KeyboardInterrupt
 
-    bedrock.meta.events.register("before-sign.bedrock-runtime", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        bedrock.converse(modelId="premium", messages=messages())
+    for event in ("before-sign.bedrock-runtime", "request-created.bedrock-runtime"):
+        bedrock.meta.events.register(event, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bedrock.converse(modelId="premium", messages=messages())
+        bedrock.meta.events.unregister(event, interrupt)
     program.assert_nothing()
 
 

@@ -55,14 +55,21 @@ def test_a_client_stays_the_object_that_it_was(
     bedrock.close()
 
 
-def test_wrapping_twice_counts_once(program: Program) -> None:
-    """Also if the session was wrapped before."""
+def test_wrapping_twice_counts_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the session was wrapped before; the service is asked once."""
+    authorize, asked = program.keeper.authorize, list[Any]()
+
+    def note(**given: Any) -> Any:
+        asked.append(given)
+        return authorize(**given)
+
+    monkeypatch.setattr(program.keeper, "authorize", note)
     session = boto3.Session(**REGION)
     wrap(wrap(session, program.keeper), program.keeper)
     bedrock = session.client("bedrock-runtime", **program.client_arguments())
     wrap(wrap(bedrock, program.keeper), program.keeper)
     converse(bedrock)
-    assert len(program.ledger.entries) == 1
+    assert (len(asked), len(program.ledger.entries)) == (1, 1)
     program.assert_exact()
     assert len(program.records()) == 1
     bedrock.close()

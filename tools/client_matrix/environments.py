@@ -21,6 +21,7 @@ SCRIPTS: Final = CHECKOUT / "tests" / "clients" / "scripts"
 INSTALL_SECS_MAX: Final = 900
 
 Kind = Literal["wrapped", "gateway"]
+Family = Literal["anthropic", "openai"]
 NODE: Final = "node"
 
 PACKAGES: Final[dict[str, tuple[str, ...]]] = {
@@ -35,6 +36,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "anthropic": ("anthropic[bedrock]==2.8.0",),
     "litellm": ("litellm==1.106.0", "boto3==1.44.0"),
     "openai": ("openai==3.49.0",),
+    "fastapi": ("fastapi==0.162.4", "aiobotocore==3.10.0"),
     NODE: ("@aws-sdk/client-bedrock-runtime@3.1162.0",),
 }
 """What is installed in each environment; the first package is the one whose version is shown."""
@@ -53,6 +55,8 @@ class Client:
     scenarios: tuple[str, ...] | None = None
     """The scenarios that the client is for; ``None`` for all."""
     streams: bool = True
+    family: Family = "anthropic"
+    """Whose models it calls."""
 
     @property
     def version(self) -> str:
@@ -85,14 +89,19 @@ CLIENTS: Final = (
     ),
     Client("anthropic", "anthropic", "anthropic_bedrock.py", _GATEWAY),
     Client("litellm", "litellm", "litellm_bedrock.py", _GATEWAY),
-    Client("openai", "openai", "openai_client.py", _GATEWAY),
+    Client("openai", "openai", "openai_client.py", _GATEWAY, family="openai"),
     Client("JavaScript SDK", NODE, "javascript_sdk.mjs", _GATEWAY),
 )
 
 
 def command_of(client: Client) -> list[str]:
     """How the client's script is run."""
-    return [*_interpreter(client.environment), str(SCRIPTS / client.script)]
+    return [interpreter(client.environment), str(SCRIPTS / client.script)]
+
+
+def interpreter(name: str) -> str:
+    """What runs the scripts of an environment."""
+    return "node" if name == NODE else str(FOLDER / name / "bin" / "python")
 
 
 def prepare(name: str) -> None:
@@ -117,15 +126,10 @@ def prepare(name: str) -> None:
         )
     else:
         _run(sys.executable, "-m", "venv", folder)
-        pip = (*_interpreter(name), "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check")
+        pip = (interpreter(name), "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check")
         _run(*pip, "install", *PACKAGES[name], *_ours(name))
         _run(*pip, "install", "--no-deps", "-e", CHECKOUT)
     stamp.write_text(wanted, "utf-8")
-
-
-def _interpreter(name: str) -> list[str]:
-    # node looks for packages beside the script, so the one script in it is told where they are.
-    return ["node"] if name == NODE else [str(FOLDER / name / "bin" / "python")]
 
 
 def _ours(name: str) -> list[str]:

@@ -10,22 +10,44 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from client_matrix.environments import Client, Kind
+from client_matrix.environments import Client, Family, Kind
 
-STANDARD: Final = "us.anthropic.claude-sonnet-5-5"
+OPEN: Final = "open"
+DEPLOYMENT: Final = f"""
+  {OPEN}:
+    bedrock_model_id: openai.gpt-oss-120b-1:0
+    family: gpt-oss
+    tier: open
+    description: a model for the paths of OpenAI's API
+    default_pricing:
+      input_price_usd_micros_per_1m: 150_000
+      output_price_usd_micros_per_1m: 600_000
+    context_window_tokens: 128_000
+    max_output_tokens: 16_000
+"""
+"""The label that the built-in deployment file gets beside its own."""
+
+REAL: Final = "a real id"
+LABEL: Final = "a label"
+AUTO: Final = "auto"
+MODELS: Final[Mapping[Family, Mapping[str, str]]] = {
+    "anthropic": {REAL: "us.anthropic.claude-sonnet-5-5", LABEL: "economy", AUTO: AUTO},
+    "openai": {REAL: "openai.gpt-oss-120b-1:0", LABEL: OPEN, AUTO: AUTO},
+}
 PRICES_USD_MICROS_PER_1M: Final = {
     "us.anthropic.claude-opus-5-5": (4_400_000, 22_000_000),
-    STANDARD: (2_200_000, 11_000_000),
+    "us.anthropic.claude-sonnet-5-5": (2_200_000, 11_000_000),
     "us.anthropic.claude-haiku-5-5": (110_000, 550_000),
+    "openai.gpt-oss-120b-1:0": (150_000, 600_000),
 }
-"""Input and output of the labels premium, standard and economy in the deployment file."""
+"""Input and output of the labels premium, standard, economy and open in the deployment file."""
 
 ORG: Final[Mapping[str, Any]] = {
     "org_name": "Clients",
     "timezone": "UTC",
     "quota_scope": "APP",
-    "model_ordering": ["standard", "economy"],
-    "quotas": {"standard": 10**9, "economy": 10**9},
+    "model_ordering": ["standard", "premium", "economy", OPEN],
+    "quotas": dict.fromkeys(("standard", "premium", "economy", OPEN), 10**9),
 }
 STATUS: Final = {
     "ModelErrorException": 424,
@@ -51,7 +73,7 @@ _LONG: Final = _prompt("Go on for long.", events=20, between_ms=300)
 """Longer than a program waits at its end for a stream that it has abandoned."""
 
 
-def _do(what: Literal["call", "stream", "abandon"], prompt: str, model: str = STANDARD) -> Step:
+def _do(what: Literal["call", "stream", "abandon"], prompt: str, model: str = REAL) -> Step:
     return {"do": what, "model": model, "prompt": prompt}
 
 
@@ -83,13 +105,22 @@ class Scenario:
         return [step for step in self.steps if step["do"] != "pause"]
 
 
+SNIPPET: Final = "snippet"
+"""The scenario of a document's own program; it is one step to us."""
+
+
+def snippet_scenario(line: int) -> Scenario:
+    """A program that stands in a document, at that line."""
+    return Scenario(f"{SNIPPET}, line {line}", [{"do": "call"}])
+
+
 _ONE_IN_FIVE_SECS: Final = {"capacity": 1, "refill_amount": 1, "refill_period_ms": 5_000}
 
 SCENARIOS: Final = (
     Scenario("plain", [_do("call", _PLAIN)]),
     Scenario("stream", [_do("stream", _SHORT)]),
-    Scenario("label", [_do("call", _PLAIN, "economy"), _do("stream", _PLAIN, "economy")]),
-    Scenario("auto", [_do("call", _PLAIN, "auto"), _do("stream", _PLAIN, "auto")]),
+    Scenario("label", [_do("call", _PLAIN, LABEL), _do("stream", _PLAIN, LABEL)]),
+    Scenario("auto", [_do("call", _PLAIN, AUTO), _do("stream", _PLAIN, AUTO)]),
     Scenario(
         "abandoned",
         [_do("abandon", _SHORT), {"do": "pause", "secs": 1}, _do("call", _PLAIN)],
@@ -131,11 +162,16 @@ def scenarios_of(kind: Kind, client: Client, scenarios: Sequence[Scenario]) -> I
         if not client.streams and scenario.steps[0]["do"] != "call":
             continue
         steps = [
-            {**step, "prompt": f"I am {client.name}. {step['prompt']}"}
-            if "prompt" in step
-            else step
+            _step_of(client, step)
             for step in scenario.steps
             if client.streams or step["do"] == "call"
         ]
         error = scenario.error_of_gateway if kind == "gateway" else None
         yield replace(scenario, steps=steps, error=error or scenario.error)
+
+
+def _step_of(client: Client, step: Step) -> Step:
+    if step["do"] == "pause":
+        return step
+    model, prompt = MODELS[client.family][step["model"]], f"I am {client.name}. {step['prompt']}"
+    return {**step, "model": model, "prompt": prompt}

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +29,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from client_matrix.environments import FOLDER, NODE, Kind
-from client_matrix.scenarios import BUDGET, ORG, PRICES_USD_MICROS_PER_1M, Scenario
+from client_matrix.scenarios import BUDGET, DEPLOYMENT, ORG, PRICES_USD_MICROS_PER_1M, Scenario
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.client import Admin, Api
 from pricekeeper.clock import SystemClock
@@ -88,6 +89,9 @@ class World:
         self._folder = folder
         self._key = secrets.token_hex(32)
         self._log = folder / "service.log"
+        self._deployment = folder / "deployment.yaml"
+        built_in = files("pricekeeper.pricing").joinpath("default_config.yaml").read_text("utf-8")
+        self._deployment.write_text(built_in.rstrip() + "\n" + DEPLOYMENT, "utf-8")
         self.url = f"http://127.0.0.1:{_free_port()}"
 
     @contextmanager
@@ -111,6 +115,7 @@ class World:
         """Serve the same store when all that is held has expired."""
         settings = Settings(
             store=SqliteLocation(str(self._folder / "store.db")),
+            config_path=self._deployment,
             data_dir=self._folder / "data",
             provisioning_key=self._key,
             api_limits_per_minute={},
@@ -192,6 +197,7 @@ class World:
     def _service_environment(self) -> dict[str, str]:
         settings = {
             "PRICEKEEPER_STORE": f"sqlite:///{self._folder}/store.db",
+            "PRICEKEEPER_CONFIG": str(self._deployment),
             "PRICEKEEPER_DATA_DIR": str(self._folder / "data"),
             "PRICEKEEPER_PROVISIONING_KEY": self._key,
             "PRICEKEEPER_API_RATE_LIMITS": "off",

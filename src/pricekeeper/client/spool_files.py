@@ -234,7 +234,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _parse(raw: bytes) -> Line | None:
     checksum, _, data = raw.rstrip(b"\n").partition(b" ")
-    if not raw.endswith(b"\n") or checksum != _checksum(data):
+    if checksum != _checksum(data):
         return None
     try:
         return _decode_line(data)
