@@ -184,6 +184,24 @@ def test_a_bound_where_the_model_does_not_look_is_none(
     assert "4096" in json.dumps(sent(path, body))
 
 
+def test_the_upstream_reads_what_was_measured(scripted: ScriptedWorld) -> None:
+    """A name that is there twice is sent on once: else it could take the one and we the other."""
+    text = json.dumps(converse_body("long" * 1000, inferenceConfig={"maxTokens": 9_999}))
+    last = json.dumps(converse_body("short", inferenceConfig={"maxTokens": 1}))
+    twice = f"{text[:-1]},{last[1:]}".encode()
+
+    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+        peer.sendall(whole(b"{}"))
+
+    with scripted(answer) as (world, upstream):
+        app = App(world.api).register()
+        reply = world.post("/model/premium/converse", twice, app)
+        (request,) = upstream.requests
+    assert request.json == json.loads(last)
+    assert request.body.count(b"maxTokens") == request.body.count(b"messages") == 1
+    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) < 1_000
+
+
 def test_what_is_said_is_left_as_it_is(sent: Any) -> None:
     body = converse_body(inferenceConfig={"maxTokens": 77, "topP": 0.1}, system=[{"text": "ß"}])
     assert sent("/model/premium/converse", body) == body
