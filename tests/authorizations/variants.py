@@ -280,7 +280,7 @@ BROKEN: dict[str, Plant] = {
     )
 }
 CAUGHT_BY: dict[str, int] = {
-    "limits only in memory": 0,
+    "limits only in memory": 9,
     "opened twice": 2,
     "change without condition": 0,
     "change on the state alone": 302,
@@ -298,7 +298,7 @@ CAUGHT_BY: dict[str, int] = {
     "no hold on retry": 0,
     "usage does not debit": 2,
     "usage debited beside the record": 2,
-    "nobody sweeps": 0,
+    "nobody sweeps": 1,
     "marked after the grant": 0,
     "swept once": 29,
     "held at half": 0,

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -56,11 +57,16 @@ def in_a_terminal(
     """Run a command in a terminal of that many columns."""
     screen, process_side = os.openpty()
     fcntl.ioctl(process_side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
+        os.login_tty(process_side)
+
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     process = subprocess.Popen(  # noqa: S603  # our own program
         [sys.executable, "-m", "pricekeeper", *words],
         env={**inherited, "TERM": "xterm-256color", **environment},
-        preexec_fn=lambda: os.login_tty(process_side),  # noqa: PLW1509  # no threads are running
+        preexec_fn=begin,  # noqa: PLW1509  # no threads are running
         close_fds=False,
     )
     os.close(process_side)
