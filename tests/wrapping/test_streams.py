@@ -4,8 +4,10 @@ Bedrock bills a stream in full, also if nobody reads it: the stand-in does, too.
 """
 
 import gc
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -55,6 +57,14 @@ def read_and_close(stream: Any) -> None:
     stream.close()
 
 
+def shut_down(stream: Any) -> None:
+    """As pydantic-ai does it: end the connection, if the stream shows one, then close."""
+    read_one(stream)
+    with suppress(AttributeError):
+        stream._raw_stream.connection.sock.shutdown(socket.SHUT_RDWR)
+    stream.close()
+
+
 def raise_inside(stream: Any) -> None:
     def read() -> None:
         for _ in stream:
@@ -75,6 +85,7 @@ ABANDONED: dict[str, Callable[[Any], object]] = {
     "break": break_off,
     "close": lambda stream: stream.close(),
     "close after an event": read_and_close,
+    "shut down": shut_down,
     "never iterated": lambda _: None,
     "raise in the loop": raise_inside,
     "a cycle": keep_in_a_cycle,
@@ -118,7 +129,7 @@ def test_a_closed_stream_has_no_further_events(program: Program) -> None:
 
 
 def test_a_stream_may_be_closed_while_another_thread_waits_for_it(program: Program) -> None:
-    """As pydantic-ai does it. Who reads on waits for that thread, and counts what it got, too."""
+    """Who reads on waits for that thread, and counts what it got, too."""
     stream = begin(program.client(), between_ms=200, output_tokens=31)
     events = iter(stream)
     next(events)

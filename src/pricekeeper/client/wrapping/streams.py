@@ -61,6 +61,14 @@ class MeteredRaw:
         """Let the caller go; the stream is read on."""
         self._abandon()
 
+    def shutdown(self) -> None:
+        """The same; urllib3's own would end the connection."""
+        self._abandon()
+
+    @property
+    def connection(self) -> None:
+        """None, as of a response that was read: a caller must not end what is read on."""
+
     def _finish(self) -> None:
         if self._abandon.detach() is not None:  # not one that was closed meanwhile
             self._call.finish_stream(self._usage.usage())
