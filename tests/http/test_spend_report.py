@@ -166,6 +166,72 @@ def test_a_key_sees_what_it_covers(world: World, tenant: Tenant) -> None:
     assert theirs == {(tenant.org_id,): 6}
 
 
+@pytest.mark.parametrize(
+    ("wanted", "names", "expected"),
+    [
+        ("label=economy", ("app",), {("web",): 2}),
+        ("label=economy", ("hour",), {(moment_at(1),): 1, (moment_at(22),): 1}),
+        ("app_id=batch", ("label", "day"), {("premium", date_at(0)): 1}),
+        ("app_id=gone", ("label",), {}),
+        ("tag=team:red", ("label",), {("premium",): 1, ("economy",): 1}),
+        ("tag=team:red", ("tag:team", "app"), {("red", "web"): 2}),
+        ("tag=team:", ("label",), {("premium",): 1, ("economy",): 1}),
+        ("tag=feature:", ("app",), {("web",): 4, ("batch",): 1}),
+        ("tag=team:nobody", ("day",), {}),
+        ("tag=team:red&label=economy&app_id=web", ("hour",), {(moment_at(1),): 1}),
+    ],
+)
+def test_a_filter_counts_what_it_names_alone(
+    world: World, tenant: Tenant, wanted: str, names: tuple[str, ...], expected: dict[Any, int]
+) -> None:
+    """By label, app and tag, whatever the rows are by; the total is of the same."""
+    answer = spend(world, f"{','.join(names)}&{wanted}", token=tenant.org_token)
+    assert by_group(answer, *names) == expected
+    assert answer["total"]["requests"] == sum(expected.values())
+    (row,) = spend(world, f"&{wanted}", token=tenant.org_token)["rows"]
+    assert row == answer["total"]
+
+
+def test_a_filter_concerns_what_is_held_too(world: World) -> None:
+    """What an authorization holds is its label's, its app's and its tags'."""
+    holder = world.tenant(tag_keys=["team"])
+    body = {"input_tokens": 1000, "max_output_tokens": 1000, "model": "premium"}
+    for team in ("red", "blue"):
+        path = f"{holder.app}/authorizations"
+        tagged = body | {"tags": {"team": team}}
+        assert world.api.call("POST", path, tagged, token=holder.app_token).status == 201
+    today = date_at((world.clock.at_ms - START_MS) // DAY_MS)
+
+    def held(wanted: str) -> int:
+        answer = spend(world, f"&{wanted}", today, today, token=holder.org_token)
+        total: int = answer["total"]["held_usd_micros"]
+        return total
+
+    whole = held("")
+    assert whole > 0
+    assert held("label=premium") == held("app_id=web") == held("tag=team:red") * 2 == whole
+    assert held("label=economy") == held("app_id=batch") == held("tag=team:green") == 0
+
+
+def test_a_filter_shows_nobody_more(world: World, tenant: Tenant) -> None:
+    """What is not the caller's is not there, as if it never was; an app names its organisation."""
+    neighbour = world.tenant()
+    path = f"/api/v1/spend?from={date_at(0)}&to={date_at(1)}"
+    issued = world.api.provision("POST", f"{tenant.org}/provisioning-key").json
+    own: dict[str, str] = {"key": issued["provisioning_key"]}
+    for how in (own, {"token": tenant.org_token}, {"token": tenant.app_token}):
+        absent = world.get(f"{path}&org_id={uuid.uuid4()}", **how)
+        assert absent.status == 404
+        others = world.get(f"{path}&org_id={neighbour.org_id}", **how)
+        assert {**others.json, "request_id": ""} == {**absent.json, "request_id": ""}
+        assert world.read(f"{path}&org_id={tenant.org_id}", **how)["total"]["requests"] > 0
+    assert world.get(f"{path}&app_id=batch", token=tenant.app_token).status == 404
+    assert world.get(f"{path}&org_id={uuid.uuid4()}", key=KEY).status == 404
+    assert world.get(f"{path}&app_id=web", key=KEY).json["errors"][0]["field"] == "app_id"
+    one = world.read(f"{path}&app_id=batch&org_id={tenant.org_id}", key=KEY)
+    assert one["total"]["requests"] == 1
+
+
 def test_nobody_sees_anything_without_credentials(world: World) -> None:
     """And not with a wrong key either."""
     path = f"/api/v1/spend?from={date_at(0)}&to={date_at(1)}"
@@ -226,6 +292,11 @@ def test_who_gets_csv(world: World, tenant: Tenant, accept: str, is_csv: bool) -
         (f"from={date_at(0)}&to={date_at(0)}&group_by=day,day", {"group_by"}),
         (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:", {"group_by"}),
         (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:a%23b", {"group_by"}),
+        (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:a&tag=b:c", {"tag"}),
+        (f"from={date_at(0)}&to={date_at(0)}&tag=:c", {"tag"}),
+        (f"from={date_at(0)}&to={date_at(0)}&org_id=x", {"org_id"}),
+        (f"from={date_at(0)}&to={date_at(0)}&app_id=a/b", {"app_id"}),
+        (f"from={date_at(0)}&to={date_at(0)}&label=A", {"label"}),
     ],
 )
 def test_what_cannot_be_asked_names_the_field(

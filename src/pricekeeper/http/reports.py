@@ -24,6 +24,7 @@ _END: Final = {
 }
 _GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"
 GROUPS: Final = f"^({_GROUP}(,{_GROUP})*)?$"
+_LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9._-]*$"}
 _SPEND: Final = (
     Parameter("from", "The first day, or the first full hour.", _END, required=True),
     Parameter("to", "The last day, or the full hour at which the range ends.", _END, required=True),
@@ -32,8 +33,20 @@ _SPEND: Final = (
         "Any of org, app, label, day, hour and one tag:KEY, with commas between them.",
         {"type": "string", "pattern": GROUPS, "examples": ["app,day", "tag:team"]},
     ),
+    Parameter("org_id", "Of this organisation alone.", {"type": "string", "format": "uuid"}),
+    Parameter(
+        "app_id",
+        "Of this app alone; a key for more than one organisation names its org_id, too.",
+        {"type": "string", "pattern": APP_ID},
+    ),
+    Parameter("label", "Of this model label alone, also of a former one.", _LABEL),
+    Parameter(
+        "tag",
+        "With this declared tag alone: KEY:VALUE, or KEY: for what does not have it. If group_by "
+        "names a tag, it must be the same.",
+        {"type": "string", "minLength": 1, "examples": ["team:red"], "pattern": "^[^:#]+"},
+    ),
 )
-_LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9._-]*$"}
 _RECORDS: Final = (
     Parameter("from", "The first day or full hour in which a call happened.", _END),
     Parameter("to", "The last day, or the full hour at which the range ends.", _END),

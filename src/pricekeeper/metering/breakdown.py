@@ -39,7 +39,7 @@ class Grouping(NamedTuple):
     @property
     def fits_days(self) -> bool:
         """Whether the totals of days tell apart what is asked for."""
-        return _FROM_DAYS.issuperset(self.names)
+        return _FROM_DAYS.issuperset(self.names) and self.tag_key is None
 
     @property
     def has_hours(self) -> bool:
@@ -85,8 +85,12 @@ class Row(NamedTuple):
 class Breakdown:
     """Adds up what was spent, by group."""
 
-    def __init__(self, grouping: Grouping, *, rows_max: int = ROWS_MAX) -> None:
+    def __init__(
+        self, grouping: Grouping, *, tag_value: str | None = None, rows_max: int = ROWS_MAX
+    ) -> None:
         self.grouping = grouping
+        self._tag_value = tag_value
+        """Of the grouping's tag, the only value that is counted; an empty one is what has none."""
         self._rows_max = rows_max
         self._sums: dict[tuple[str, ...], Counters] = {}
         self._tagged: dict[tuple[str, ...], Counters] = {}
@@ -94,13 +98,18 @@ class Breakdown:
 
     def add(self, cell: Cell, counters: Counters) -> None:
         """Count what was spent there, with or without a tag."""
+        if self._tag_value:
+            return  # what has the value is told by `add_tagged`
         self._count(self._group(cell, ""), counters)
 
     def add_tagged(self, cell: Cell, value: str, counters: Counters) -> None:
         """Say that so much of what was spent there had this value of the tag."""
         if not value:
             return  # as good as no tag
-        self._count(self._group(cell, value), counters)
+        if self._tag_value in {None, value}:
+            self._count(self._group(cell, value), counters)
+        if self._tag_value:
+            return  # there is no rest
         rest = self._group(cell, "")
         self._tagged[rest] = self._tagged.get(rest, NOTHING) + counters
 

@@ -121,15 +121,29 @@ class RangeReader:
         return by_day
 
     async def read_spend(
-        self, org_ids: Iterable[str], app_id: str | None, span: Span, grouping: Grouping
+        self,
+        org_ids: Iterable[str],
+        app_id: str | None,
+        span: Span,
+        grouping: Grouping,
+        *,
+        label: str | None = None,
+        tag_value: str | None = None,
     ) -> Spend:
-        """What these organisations have spent, or one app of the only one."""
+        """What these organisations have spent, or one app of the only one.
+
+        ``label`` narrows it to one label, ``tag_value`` to one value of the grouping's tag.
+        """
         as_of_ms = await self.read_complete_ms()
-        breakdown = Breakdown(grouping)
+        breakdown = Breakdown(grouping, tag_value=tag_value)
 
         async def read_org(org_id: str) -> None:
             prefix = "" if app_id is None else f"ORG#{org_id}{_APP}{app_id}#LABEL#"
-            partitions = await self.read_partitions(org_id, prefix)
+            partitions = [
+                one
+                for one in await self.read_partitions(org_id, prefix)
+                if label in {None, one.label}
+            ]
             if app_id is None and span.hours is None and grouping.fits_days:
                 await self._add_days(org_id, partitions, span, breakdown)
             else:

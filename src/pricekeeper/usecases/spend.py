@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from pricekeeper.authorizations import State
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import date_of, day_of
-from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
+from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
 from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, HOUR, Cell, Grouping, Row, parse_grouping
 from pricekeeper.metering.counters import NOTHING, Counters
@@ -20,7 +20,7 @@ from pricekeeper.metering.ranges import RangeReader, Span
 from pricekeeper.usecases.authorizations import micros_up
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
-from pricekeeper.values import AppId, OrgId
+from pricekeeper.values import AppId, OrgId, parse_app_id, parse_model_label, parse_org_id
 
 DAYS_MAX: Final = 400
 HOURLY_DAYS_MAX: Final = 31
@@ -58,18 +58,29 @@ class Exposure:
 _NOT_EXPOSED: Final = Exposure(0, 0)
 
 
+class Filter(NamedTuple):
+    """What alone is counted. An empty value of a tag is what does not have it."""
+
+    org_id: OrgId | None = None
+    app_id: AppId | None = None
+    label: str | None = None
+    tag: tuple[str, str] | None = None
+
+
 class SpendRequest(NamedTuple):
     """What is asked for. Dates are included on both ends; the last instant is not."""
 
     first: date | int
     last: date | int
     grouping: Grouping
+    """Its tag key is the filter's, too, if that has one."""
+    wanted: Filter = Filter()
 
 
 def parse_request(query: Mapping[str, str]) -> SpendRequest:
     """What the query asks for; every mistake is told."""
     ends: dict[str, date | int] = {}
-    grouping, mistakes = Grouping(), list[FieldError]()
+    grouping, wanted, mistakes = Grouping(), Filter(), list[FieldError]()
     for name in ("from", "to"):
         try:
             ends[name] = parse_end(name, query.get(name, ""))
@@ -78,12 +89,45 @@ def parse_request(query: Mapping[str, str]) -> SpendRequest:
             mistakes.append(FieldError(name, message))
     try:
         grouping = parse_grouping(query.get("group_by", ""))
+        wanted = _parse_filter(query, grouping.tag_key)
     except InvalidValueError as error:
         mistakes.append(FieldError(error.field, error.message))
     if mistakes:
         detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
         raise RequestRefusedError(detail, tuple(mistakes))
-    return SpendRequest(ends["from"], ends["to"], grouping)
+    if wanted.tag is not None:
+        grouping = grouping._replace(tag_key=wanted.tag[0])
+    return SpendRequest(ends["from"], ends["to"], grouping, wanted)
+
+
+def _parse_filter(query: Mapping[str, str], tag_key: str | None) -> Filter:
+    """What the query narrows it to. Totals are kept by one tag at a time."""
+    tag = None
+    if "tag" in query:
+        key, _, value = query["tag"].partition(":")
+        if not key or "#" in key:
+            raise InvalidValueError("tag", "must be KEY:VALUE, or KEY: for what does not have it")
+        if tag_key not in {None, key}:
+            raise InvalidValueError("tag", "must be the tag of `group_by`, if that names one")
+        tag = key, value
+    return Filter(
+        parse_org_id(query["org_id"]) if "org_id" in query else None,
+        parse_app_id(query["app_id"]) if "app_id" in query else None,
+        str(parse_model_label(query["label"], "label")) if "label" in query else None,
+        tag,
+    )
+
+
+def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
+    """Whose spend is left. What the viewer may not see is not there."""
+    if viewer.org_id is not None and wanted.org_id not in {None, viewer.org_id}:
+        raise NotFoundError("org")
+    if viewer.app_id is not None and wanted.app_id not in {None, viewer.app_id}:
+        raise NotFoundError("app")
+    org_id = viewer.org_id or wanted.org_id
+    if wanted.app_id is not None and org_id is None:
+        raise InvalidValueError("app_id", "needs org_id, whose app it is")
+    return Viewer(org_id, viewer.app_id or wanted.app_id)
 
 
 def parse_end(field: str, text: str) -> date | int:
@@ -103,16 +147,24 @@ async def read_spend(
     services: Services, viewer: Viewer, request: SpendRequest
 ) -> tuple[wire.SpendAnswer, int]:
     """What the viewer may see of the spend, and the moment up to which that is complete."""
-    zone, org_ids = _FIRST_ZONE, list[OrgId]()
+    zone, org_ids, own_app_id = _FIRST_ZONE, list[OrgId](), viewer.app_id
+    viewer, wanted = _narrow(viewer, request.wanted), request.wanted
     if viewer.org_id is not None:
-        zone = (await services.tenants.find_policy(viewer.org_id, viewer.app_id)).timezone
+        zone = (await services.tenants.find_policy(viewer.org_id, own_app_id)).timezone
         org_ids = [viewer.org_id]
     span = span_of(request, zone, services.clock.now_ms())
     if viewer.org_id is None:
         org_ids = await services.tenants.list_org_ids()
     reader = RangeReader(services.store, services.clock)
-    found = await reader.read_spend(org_ids, viewer.app_id, span, request.grouping)
-    exposures = await _read_exposures(services, viewer, org_ids, span, request.grouping)
+    found = await reader.read_spend(
+        org_ids,
+        viewer.app_id,
+        span,
+        request.grouping,
+        label=wanted.label,
+        tag_value=None if wanted.tag is None else wanted.tag[1],
+    )
+    exposures = await _read_exposures(services, viewer, org_ids, span, request)
     counters = {row.group: row.counters for row in found.rows}
     groups = sorted(counters.keys() | exposures.keys())
     answer = wire.SpendAnswer(
@@ -135,13 +187,18 @@ async def _read_exposures(
     viewer: Viewer,
     org_ids: Collection[OrgId],
     span: Span,
-    grouping: Grouping,
+    request: SpendRequest,
 ) -> dict[tuple[str, ...], Exposure]:
     """What authorizations of that time hold now, and what is charged for those unsettled."""
+    grouping, wanted = request.grouping, request.wanted
     found: dict[tuple[str, ...], Exposure] = {}
     for org_id, one in await services.authorizations.read_exposed(org_ids):
         grant = one.grant
         if viewer.app_id is not None and grant.app_id != viewer.app_id:
+            continue
+        if wanted.label not in {None, grant.label}:
+            continue
+        if wanted.tag is not None and grant.tags.get(wanted.tag[0], "") != wanted.tag[1]:
             continue
         policy = await services.tenants.find_policy(OrgId(org_id))
         day = org_day(policy.timezone, grant.authorized_at_ms)
