@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ import uvicorn
 from http_fixtures import ORG
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.http.app import make_app
+from pricekeeper.http.page_files import FOLDER
 from pricekeeper.http.uvicorn_config import server_config
 from pricekeeper.settings import Settings
 
@@ -82,11 +84,15 @@ class Account:
 
 
 @asynccontextmanager
-async def serving(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
+async def serving(
+    settings: Settings, clock: Clock, page_folder: Path = FOLDER
+) -> AsyncIterator[Service]:
     """Serve on a free port of the loopback address until the end of the block."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        server = uvicorn.Server(server_config(make_app(settings, clock=clock)))
+        server = uvicorn.Server(
+            server_config(make_app(settings, clock=clock, page_folder=page_folder))
+        )
         running = asyncio.create_task(server.serve([listening]))
         try:
             while not server.started and not running.done():  # noqa: ASYNC110 - it has no event

@@ -30,7 +30,7 @@ def test_what_a_key_may_read() -> None:
         *("appAggregatesInRange", "orgAggregatesInRange", "listLimits"),
         *("listAuthorizations", "getAuthorization", "listAppBudgets", "listOrgBudgets"),
     }
-    assert {op.name for op in REPORTS} == {"getSpend", "listUsage"}
+    assert {op.name for op in REPORTS} == {"getSpend", "listUsage", "listAllBudgets"}
     assert {op.method for op in (*READABLE, *REPORTS)} == {"GET"}
 
 

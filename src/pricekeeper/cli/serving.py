@@ -31,6 +31,7 @@ from pricekeeper.http.accepting import accepting_sockets
 from pricekeeper.http.app import app_from_environment, demo_app_from_environment
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
+from pricekeeper.http.page_files import is_built
 from pricekeeper.http.serving import Shell
 from pricekeeper.http.uvicorn_config import server_config
 from pricekeeper.settings import (
@@ -110,6 +111,7 @@ def _serve(
     _tell_exposure(settings, host, listening.getsockname()[1], console)
     count = f" ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
     console.print(Text.assemble("serving on ", (url, "bold"), count), soft_wrap=True)
+    _tell_page(settings, url, console)
     console.print(Text.assemble("the API, readable: ", (f"{url}/docs", "bold")), soft_wrap=True)
     _tell_gateway(settings, url, console)
     _tell_metrics(settings, url, watching, console)
@@ -146,6 +148,17 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
 def _url_of(host: str, listening: socket.socket) -> str:
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{listening.getsockname()[1]}"
+
+
+def _tell_page(settings: Settings, url: str, console: Console) -> None:
+    """Say where the dashboard is, or how it comes to be there."""
+    if not settings.serves_api:
+        return
+    if is_built():
+        told = Text.assemble("the dashboard: ", (f"{url}/", "bold"))
+    else:
+        told = Text("the dashboard was not built: make dashboard builds it, with npm")
+    console.print(told, soft_wrap=True)
 
 
 def _tell_gateway(settings: Settings, url: str, console: Console) -> None:

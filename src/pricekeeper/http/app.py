@@ -22,6 +22,7 @@ from pricekeeper.http import (
     authorizations,
     connections,
     containment,
+    dashboard,
     health,
     identity,
     provisioning,
@@ -38,6 +39,7 @@ from pricekeeper.http.metrics import MULTIPROCESS, Metrics
 from pricekeeper.http.metrics_listener import OneWorker
 from pricekeeper.http.observing import Observer
 from pricekeeper.http.openapi import openapi
+from pricekeeper.http.page_files import FOLDER, load_page
 from pricekeeper.http.readiness import Readiness
 from pricekeeper.http.serving import GATEWAY, Shell
 from pricekeeper.limiter import Limiter
@@ -57,6 +59,7 @@ OPERATIONS: Final = (
     *reports.OPERATIONS,
     *provisioning.OPERATIONS,
     *containment.OPERATIONS,
+    *dashboard.OPERATIONS,
     *health.OPERATIONS,
 )
 
@@ -67,10 +70,12 @@ def make_app(
     clock: Clock | None = None,
     worker: OneWorker | None = None,
     heartbeat: Heartbeat | None = None,
+    page_folder: Path = FOLDER,
 ) -> Shell:
     """An application that opens its services when it starts and drains them when it stops.
 
-    ``worker`` is what another thread sees of it, ``heartbeat`` where another process looks.
+    ``worker`` is what another thread sees of it, ``heartbeat`` where another process looks. The
+    dashboard was built into ``page_folder``.
     """
     operations = OPERATIONS if settings.serves_api else (*identity.OPERATIONS, *health.OPERATIONS)
     document = msgspec.json.encode(openapi(operations))
@@ -98,6 +103,7 @@ def make_app(
                     "openapi": document,
                     "draining": draining,
                     "readiness": readiness,
+                    dashboard.PAGE: load_page(page_folder),
                     DEADLINES: deadlines,
                     GATEWAY: gateway,
                     connections.STATE: connections.Connections(

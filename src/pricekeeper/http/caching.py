@@ -28,7 +28,14 @@ def cached_answer(
         (b"vary", b"Authorization"),
         *headers,
     )
-    known, wanted = call.request.header(b"if-none-match"), encoded.etag.decode()
-    if known and any(mark.strip().removeprefix("W/") == wanted for mark in known.split(",")):
+    if matches(call.request.header(b"if-none-match"), encoded.etag):
         return Answer(304, None, all_headers)
     return Answer(200, encoded.data, all_headers)
+
+
+def matches(known: str | None, etag: bytes) -> bool:
+    """Whether one of the ETags in ``If-None-Match`` is this one: then the caller has it."""
+    wanted = etag.decode()
+    return known is not None and any(
+        mark.strip().removeprefix("W/") == wanted for mark in known.split(",")
+    )

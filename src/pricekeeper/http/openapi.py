@@ -37,6 +37,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "lease_id": _UUID,
     "authorization_id": _UUID,
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
+    "file": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 _MEANINGS: Final = {
     400: "The request is malformed; every bad field is named.",

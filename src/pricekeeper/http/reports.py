@@ -7,11 +7,12 @@ from typing import Final
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import WrongAudienceError
+from pricekeeper.usecases import budgets, usage_records
 from pricekeeper.usecases import spend as cases
-from pricekeeper.usecases import usage_records
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import reports as wire
+from pricekeeper.usecases.wire.authorizations import AllBudgets
 from pricekeeper.usecases.wire.values import APP_ID
 from pricekeeper.values import AppId
 
@@ -63,6 +64,14 @@ _RECORDS: Final = (
         {"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{12}-[0-9a-f-]{36})?$"},
     ),
 )
+_CLIENT: Final = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/(?!\.{1,2}$)[A-Za-z0-9._-]{1,64})?$"
+_BUDGETS: Final = (
+    Parameter(
+        "after",
+        "The `next` of the page before.",
+        {"type": "string", "pattern": _CLIENT},
+    ),
+)
 
 
 async def get_spend(call: Call) -> Answer:
@@ -86,6 +95,14 @@ async def list_usage(call: Call) -> Answer:
     _check_reader(call, request.app_id)
     policy = await call.services.tenants.find_policy(call.org_id)
     return Answer(200, await usage_records.list_usage(call.services, policy, request), _NO_STORE)
+
+
+async def list_all_budgets(call: Call) -> Answer:
+    """Every budget of whom the caller covers, as it stands; a page may be empty and have a next."""
+    after = _query(call, _BUDGETS).get("after")
+    cursor = None if after is None else budgets.Cursor.parse(after)
+    listed = await budgets.list_all_budgets(call.services, _viewer(call), cursor)
+    return Answer(200, listed, _NO_STORE)
 
 
 def _query(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, str]:
@@ -159,5 +176,18 @@ OPERATIONS: Final = (
         tag="aggregates",
         key_may_read=True,
         problems=(403, 404),
+    ),
+    Operation(
+        "GET",
+        "/api/v1/budgets",
+        "listAllBudgets",
+        list_all_budgets,
+        {200: AllBudgets},
+        Access.ANY_CLIENT,
+        query=_BUDGETS,
+        limit="limits",
+        tag="authorizations",
+        key_may_read=True,
+        problems=(404,),
     ),
 )

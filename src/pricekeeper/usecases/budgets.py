@@ -1,11 +1,13 @@
-"""How the budgets of a client stand: every one that applies, strict quotas among them."""
+"""How budgets stand: those that apply to a client, and those of everybody that a caller covers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import (
@@ -17,31 +19,168 @@ from pricekeeper.budgets import (
     item_partition,
 )
 from pricekeeper.budgets.items import balance_of
+from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.storage import Query, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
-from pricekeeper.tenants import Budget, Policy, QuotaScope
+from pricekeeper.tenants import Budget, Client, Policy, QuotaScope
 from pricekeeper.usecases.authorizations import micros_down, micros_up
+from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import authorizations as wire
 from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id
 
 VALUES_MAX: Final = 100
 """Values that are shown of a budget for each value of a tag."""
 ITEMS_MAX: Final = 1_000
 """Items that are looked at for them: those of values that were used in earlier windows count."""
+ROWS_MAX: Final = 100
+"""Once a page of everybody's budgets has so many, it ends with the clients that were read."""
+CLIENTS_MAX: Final = 64
+"""Clients that one such page looks at, whether they have budgets or not."""
+CONCURRENCY: Final = 8
+"""Clients whose budgets are read at once."""
+LISTED_MAX: Final = 32
+"""Organisations, or apps of one, that are read at once."""
+_SCOPES: Final = (Scope.ORG, Scope.APP)
 
 
 async def list_budgets(services: Services, policy: Policy) -> wire.BudgetList:
     """Read every budget that applies to a client, in its present window."""
+    return wire.BudgetList(await _read_budgets(services, policy, _SCOPES))
+
+
+class Cursor(NamedTuple):
+    """Behind whose budgets to go on: an organisation's own, or those of one of its apps."""
+
+    org_id: OrgId
+    app_id: AppId | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor that `text` is."""
+        org_id, slash, app_id = text.partition("/")
+        try:
+            return cls(parse_org_id(org_id), parse_app_id(app_id) if slash else None)
+        except InvalidValueError:
+            raise InvalidValueError("after", "must be the `next` of the page before") from None
+
+    @property
+    def text(self) -> str:
+        """The cursor as the next request brings it along."""
+        return self.org_id if self.app_id is None else f"{self.org_id}/{self.app_id}"
+
+
+async def list_all_budgets(
+    services: Services, viewer: Viewer, after: Cursor | None
+) -> wire.AllBudgets:
+    """Read a page of the budgets of every client that the viewer covers.
+
+    An app sees every budget that applies to it. Whoever sees more than that sees each budget once,
+    with whom it belongs to.
+    """
+    if viewer.org_id is not None and viewer.app_id is not None:
+        policy = await services.tenants.find_policy(viewer.org_id, viewer.app_id)
+        return wire.AllBudgets(_owned(policy, await _read_budgets(services, policy, _SCOPES)))
+    found = [one async for one in _take(_read_policies(services, viewer, after), CLIENTS_MAX + 1)]
+    rows: list[wire.ClientBudget] = []
+    for start in range(0, min(len(found), CLIENTS_MAX), CONCURRENCY):
+        some = found[:CLIENTS_MAX][start : start + CONCURRENCY]
+        read = await asyncio.gather(*(_read_own_budgets(services, policy) for policy in some))
+        rows += [row for owned in read for row in owned]
+        shown = start + len(some)
+        if shown < len(found) and (len(rows) >= ROWS_MAX or shown == CLIENTS_MAX):
+            last = found[shown - 1]
+            return wire.AllBudgets(rows, next=Cursor(last.org_id, last.app_id).text)
+    return wire.AllBudgets(rows)
+
+
+async def _take(policies: AsyncIterator[Policy], count: int) -> AsyncIterator[Policy]:
+    """The first of them."""
+    async for policy in policies:
+        yield policy
+        count -= 1
+        if not count:
+            return
+
+
+async def _read_own_budgets(services: Services, policy: Policy) -> list[wire.ClientBudget]:
+    scope = Scope.ORG if policy.app_id is None else Scope.APP
+    return _owned(policy, await _read_budgets(services, policy, (scope,)))
+
+
+async def _read_policies(
+    services: Services, viewer: Viewer, after: Cursor | None
+) -> AsyncIterator[Policy]:
+    """The settings of organisations, each with its apps, in order, behind that one of them."""
+    if after is not None:
+        if viewer.org_id not in (None, after.org_id):
+            raise NotFoundError("org")
+        async for policy in _read_apps(services, after.org_id, after.app_id):
+            yield policy
+    async for org in _read_orgs(services, viewer, None if after is None else after.org_id):
+        yield org
+        async for policy in _read_apps(services, org.org_id, None):
+            yield policy
+
+
+async def _read_orgs(
+    services: Services, viewer: Viewer, behind: OrgId | None
+) -> AsyncIterator[Policy]:
+    """The organisations that the viewer covers, behind that one."""
+    if viewer.org_id is not None:
+        if behind is None:
+            yield await services.tenants.get(Client(viewer.org_id))
+        return
+    while True:  # every page begins behind the one before
+        page = await services.tenants.list_orgs(behind, LISTED_MAX)
+        for org in page.policies:
+            yield org
+        if page.after is None:
+            return
+        behind = page.after
+
+
+async def _read_apps(
+    services: Services, org_id: OrgId, behind: AppId | None
+) -> AsyncIterator[Policy]:
+    """The apps of an organisation; of one that was deleted meanwhile, none."""
+    while True:  # every page begins behind the one before
+        try:
+            page = await services.tenants.list_apps(org_id, behind, LISTED_MAX)
+        except NotFoundError:
+            return
+        for policy in page.policies:
+            yield policy
+        if page.after is None:
+            return
+        behind = page.after
+
+
+def _owned(policy: Policy, budgets: Iterable[wire.BudgetAnswer]) -> list[wire.ClientBudget]:
+    """The budgets, with whose they are."""
+    whose: dict[str, Any] = {"org_id": policy.org_id, "org_name": policy.org_name}
+    if policy.app_id is not None:
+        whose |= {"app_id": policy.app_id, "app_name": policy.app_name or policy.app_id}
+    return [wire.ClientBudget(**asdict(one), **whose) for one in budgets]
+
+
+async def _read_budgets(
+    services: Services, policy: Policy, scopes: Iterable[Scope]
+) -> list[wire.BudgetAnswer]:
+    """The budgets of a policy that are of these scopes, in the order of the settings."""
     now_ms = services.clock.now_ms()
-    accounts = [one for one in accounts_of(policy, now_ms) if _applies(policy, one)]
-    found = [*(await services.budgets.read(accounts)).items()]
-    for scope, budgets in ((Scope.ORG, policy.org_budgets), (Scope.APP, policy.budgets)):
-        for key in dict.fromkeys(one.per_tag for one in budgets):
+    accounts = [
+        one for one in accounts_of(policy, now_ms) if one.scope in scopes and _applies(policy, one)
+    ]
+    found = [*(await services.budgets.read(accounts)).items()] if accounts else []
+    budgets_of = {Scope.ORG: policy.org_budgets, Scope.APP: policy.budgets}
+    for scope in scopes:
+        for key in dict.fromkeys(one.per_tag for one in budgets_of[scope]):
             if key is not None:
                 found += await _read_values(services, policy, scope, key, now_ms)
     order = {name: index for index, name in enumerate(_names(policy))}
     found.sort(key=lambda one: order[one[0].scope, one[0].name])
-    return wire.BudgetList([_answer(account, balance) for account, balance in found])
+    return [_answer(account, balance) for account, balance in found]
 
 
 def _applies(policy: Policy, account: BudgetAccount) -> bool:

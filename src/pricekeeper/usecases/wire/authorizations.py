@@ -254,3 +254,23 @@ class BudgetList(Response, frozen=True):
     """
 
     budgets: list[BudgetAnswer]
+
+
+class ClientBudget(BudgetAnswer, frozen=True, omit_defaults=True, kw_only=True):
+    """A budget, and whose it is."""
+
+    org_id: str
+    org_name: str
+    app_id: str | UnsetType = UNSET
+    """Whose own it is; nothing, if all apps of the organisation count."""
+    app_name: str | UnsetType = UNSET
+
+
+class AllBudgets(Response, frozen=True, omit_defaults=True):
+    """Budgets of many clients: an organisation's, then those of its apps, then the next one's.
+
+    A page may be empty and have a next.
+    """
+
+    budgets: list[ClientBudget]
+    next: str | UnsetType = UNSET
