@@ -21,7 +21,7 @@ OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-clients check audit sbom format lock clean \
-	walk simulate soak-client soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-large bench-overload
+	walk backtest simulate soak-client soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -67,6 +67,9 @@ soak-client: $(DEV) ## a thousand wrapped calls with kills and restarts; ARGS='-
 
 soak-gateway: $(DEV) ## two thousand calls through the gateway with kills and failures; ARGS='--calls N --seed N'
 	@$(BIN)/python tools/soak_gateway.py $(ARGS)
+
+backtest: $(DEV) ## how good forecasts are, beside a straight line; ARGS='--seeds N'
+	@$(BIN)/python tools/backtest.py $(ARGS)
 
 simulate: $(DEV) ## simulate a million histories of metering, for a night; ARGS='--histories N'
 	@$(BIN)/python tools/simulate.py $(ARGS)

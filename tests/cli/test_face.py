@@ -44,7 +44,7 @@ def test_these_are_the_commands() -> None:
         "credentials revoke", "freeze", "unfreeze", "limits reset",
         "usage show", "usage list", "spend", "ledger rebuild", "ledger check",
         "limits show", "limits repair", "sessions list", "sessions end",
-        "authorizations list", "authorizations show", "authorizations void", "budgets",
+        "authorizations list", "authorizations show", "authorizations void", "budgets", "forecast",
         "prices show", "prices refresh", "prices check",
         "tables create", "tables status", "keys rotate", "spool show", "spool flush",
     }  # fmt: skip

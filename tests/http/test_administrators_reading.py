@@ -29,6 +29,7 @@ def test_what_a_key_may_read() -> None:
         *(f"{kind}Aggregates{what}" for kind in ("app", "org") for what in ("Today", "OnDay")),
         *("appAggregatesInRange", "orgAggregatesInRange", "listLimits"),
         *("listAuthorizations", "getAuthorization", "listAppBudgets", "listOrgBudgets"),
+        *("getAppForecast", "getOrgForecast"),
     }
     assert {op.name for op in REPORTS} == {"getSpend", "listUsage", "listAllBudgets"}
     assert {op.method for op in (*READABLE, *REPORTS)} == {"GET"}

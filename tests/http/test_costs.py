@@ -281,6 +281,13 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.expect(200, "GET", path, token=tenant.app_token)
 
 
+@operation("forecast of an app, its hours read before")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    path = f"{tenant.app}/forecast"
+    world.expect(200, "GET", path, token=tenant.app_token)
+    return lambda: world.expect(200, "GET", path, token=tenant.app_token)
+
+
 @operation("aggregates of today of an organisation with one app")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     path = f"{tenant.org}/aggregates/today"

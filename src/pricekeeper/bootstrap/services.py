@@ -21,6 +21,7 @@ from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys,
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.export import DailyExports
+from pricekeeper.forecast import SpendHistory
 from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Aggregator, Metering, WindowSpend, agree_on_start
 from pricekeeper.pricing import PriceBook, load_catalogue
@@ -61,6 +62,7 @@ class Services:
     limiter: Limiter
     containment: Containment
     exports: DailyExports
+    spend_history: SpendHistory
 
 
 @asynccontextmanager
@@ -138,6 +140,7 @@ async def open_services(
             limiter=limiter,
             containment=Containment(tenants, credentials, identity, limiter),
             exports=DailyExports(store, clock, settings),
+            spend_history=SpendHistory(store, clock),
         )
 
 

@@ -18,6 +18,7 @@ from pricekeeper.cli import (
     containment,
     doctor,
     exporting,
+    forecasting,
     ledger,
     prices,
     spend,
@@ -166,6 +167,7 @@ app.add_typer(spooling.spool, name="spool")
 app.add_typer(applying.top)
 app.add_typer(spend.top)
 app.add_typer(authorizations.top)
+app.add_typer(forecasting.top)
 app.add_typer(containment.top)
 app.add_typer(upkeep.top)
 app.add_typer(exporting.top)

@@ -34,6 +34,7 @@ from pricekeeper.usecases import (
     authorizations,
     budgets,
     containment,
+    forecast,
     provisioning,
     runtime,
     sessions,
@@ -241,6 +242,9 @@ class LocalKeeper:
 
     async def budgets(self) -> Json:
         return plain(await budgets.list_budgets(self._services, await self._read_policy()))
+
+    async def forecast(self) -> Json:
+        return plain(await forecast.list_forecasts(self._services, await self._read_policy()))
 
     async def sessions(self) -> Json:
         return plain(await sessions.list_sessions(self._services, self._client))

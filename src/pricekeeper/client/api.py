@@ -227,6 +227,10 @@ class Api:
         """Every budget that applies, and what is left of it."""
         return await self._get("budgets")
 
+    async def forecast(self) -> dict[str, Any]:
+        """Where every budget that applies will end, and when it will be spent."""
+        return await self._get("forecast")
+
     async def limits(self) -> dict[str, Any]:
         """How the app's buckets stand."""
         return await self._get("limits")

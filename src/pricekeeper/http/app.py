@@ -23,6 +23,7 @@ from pricekeeper.http import (
     connections,
     containment,
     dashboard,
+    forecast,
     health,
     identity,
     provisioning,
@@ -54,6 +55,7 @@ LARGE_CALLS_MAX: Final = 8
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
     *authorizations.OPERATIONS,
+    *forecast.OPERATIONS,
     *identity.OPERATIONS,
     *aggregates.OPERATIONS,
     *reports.OPERATIONS,

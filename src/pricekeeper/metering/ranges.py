@@ -154,6 +154,26 @@ class RangeReader:
         total = add_up(row.counters for row in rows)
         return Spend(rows, total, min(as_of_ms, self._clock.now_ms()))
 
+    async def read_hourly_costs(
+        self, org_id: str, app_id: str | None, first_day: str, last_day: str
+    ) -> dict[str, dict[int, int]]:
+        """What an organisation, or one app of it, has spent in each hour since the epoch, by label.
+
+        In pico-dollars; hours in which nothing was spent are not in it.
+        """
+        prefix = "" if app_id is None else f"ORG#{org_id}{_APP}{app_id}#LABEL#"
+        partitions = await self.read_partitions(org_id, prefix)
+        costs: dict[str, dict[int, int]] = {}
+
+        async def read(partition: Partition) -> None:
+            mine = costs.setdefault(partition.label, {})
+            async for item in self._items(partition, *_bounds(HOUR, Span(first_day, last_day))):
+                _, hour = hour_from(item["SK"])
+                mine[hour] = mine.get(hour, 0) + total_from(item).cost_usd_picos
+
+        await _run_for_each(read, [one for one in partitions if one.has_hours])
+        return costs
+
     async def _add_days(
         self, org_id: str, partitions: Iterable[Partition], span: Span, breakdown: Breakdown
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -46,7 +46,7 @@ _SCOPES: Final = (Scope.ORG, Scope.APP)
 
 async def list_budgets(services: Services, policy: Policy) -> wire.BudgetList:
     """Read every budget that applies to a client, in its present window."""
-    return wire.BudgetList(await _read_budgets(services, policy, _SCOPES))
+    return wire.BudgetList(await _read_answers(services, policy, _SCOPES))
 
 
 class Cursor(NamedTuple):
@@ -80,7 +80,7 @@ async def list_all_budgets(
     """
     if viewer.org_id is not None and viewer.app_id is not None:
         policy = await services.tenants.find_policy(viewer.org_id, viewer.app_id)
-        return wire.AllBudgets(_owned(policy, await _read_budgets(services, policy, _SCOPES)))
+        return wire.AllBudgets(_owned(policy, await _read_answers(services, policy, _SCOPES)))
     found = [one async for one in _take(_read_policies(services, viewer, after), CLIENTS_MAX + 1)]
     rows: list[wire.ClientBudget] = []
     for start in range(0, min(len(found), CLIENTS_MAX), CONCURRENCY):
@@ -105,7 +105,7 @@ async def _take(policies: AsyncIterator[Policy], count: int) -> AsyncIterator[Po
 
 async def _read_own_budgets(services: Services, policy: Policy) -> list[wire.ClientBudget]:
     scope = Scope.ORG if policy.app_id is None else Scope.APP
-    return _owned(policy, await _read_budgets(services, policy, (scope,)))
+    return _owned(policy, await _read_answers(services, policy, (scope,)))
 
 
 async def _read_policies(
@@ -164,10 +164,20 @@ def _owned(policy: Policy, budgets: Iterable[wire.BudgetAnswer]) -> list[wire.Cl
     return [wire.ClientBudget(**asdict(one), **whose) for one in budgets]
 
 
-async def _read_budgets(
-    services: Services, policy: Policy, scopes: Iterable[Scope]
+async def _read_answers(
+    services: Services, policy: Policy, scopes: Collection[Scope]
 ) -> list[wire.BudgetAnswer]:
-    """The budgets of a policy that are of these scopes, in the order of the settings."""
+    found = await read_budgets(services, policy, scopes)
+    return [_answer(account, balance) for account, balance in found]
+
+
+async def read_budgets(
+    services: Services, policy: Policy, scopes: Collection[Scope] = _SCOPES
+) -> list[tuple[BudgetAccount, Balance]]:
+    """The budgets of a policy that are of these scopes, in the order of the settings.
+
+    Of a budget for each value of a tag, those that were used in its window.
+    """
     now_ms = services.clock.now_ms()
     accounts = [
         one for one in accounts_of(policy, now_ms) if one.scope in scopes and _applies(policy, one)
@@ -180,7 +190,7 @@ async def _read_budgets(
                 found += await _read_values(services, policy, scope, key, now_ms)
     order = {name: index for index, name in enumerate(_names(policy))}
     found.sort(key=lambda one: order[one[0].scope, one[0].name])
-    return [_answer(account, balance) for account, balance in found]
+    return found
 
 
 def _applies(policy: Policy, account: BudgetAccount) -> bool:

@@ -1,0 +1,30 @@
+"""Forecasts: where the budgets of a client will end."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.usecases import forecast as cases
+from pricekeeper.usecases.wire import forecast as wire
+
+
+async def get_forecast(call: Call) -> Answer:
+    """Where every budget that applies will end, and when it will be spent."""
+    return Answer(200, await cases.list_forecasts(call.services, call.policy))
+
+
+_row: Final = partial(
+    Operation,
+    handler=get_forecast,
+    answers={200: wire.ForecastList},
+    tag="aggregates",
+    limit="aggregates",
+    key_may_read=True,
+)
+_ORG: Final = "/api/v1/orgs/{org_id}"
+OPERATIONS: Final = (
+    _row("GET", f"{_ORG}/forecast", "getOrgForecast", access=Access.ORG),
+    _row("GET", f"{_ORG}/apps/{{app_id}}/forecast", "getAppForecast", access=Access.APP),
+)

@@ -1,0 +1,141 @@
+"""Where the budgets of a client will end, and when they will be spent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pricekeeper.bootstrap import Services
+from pricekeeper.budgets import Balance, BudgetAccount, Scope, Span, window_at
+from pricekeeper.days import day_start_ms
+from pricekeeper.forecast import Forecast, Hourly, RecordedHours, Stretch, forecast
+from pricekeeper.metering import org_day
+from pricekeeper.metering.breakdown import DAY, Grouping
+from pricekeeper.metering.ranges import RangeReader
+from pricekeeper.metering.ranges import Span as Days
+from pricekeeper.tenants import Policy, Window
+from pricekeeper.usecases.authorizations import micros_down, micros_up
+from pricekeeper.usecases.budgets import read_budgets
+from pricekeeper.usecases.wire import forecast as wire
+from pricekeeper.usecases.wire.values import rfc3339
+
+TOTAL_WINDOWS: Final = (Window.DAY, Window.MONTH)
+_NO_HOURS: Final = Hourly({}, 0)
+
+
+class _Subject(NamedTuple):
+    """A window that is to be forecast, in pico-dollars, and what the answer says of it."""
+
+    span: Span
+    spent: int
+    limit: int | None
+    hourly: Hourly
+    about: Mapping[str, Any]
+
+
+async def list_forecasts(services: Services, policy: Policy) -> wire.ForecastList:
+    """A forecast for every budget that applies, and for all that is spent today and this month.
+
+    A budget for each value of a tag has a straight line alone: totals by tag are many, and its
+    hours would cost more to read than all others together.
+    """
+    now_ms = services.clock.now_ms()
+    budgets = await read_budgets(services, policy)
+    own = Scope.ORG if policy.app_id is None else Scope.APP
+    recorded = {
+        scope: await services.spend_history.read(policy, whole_org=scope is Scope.ORG)
+        for scope in {own, *(account.scope for account, _ in budgets)}
+    }
+    spent_by_day = await _read_month(services, policy, now_ms)
+    subjects = [_budget(account, balance, recorded) for account, balance in budgets]
+    subjects += [
+        _total(window, policy.timezone, own, recorded[own], spent_by_day, now_ms)
+        for window in TOTAL_WINDOWS
+    ]
+    # Each takes some ten milliseconds of arithmetic, which must not hold up others.
+    answers = await asyncio.to_thread(_forecast_all, subjects, policy.timezone, now_ms)
+    return wire.ForecastList(answers)
+
+
+async def _read_month(services: Services, policy: Policy, now_ms: int) -> dict[str, int]:
+    """What was spent on each day of this month, in pico-dollars."""
+    month = window_at(Window.MONTH, policy.timezone, now_ms)
+    days = Days(org_day(policy.timezone, month.starts_at_ms), org_day(policy.timezone, now_ms))
+    reader = RangeReader(services.store, services.clock)
+    found = await reader.read_spend([policy.org_id], policy.app_id, days, Grouping((DAY,)))
+    return {row.group[0]: row.counters.cost_usd_picos for row in found.rows}
+
+
+def _budget(
+    account: BudgetAccount, balance: Balance, recorded: Mapping[Scope, RecordedHours]
+) -> _Subject:
+    about: dict[str, Any] = {
+        "kind": account.kind.value,
+        "scope": account.scope.value,
+        "window": account.window.value,
+        "name": account.name,
+    }
+    if account.label is not None:
+        about["label"] = account.label
+    if account.tag is not None:
+        about["tag"] = dict([account.tag])
+    hourly = _NO_HOURS
+    if account.tag is None:
+        hourly = recorded[account.scope].of(account.labels)
+    spent = balance.spent + balance.unsettled
+    return _Subject(account.span, spent, account.limit_usd_picos, hourly, about)
+
+
+def _total(
+    window: Window,
+    zone: str,
+    scope: Scope,
+    recorded: RecordedHours,
+    spent_by_day: Mapping[str, int],
+    now_ms: int,
+) -> _Subject:
+    span = window_at(window, zone, now_ms)
+    spent = sum(
+        picos for day, picos in spent_by_day.items() if day_start_ms(zone, day) >= span.starts_at_ms
+    )
+    about = {"kind": "TOTAL", "scope": scope.value, "window": window.value}
+    return _Subject(span, spent, None, recorded.of(), about)
+
+
+def _forecast_all(
+    subjects: Sequence[_Subject], zone: str, now_ms: int
+) -> list[wire.ForecastAnswer]:
+    answers = []
+    for subject in subjects:
+        stretch = Stretch(subject.span.starts_at_ms, now_ms, subject.span.ends_at_ms, zone)
+        made = forecast(stretch, subject.spent, subject.limit, subject.hourly)
+        answers.append(_answer(subject, made))
+    return answers
+
+
+def _answer(subject: _Subject, made: Forecast) -> wire.ForecastAnswer:
+    more = dict(subject.about)
+    if subject.limit is not None:
+        more["limit_usd_micros"] = micros_down(subject.limit)
+    if made.reached_at_ms is not None:
+        more["spent_at"] = rfc3339(made.reached_at_ms)
+    if made.reached_at_ms_earliest is not None:
+        more["spent_at_earliest"] = rfc3339(made.reached_at_ms_earliest)
+    return wire.ForecastAnswer(
+        window_started_at=rfc3339(subject.span.starts_at_ms),
+        resets_at=rfc3339(subject.span.ends_at_ms),
+        spent_usd_micros=micros_up(subject.spent),
+        expected_usd_micros=_micros(made.expected),
+        low_usd_micros=_micros(made.low),
+        high_usd_micros=_micros(made.high),
+        straight_line_usd_micros=_micros(made.straight_line),
+        method=made.method.value,
+        history_hours=made.history_hours,
+        **more,
+    )
+
+
+def _micros(usd_picos: int | None) -> int | None:
+    """Rounded up, as what was spent is: a forecast is never below it."""
+    return None if usd_picos is None else micros_up(usd_picos)
