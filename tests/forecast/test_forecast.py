@@ -60,6 +60,12 @@ def test_without_history_the_window_goes_on_as_it_began() -> None:
     )
 
 
+@pytest.mark.parametrize("spent", [0, 700])
+def test_a_limit_of_nothing_is_spent_now_on_a_straight_line_too(spent: int) -> None:
+    """Also where nothing was spent yet."""
+    assert forecast(day_at(6), spent, 0, NOTHING).reached_at_ms == day_at(6).now_ms
+
+
 def test_a_window_that_has_just_begun_is_not_known_without_history() -> None:
     """What is not known is not zero; with history it is known from the first moment."""
     made = forecast(day_at(0.25), 5, 1_500, NOTHING)
