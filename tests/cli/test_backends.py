@@ -179,16 +179,18 @@ def test_an_override_is_set_and_cleared(anywhere: Cli) -> None:
 def test_usage_limits_and_sessions_are_shown(anywhere: Cli) -> None:
     """With the app's credentials where a service wants them, with none on the store."""
     anywhere.register()
+    anywhere.ok("org", "set", ORG, "--rate-limit", "*:rpm=90/1m")
     anywhere.become(CHAT)
     assert anywhere.ok("usage", "show", ORG, "chat")["total_quota_usd_micros"] == 70_500_000
     days = anywhere.ok("usage", "show", ORG, "chat", "--from", "2026-01-01", "--to", "2026-01-03")
     assert [day["date"] for day in days["days"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
-    limits = anywhere.ok("limits", "show", ORG, "chat")["resources"]
-    assert {name: limit["rpm"]["remaining"] for name, limit in limits.items()} == {
-        "premium": 60,
-        "standard": 60,
-        "economy": 60,
-    }
+    limits = anywhere.ok("limits", "show", ORG, "chat")
+    for whose, left in (("resources", 60), ("org_resources", 90)):
+        assert {name: limit["rpm"]["remaining"] for name, limit in limits[whose].items()} == {
+            "premium": left,
+            "standard": left,
+            "economy": left,
+        }
     assert anywhere.ok("sessions", "list", ORG, "chat")["limit"] == 5
     anywhere.ok("sessions", "end", ORG, "chat", "--all")
 

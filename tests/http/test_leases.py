@@ -49,10 +49,10 @@ class Apps:
         path = f"{app.app}/leases/{lease_id}/release"
         return self.api.call("POST", path, token=app.app_token)
 
-    def remaining(self, app: Tenant) -> int:
+    def remaining(self, app: Tenant, whose: str = "resources") -> int:
         shown = self.api.call("GET", f"{app.app}/limits", token=app.app_token)
         assert shown.status == 200, shown.data
-        left: int = shown.json["resources"]["premium"]["rpm"]["remaining"]
+        left: int = shown.json[whose]["premium"]["rpm"]["remaining"]
         return left
 
 
@@ -97,6 +97,8 @@ def test_the_deepest_debt_lets_the_sibling_wait_for_five_capacities(apps: Apps) 
 
     assert apps.remaining(apps.mine) == -DEBT_MAX
     assert apps.remaining(apps.sibling) == CAPACITY
+    for app in (apps.mine, apps.sibling):
+        assert apps.remaining(app, "org_resources") == -DEBT_MAX
     denied = apps.acquire(apps.sibling, CAPACITY)
     assert denied.status == 429
     (violation,) = denied.json["violations"]

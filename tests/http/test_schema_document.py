@@ -113,7 +113,7 @@ def test_logins_sessions_and_limits(imported: Imported) -> None:
     assert imported.api.call("GET", "/auth/sessions", token=org_token).status == 200
     sessions = imported.get("/auth/sessions")
     assert (len(sessions["sessions"]), sessions["limit"]) == (1, 5)
-    assert imported.get(f"{imported.app}/limits") == {"resources": {}}
+    assert imported.get(f"{imported.app}/limits") == {"resources": {}, "org_resources": {}}
 
 
 def test_a_total_alone_is_what_was_spent(imported: Imported) -> None:

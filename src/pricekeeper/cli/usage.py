@@ -89,20 +89,24 @@ async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> O
     [dim]pricekeeper limits show $ORG chat[/dim]
     """
     answer = await backend.reader(client_of(org, app)).limits()
-    rows = table("model", "limit", "left", "of", "", "full again (UTC)", numbers=["left", "of"])
-    for label, named in answer["resources"].items():
-        for name, limit in named.items():
-            left_pct = FULL_PCT * limit["remaining"] / limit["capacity"]
-            rows.add_row(
-                label,
-                name,
-                f"{limit['remaining']:,}",
-                f"{limit['capacity']:,}",
-                pct_bar(left_pct, "green" if left_pct > FULL_PCT // 10 else "yellow"),
-                "is full" if left_pct == FULL_PCT else minute(limit["resets_at"]),
-            )
+    rows = table(
+        "model", "limit", "of whom", "left", "of", "", "full again (UTC)", numbers=["left", "of"]
+    )
+    for whose, field in (("app", "resources"), ("organisation", "org_resources")):
+        for label, named in answer[field].items():
+            for name, limit in named.items():
+                left_pct = FULL_PCT * limit["remaining"] / limit["capacity"]
+                rows.add_row(
+                    label,
+                    name,
+                    whose,
+                    f"{limit['remaining']:,}",
+                    f"{limit['capacity']:,}",
+                    pct_bar(left_pct, "green" if left_pct > FULL_PCT // 10 else "yellow"),
+                    "is full" if left_pct == FULL_PCT else minute(limit["resets_at"]),
+                )
     empty = Text(f"{app} has no rate limits; see 'pricekeeper app put --help'")
-    return Outcome(answer, rows if answer["resources"] else empty)
+    return Outcome(answer, rows if any(answer.values()) else empty)
 
 
 def _day(answer: Mapping[str, Any]) -> RenderableType:

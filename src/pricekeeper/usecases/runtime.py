@@ -69,16 +69,23 @@ async def adjust(
 
 
 async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
-    """Read how the buckets of a client stand, without taking anything."""
-    source, entity = _limits(policy), policy.bucket_entity
-    labels = [label for label in policy.model_ordering if source(entity, label)]
-    buckets = [(entity, label) for label in labels]
+    """Read how the buckets stand that a client takes from, without taking anything.
+
+    An acquire takes from its organisation's buckets, too: a debt there denies it as its own does.
+    """
+    source, entities = _limits(policy), (policy.bucket_entity, *_parents(policy))
+    buckets = [
+        (entity, str(label))
+        for entity in entities
+        for label in policy.model_ordering
+        if source(entity, label)
+    ]
     found = await services.limiter.peek_many(buckets, limits=source) if buckets else []
-    states = {
-        str(label): {name: limit_state(status) for name, status in statuses.items()}
-        for label, statuses in zip(labels, found, strict=True)
-    }
-    return wire.LimitList(states)
+    states: dict[str, dict[str, dict[str, wire.LimitState]]] = {entity: {} for entity in entities}
+    for (entity, label), statuses in zip(buckets, found, strict=True):
+        states[entity][label] = {name: limit_state(status) for name, status in statuses.items()}
+    own, *parents = states.values()
+    return wire.LimitList(own, parents[0] if parents else {})
 
 
 def quota_use(

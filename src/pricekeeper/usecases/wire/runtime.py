@@ -212,6 +212,8 @@ class Adjusted(Response, frozen=True):
 
 
 class LimitList(Response, frozen=True):
-    """The buckets of this app: by resource, then by limit."""
+    """The buckets that an acquire of this app takes from: by resource, then by limit."""
 
     resources: dict[str, dict[str, LimitState]]
+    org_resources: dict[str, dict[str, LimitState]]
+    """Those of its organisation, which it shares with the other apps."""
