@@ -116,6 +116,11 @@ class Tenant:
     def client_id(self) -> str:
         return f"org-{self.org_id}-app-{self.app_id}"
 
+    def quota_line(self, label: str) -> str:
+        """The metric that says how much of the app's quota is used."""
+        whose = f'app="Web",app_id="{self.app_id}",label="{label}",org="Acme"'
+        return f'pricekeeper_quota_used_ratio{{{whose},org_id="{self.org_id}"}}'
+
     def register(self) -> "Tenant":
         for path, body in ((self.org, ORG), (self.app, {"app_name": "Web"})):
             made = self.api.provision("PUT", path, body)

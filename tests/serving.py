@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 from free_port import free_port
 
-READY_SECS = 30
+READY_SECS = 60
 
 
 @dataclass

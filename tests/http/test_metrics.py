@@ -219,8 +219,7 @@ def test_selections_flips_and_quotas(api: Api, tenant: Tenant) -> None:
             assert api.call("GET", path, token=tenant.app_token).status == 200
 
     def used(label: str) -> float:
-        scope = f"ORG#{tenant.org_id}#APP#{tenant.app_id}"
-        name = f'pricekeeper_quota_used_ratio{{label="{label}",scope="{scope}"}}'
+        name = tenant.quota_line(label)
         return scrape(api)[name]
 
     assert used("premium") == 0
@@ -335,8 +334,7 @@ def test_with_two_workers_a_scrape_speaks_for_both(tmp_path: Path) -> None:
                 assert connection.call("GET", f"{tenant.app}/limits", token="none").status == 401
 
         # A gauge is as the worker said that looked last, not as the other one remembers it.
-        scope = f"ORG#{tenant.org_id}#APP#{tenant.app_id}"
-        name = f'pricekeeper_quota_used_ratio{{label="premium",scope="{scope}"}}'
+        name = tenant.quota_line("premium")
         path = f"{tenant.app}/model-selection?force_check=true"
         with connections_to_each(server, workers=2, each=1) as connections:
             for connection in connections:

@@ -107,8 +107,7 @@ def test_a_deletion_is_a_revocation_of_the_client(api: Api) -> None:
 def test_quotas_are_shown_of_apps_that_only_report_and_after_an_override(api: Api) -> None:
     """No selection is needed for the one, and none takes the other back."""
     tenant = Tenant(api).register()
-    scope = f"ORG#{tenant.org_id}#APP#{tenant.app_id}"
-    name = f'pricekeeper_quota_used_ratio{{label="premium",scope="{scope}"}}'
+    name = tenant.quota_line("premium")
     record = usage(input_tokens=100_000, output_tokens=20_000)
     reply = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
     used = reply.json["cost_usd_micros"] / ORG["quotas"]["premium"]

@@ -3,9 +3,10 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,10 +44,10 @@ class Instance:
     def scrape(self) -> Samples:
         return read_samples(self.observer.metrics.render_exposition().decode())
 
-    async def org(self) -> Policy:
-        org_id = parse_org_id(str(uuid.uuid4()))
-        settings = {**ORG, "quota_scope": "ORG"}
-        return (await self.services.provisioning.put_org(org_id, settings)).policy
+    async def org(self, org_id: str = "", **more: Any) -> Policy:
+        settings = {**ORG, "quota_scope": "ORG", **more}
+        made = parse_org_id(org_id or str(uuid.uuid4()))
+        return (await self.services.provisioning.put_org(made, settings)).policy
 
     async def report(self, policy: Policy, input_tokens: int) -> None:
         """Use the premium model."""
@@ -70,6 +71,12 @@ class Instance:
         observer = Observer(self.services, metrics, self.supervisor, limits)
         await observer.read_lag()
         return Instance(self.clock, self.services, self.supervisor, observer)
+
+
+def quota_line(policy: Policy) -> str:
+    """The line about the organisation's quota of the premium model."""
+    whose = f'app="",app_id="",label="premium",org="{policy.org_name}",org_id="{policy.org_id}"'
+    return f"pricekeeper_quota_used_ratio{{{whose}}}"
 
 
 @pytest.fixture
@@ -138,7 +145,7 @@ async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path:
 async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> None:
     """A client that went away in the evening does not ring the alarm all night."""
     policy = await at.org()
-    name = f'pricekeeper_quota_used_ratio{{label="premium",scope="ORG#{policy.org_id}"}}'
+    name = quota_line(policy)
     await at.spend(policy, input_tokens=400_000)
     assert at.scrape()[name] > 1
     at.clock.advance_ms(DAY_MS)
@@ -150,7 +157,7 @@ async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> No
 async def test_a_quota_that_is_used_is_not_forgotten_by_an_older_total(at: Instance) -> None:
     """What was summed or counted stands: an override, or a total of before, takes nothing back."""
     policy = await at.org()
-    name = f'pricekeeper_quota_used_ratio{{label="premium",scope="ORG#{policy.org_id}"}}'
+    name = quota_line(policy)
     await at.spend(policy, input_tokens=400_000)
     used = at.scrape()[name]
     assert used > 1
@@ -165,7 +172,7 @@ async def test_a_quota_that_is_used_is_not_forgotten_by_an_older_total(at: Insta
 async def test_an_app_that_only_reports_has_its_quotas_shown(at: Instance) -> None:
     """A record tells how much of a quota is used; so does the next one, and so does a batch."""
     policy = await at.org()
-    name = f'pricekeeper_quota_used_ratio{{label="premium",scope="ORG#{policy.org_id}"}}'
+    name = quota_line(policy)
     await at.report(policy, input_tokens=10_000)
     first = at.scrape()[name]
     assert 0 < first < 1
@@ -194,7 +201,21 @@ async def test_only_so_many_scopes_are_shown(at: Instance, monkeypatch: pytest.M
         await at.services.selection.assess(policy)
     shown = {name for name in at.scrape() if name.startswith("pricekeeper_quota_used_ratio")}
     assert len(shown) == 3 * len(ORG["model_ordering"])
-    assert all(f"ORG#{policy.org_id}" in str(shown) for policy in policies[:3])
+    assert all(policy.org_id in str(shown) for policy in policies[:3])
+
+
+async def test_a_line_is_under_the_name_of_whom_it_is_about(at: Instance) -> None:
+    """Two of the same name are told apart by id; who is renamed has one line and not two."""
+    first, second = await at.org(), await at.org()
+    for policy in (first, second):
+        await at.spend(policy, input_tokens=400_000)
+    shown = at.scrape()
+    assert shown[quota_line(first)] == shown[quota_line(second)] > 1
+    renamed = await at.org(first.org_id, org_name="Other Name")
+    await at.spend(renamed, input_tokens=400_000)
+    shown = at.scrape()
+    assert isnan(shown[quota_line(first)])
+    assert shown[quota_line(renamed)] > 1
 
 
 def test_only_so_many_limit_names_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,30 +308,34 @@ def test_sizes_are_a_histogram(size: int, bound: str) -> None:
 
 
 async def test_the_age_of_a_secret_is_shown_when_its_client_comes(at: Instance) -> None:
-    """From the claim on, the newest one; of a bounded number of clients."""
-    policy = await at.org()
-    start = "pricekeeper_client_secret_created_timestamp_seconds"
-    name = f'{start}{{app="",org="{policy.org_id}"}}'
-    assert name not in at.scrape()
-    for _ in range(2):
+    """From its first login here on, and that of the newest one from its claim on."""
+    policy, credentials = await at.org(), at.services.credentials
+    labels = f'app="",app_id="",org="{policy.org_name}",org_id="{policy.org_id}"'
+    name = f"pricekeeper_client_secret_created_timestamp_seconds{{{labels}}}"
+    for expected in (None, at.clock.now_ms() // 1000 + 86_400):
+        assert at.scrape().get(name) == expected
         at.clock.advance_ms(86_400_000)
-        rotation = await at.services.credentials.rotate(policy.client, 0)
-        claimed = await at.services.credentials.claim(rotation.retrieval.token.reveal())
-        assert at.scrape()[name] == at.clock.now_ms() // 1000
-    claimed_at_epoch = at.clock.now_ms() // 1000
-    at.clock.advance_ms(86_400_000)
-    secret = claimed.client_secret.reveal()
-    await at.services.credentials.authenticate(policy.client_id, secret)
-    assert at.scrape()[name] == claimed_at_epoch
+        rotation = await credentials.rotate(policy.client, 0)
+        claimed = await credentials.claim(rotation.retrieval.token.reveal())
+        claimed_at_epoch = at.clock.now_ms() // 1000
+        assert at.scrape().get(name) == (claimed_at_epoch if expected else None)
+        at.clock.advance_ms(3_600_000)
+        await credentials.authenticate(policy.client_id, claimed.client_secret.reveal())
+        assert at.scrape()[name] == claimed_at_epoch
 
 
-def test_only_so_many_ages_are_kept() -> None:
+async def test_only_so_many_ages_are_kept(at: Instance) -> None:
     """Clients are named by others, and a metric has a line for each."""
-    meter = CredentialsMeter()
+    meter, policy = CredentialsMeter(), await at.org()
+
+    def log_in(client: Client, created_at_epoch: int | None) -> None:
+        known = replace(policy, client=client, client_secret_created_at_epoch=created_at_epoch)
+        meter.note_login(known)
+
     for number in range(SECRETS_MAX + 5):
-        meter.note_secret(Client(parse_org_id(str(uuid.UUID(int=number)))), number)
-    first = next(iter(meter.secrets_created_at_epoch))
-    meter.note_secret(first, 77)
-    meter.note_secret(first, None)
-    assert len(meter.secrets_created_at_epoch) == SECRETS_MAX
-    assert meter.secrets_created_at_epoch[first] == 77
+        log_in(Client(parse_org_id(str(uuid.UUID(int=number)))), number)
+    first = next(iter(meter.secret_ages))
+    log_in(first, 77)
+    log_in(first, None)
+    assert len(meter.secret_ages) == SECRETS_MAX
+    assert meter.secret_ages[first].created_at_epoch == 77

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pricekeeper.telemetry import Family, counted
-from pricekeeper.tenants import REVOCATIONS, Client
+from pricekeeper.tenants import REVOCATIONS, Client, Policy
 
 SECRETS_MAX: Final = 1_000
 """Clients whose secret's age is known: the first ones that this instance has seen."""
@@ -14,6 +14,14 @@ SECRETS_MAX: Final = 1_000
 _RETRIEVALS: Final = Family(
     "pricekeeper_retrieval_tokens", "One-time tokens issued, claimed, refused.", ("event",)
 )
+
+
+class SecretAge(NamedTuple):
+    """When the present secret of a client was claimed, and what people call the client."""
+
+    org_name: str
+    app_name: str | None
+    created_at_epoch: int
 
 
 @dataclass(slots=True)
@@ -30,17 +38,19 @@ class CredentialsMeter:
     """Times that an administrator revoked a client's secrets, and its tokens with them."""
     rotated_out: int = counted(REVOCATIONS, "rotation")
     """Claims that ended every token of a client, because the old secret had no grace."""
-    secrets_created_at_epoch: dict[Client, int] = field(default_factory=dict)
-    """When the present secret of a client was claimed, by client."""
+    secret_ages: dict[Client, SecretAge] = field(default_factory=dict)
+    """Of the clients that have logged in here."""
 
     def note_claim(self, client: Client, now_epoch: int, *, ended_tokens: bool) -> None:
         """Note a retrieval token that was turned into a secret just now."""
         self.retrievals_claimed += 1
         self.rotated_out += ended_tokens
-        self.note_secret(client, now_epoch)
+        known = self.secret_ages.get(client)
+        if known is not None:
+            self.secret_ages[client] = known._replace(created_at_epoch=now_epoch)
 
-    def note_secret(self, client: Client, created_at_epoch: int | None) -> None:
-        """Note how old a client's secret is, if that is known."""
-        known = self.secrets_created_at_epoch
-        if created_at_epoch is not None and (client in known or len(known) < SECRETS_MAX):
-            known[client] = created_at_epoch
+    def note_login(self, policy: Policy) -> None:
+        """Note how old the secret of a client that logs in is, if that is known."""
+        created_at_epoch, ages = policy.client_secret_created_at_epoch, self.secret_ages
+        if created_at_epoch is not None and (policy.client in ages or len(ages) < SECRETS_MAX):
+            ages[policy.client] = SecretAge(policy.org_name, policy.app_name, created_at_epoch)

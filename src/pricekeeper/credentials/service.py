@@ -170,7 +170,7 @@ class Credentials:
             known = StoredHash(client, slot, client.client_id, stored)
             await rehash(self._store, self._peppers, known, secret)
         policy = self._tenants.policy_of(record)
-        self.meter.note_secret(client, policy.client_secret_created_at_epoch)
+        self.meter.note_login(policy)
         return Authenticated(client, policy)
 
     def enrolment(self, client: Client) -> tuple[Enrolment, Retrieval]:

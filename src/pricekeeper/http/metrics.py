@@ -12,6 +12,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Final
 
 from prometheus_client import (
@@ -77,10 +78,12 @@ LAG: Final = Family(
     "Since the last complete aggregation began: no older usage is missing in a daily total.",
     kind=Kind.GAUGE,
 )
+WHOSE: Final = ("org", "app", "org_id", "app_id")
+"""Names are for people, and several may have the same; ids are for telling them apart."""
 QUOTA: Final = Family(
     "pricekeeper_quota_used_ratio",
-    "Spend against the day's quota, by scope and label, as of the last record or selection.",
-    ("scope", "label"),
+    "Spend against the day's quota, by whose it is and label, as of the last record or selection.",
+    (*WHOSE, "label"),
     Kind.GAUGE,
 )
 SPEND: Final = Family(
@@ -92,7 +95,7 @@ SPEND: Final = Family(
 SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
     "When the present secret of a client was claimed, by organisation and app.",
-    ("org", "app"),
+    WHOSE,
     Kind.GAUGE,
 )
 IN_DOUBT: Final = Family(
@@ -139,7 +142,7 @@ class Metrics:
         self._made: dict[Family, Any] = {}
         self._watched: list[tuple[Any, tuple[str, ...]]] = []
         self._carried: dict[tuple[str, ...], float] = {}
-        self._shown: dict[tuple[str, ...], float] = {}
+        self._shown: dict[Family, dict[tuple[str, ...], float]] = {}
         self._meter = HttpMeter()
         self.watch(self._meter)
         self.watch(store)
@@ -209,11 +212,20 @@ class Metrics:
         gauge = self._instrument(family)
         (gauge.labels(*labels) if labels else gauge).set(value)
 
-    def show_change(self, family: Family, value: float, *labels: str) -> None:
-        """Set a gauge if it is new here: of several workers, the one that heard last is right."""
-        if self._shown.get((family.name, *labels)) != value:
-            self._shown[family.name, *labels] = value
-            self.show(family, value, *labels)
+    def show_changes(self, family: Family, values: Mapping[tuple[str, ...], float]) -> None:
+        """Set what is new here: of several workers, the one that heard last is right.
+
+        Lines that are no longer among the values, because somebody has another name, become NaN,
+        which no alarm rings for.
+        """
+        shown = self._shown.setdefault(family, {})
+        for labels in shown.keys() - values.keys():
+            del shown[labels]
+            self.show(family, nan, *labels)
+        for labels, value in values.items():
+            if shown.get(labels) != value:
+                shown[labels] = value
+                self.show(family, value, *labels)
 
     def render_exposition(self) -> bytes:
         """The text that Prometheus scrapes."""

@@ -25,9 +25,10 @@ from pricekeeper.http.metrics import (
     SECRETS,
     Metrics,
 )
-from pricekeeper.http.spend import SpendMetric
+from pricekeeper.http.spend import SpendMetric, ids_of, printable
 from pricekeeper.metering import AggregationReport
 from pricekeeper.selection import quota_pct_hundredths
+from pricekeeper.values import AppId, OrgId
 
 CARRY_INTERVAL_MS: Final = 5_000
 SPEND_INTERVAL_SECS: Final = 60
@@ -148,13 +149,30 @@ class Observer:
         self.metrics.show(LAG, lag_ms / 1000)
 
     def _show_quotas(self) -> None:
-        now_ms = self._services.clock.now_ms()
-        for scope, labels in self._services.metering.quota_uses.scopes.items():
-            for label, use in labels.items():
+        now_ms, shown = self._services.clock.now_ms(), dict[tuple[str, ...], float]()
+        for key, scope in self._services.metering.quota_uses.scopes.items():
+            org_id, app_id = ids_of(key)
+            app_name = None if app_id is None else scope.policy.app_name
+            whose = _whose(scope.policy.org_name, app_name, org_id, app_id)
+            for label, use in scope.labels.items():
                 hundredths = quota_pct_hundredths(use.spend_usd_micros, use.quota_usd_micros)
                 ratio = 0.0 if use.ends_at_ms <= now_ms else hundredths / 10_000
-                self.metrics.show_change(QUOTA, ratio, scope, label)
+                shown[*whose, label] = ratio
+        self.metrics.show_changes(QUOTA, shown)
 
     def _show_secrets(self) -> None:
-        for client, epoch in self._services.credentials.meter.secrets_created_at_epoch.items():
-            self.metrics.show_change(SECRETS, epoch, client.org_id, client.app_id or "")
+        ages = self._services.credentials.meter.secret_ages
+        self.metrics.show_changes(
+            SECRETS,
+            {
+                _whose(age.org_name, age.app_name, *client): age.created_at_epoch
+                for client, age in ages.items()
+            },
+        )
+
+
+def _whose(
+    org_name: str, app_name: str | None, org_id: OrgId, app_id: AppId | None
+) -> tuple[str, str, str, str]:
+    """The labels that say whose a line is; an organisation's own has no app."""
+    return printable(org_name), printable(app_name or app_id or ""), org_id, app_id or ""

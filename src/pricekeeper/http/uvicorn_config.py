@@ -8,6 +8,9 @@ from typing import Any, Final, Literal
 import uvicorn
 
 GRACEFUL_SECS: Final = 30
+SILENT_SECS_MAX: Final = 30
+"""How long a worker may be silent before it is killed and replaced. uvicorn's own 5 s end workers
+that are only slow: on a machine that is busy they never come up."""
 _MAPPED_BITS: Final = 96
 _PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
 
@@ -36,6 +39,7 @@ def server_config(
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=_believed(trusted_proxies) or None,
         timeout_graceful_shutdown=graceful_secs,
+        timeout_worker_healthcheck=SILENT_SECS_MAX,
     )
 
 

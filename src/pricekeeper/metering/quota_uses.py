@@ -9,7 +9,7 @@ Bound: the first `SCOPES_MAX` scopes. A metric with a line for each of a million
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pricekeeper.days import day_start_ms, next_midnight_ms
@@ -35,11 +35,19 @@ class QuotaUse:
         return max(self.summed_usd_micros, self.estimated_usd_micros)
 
 
+@dataclass(slots=True)
+class ScopeUse:
+    """What one scope has spent, by label, and its policy, which has its names."""
+
+    policy: Policy
+    labels: dict[ModelLabel, QuotaUse] = field(default_factory=dict)
+
+
 class QuotaUses:
     """The latest day of each scope and label."""
 
     def __init__(self) -> None:
-        self.scopes: dict[str, dict[ModelLabel, QuotaUse]] = {}
+        self.scopes: dict[str, ScopeUse] = {}
 
     def note_sum(self, policy: Policy, label: ModelLabel, day: str, spend_usd_micros: int) -> None:
         """Note a sum that was read: no more than that was spent when it was made."""
@@ -58,11 +66,12 @@ class QuotaUses:
 
     def _use(self, policy: Policy, label: ModelLabel, day: str) -> QuotaUse | None:
         """What is known of that day; ``None`` if a later day is known, or there are too many."""
-        labels = self.scopes.get(policy.scope_key)
-        if labels is None:
+        scope = self.scopes.get(policy.scope_key)
+        if scope is None:
             if len(self.scopes) >= SCOPES_MAX:
                 return None
-            labels = self.scopes[policy.scope_key] = {}
+            scope = self.scopes[policy.scope_key] = ScopeUse(policy)
+        scope.policy, labels = policy, scope.labels
         use = labels.get(label)
         if use is None or use.day < day:
             ends_at_ms = next_midnight_ms(policy.timezone, day_start_ms(policy.timezone, day))
