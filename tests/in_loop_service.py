@@ -15,6 +15,7 @@ import aiohttp
 import uvicorn
 
 from http_fixtures import ORG
+from pricekeeper.bootstrap import Services
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.http.app import make_app
 from pricekeeper.http.page_files import FOLDER
@@ -40,6 +41,8 @@ class Service:
     url: str
     session: aiohttp.ClientSession
     key: str
+    inside: Services
+    """What it works with: for tests that damage what is stored."""
 
     async def call(
         self, method: str, path: str, body: Any = None, *, token: str = "", key: str = ""
@@ -99,7 +102,10 @@ async def serving(
                 await asyncio.sleep(0.005)
             assert server.started, "the service did not start; its log says why"
             async with aiohttp.ClientSession() as session:
-                yield Service(f"http://127.0.0.1:{port}", session, settings.provisioning_key or "")
+                inside = server.lifespan.state["services"]
+                yield Service(
+                    f"http://127.0.0.1:{port}", session, settings.provisioning_key or "", inside
+                )
         finally:
             server.should_exit = True
             await running

@@ -9,13 +9,14 @@ import pytest
 from credentials.conftest import OLD_PEPPER, Instance, instance
 from pricekeeper.clock import ManualClock
 from pricekeeper.credentials import Peppers, Secret
-from pricekeeper.credentials.doubt import TURN_MS, WAITING_MAX, WAITING_PER_CLIENT_MAX
+from pricekeeper.credentials.doubt import PLACES_MAX, TURN_MS
 from pricekeeper.errors import InvalidClientError, OverloadedError
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Set, Update, open_store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, config_key
+from pricekeeper.values import AppId
 from tenants.conftest import new_org_id
 
 IMPORTED = Secret("a-password-of-somebody")
@@ -33,9 +34,9 @@ class Doubtful:
         """Who else waits for the clock: the store sweeps now and then."""
         self._tasks: list[asyncio.Task[object]] = []
 
-    async def plant(self, stored: str) -> None:
+    async def plant(self, stored: str, client: Client | None = None) -> None:
         """Put a hash where an import would."""
-        key, planted = config_key(self.client), (Set("client_secret_hash", stored),)
+        key, planted = config_key(client or self.client), (Set("client_secret_hash", stored),)
         await self.one.store.update(Update(CONFIG, key, planted))
 
     def guess(self, secret: str, name: str = "") -> "asyncio.Task[object]":
@@ -53,7 +54,7 @@ class Doubtful:
             if all(task.done() for task in self._tasks):
                 return
             await asyncio.sleep(0)
-        for _ in range(3 * WAITING_MAX):
+        for _ in range(6 * PLACES_MAX):
             await asyncio.sleep(0)
 
 
@@ -80,7 +81,7 @@ async def test_a_secret_of_ours_does_not_wait(doubtful: Doubtful) -> None:
 
 
 async def test_a_secret_of_another_make_waits_for_its_turn(doubtful: Doubtful) -> None:
-    """One after the other, a few a second; before its turn none costs even a read."""
+    """One after the other, a few a second; before its turn none costs more than a read."""
     await doubtful.plant(Peppers(OLD_PEPPER).hash(doubtful.client.client_id, IMPORTED.reveal()))
     before = sum(doubtful.meter.calls.values())
     wrong = [doubtful.guess(f"password-{n}") for n in range(3)]
@@ -89,7 +90,7 @@ async def test_a_secret_of_another_make_waits_for_its_turn(doubtful: Doubtful) -
     for turn in range(4):
         await doubtful.settle()
         assert len(pending) == 4 - turn
-        assert sum(doubtful.meter.calls.values()) - before == turn
+        assert sum(doubtful.meter.calls.values()) - before == 4 + turn
         doubtful.clock.advance_ms(TURN_MS)
         _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
     assert await right
@@ -109,25 +110,57 @@ async def test_a_slow_hash_waits_whatever_the_secret_looks_like(doubtful: Doubtf
     assert await right
 
 
-async def test_the_line_has_an_end_and_each_client_a_share(doubtful: Doubtful) -> None:
-    """Guesses at one client leave turns to others; made-up names fill the line and no more."""
-    one = [doubtful.guess("password") for _ in range(WAITING_PER_CLIENT_MAX + 1)]
+async def test_guesses_at_one_organisation_leave_turns_to_the_others(doubtful: Doubtful) -> None:
+    """However many of its clients they are at: another's right secret waits for two of them."""
+    apps = [Client(doubtful.client.org_id, AppId(f"app-{n}")) for n in range(PLACES_MAX)]
+    for app in apps:
+        await doubtful.one.secret_of(app)
+    neighbour = Client(new_org_id())
+    await doubtful.one.secret_of(neighbour)
+    await doubtful.plant(
+        Peppers(OLD_PEPPER).hash(neighbour.client_id, IMPORTED.reveal()), neighbour
+    )
+    flood = [doubtful.guess("password", app.client_id) for app in apps]
     await doubtful.settle()
-    assert [task.done() for task in one] == [False] * WAITING_PER_CLIENT_MAX + [True]
+    share = PLACES_MAX // 2
+    assert [task.done() for task in flood] == [False] * share + [True] * (PLACES_MAX - share)
     with pytest.raises(OverloadedError):
-        one[-1].result()
-    names = [Client(new_org_id()).client_id for _ in range(WAITING_MAX)]
-    others = [doubtful.guess("password", name) for name in names]
-    await doubtful.settle()
-    places = WAITING_MAX - WAITING_PER_CLIENT_MAX
-    assert [task.done() for task in others] == [False] * places + [True] * WAITING_PER_CLIENT_MAX
-    for task in (*one, *others):
+        flood[-1].result()
+
+    right = doubtful.guess(IMPORTED.reveal(), neighbour.client_id)
+    for _ in range(3):  # one of them has its turn, and so has one more of the flood
+        await doubtful.settle()
+        doubtful.clock.advance_ms(TURN_MS)
+    assert await right
+    assert not flood[2].done()
+    for task in flood:
         task.cancel()
-    await asyncio.gather(*one, *others, return_exceptions=True)
+    await asyncio.gather(*flood, return_exceptions=True)
     again = doubtful.guess("password")  # who has left, has left the line
     await doubtful.settle()
-    assert not again.done()
-    again.cancel()
+    doubtful.clock.advance_ms(TURN_MS)
+    with pytest.raises(InvalidClientError):
+        await again
+
+
+async def test_made_up_names_take_no_turns_and_wait_as_long(doubtful: Doubtful) -> None:
+    """Anybody can make up names; the wait does not tell that nobody has them."""
+    await doubtful.plant(Peppers(OLD_PEPPER).hash(doubtful.client.client_id, IMPORTED.reveal()))
+    names = [Client(new_org_id()).client_id for _ in range(5 * PLACES_MAX)]
+    flood = [doubtful.guess("password", name) for name in names]
+    await doubtful.settle()
+    right = doubtful.guess(IMPORTED.reveal())
+    late = doubtful.guess("password", names[0])
+    await doubtful.settle()
+    assert not any(task.done() for task in (*flood, right, late))
+    doubtful.clock.advance_ms(TURN_MS)
+    assert await right
+    refused = await asyncio.gather(*flood, return_exceptions=True)
+    assert all(isinstance(error, InvalidClientError) for error in refused)
+    assert not late.done()  # it came after one who had a turn
+    doubtful.clock.advance_ms(TURN_MS)
+    with pytest.raises(InvalidClientError):
+        await late
 
 
 async def test_who_is_not_doubted_does_not_wait(doubtful: Doubtful) -> None:

@@ -10,8 +10,8 @@ from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.credentials import Authenticated, Peppers, Secret
 from pricekeeper.credentials.legacy import (
-    WAITING_MAX,
-    WAITING_PER_CLIENT_MAX,
+    PLACES_MAX,
+    THREADS_MAX,
     LegacyHashes,
 )
 from pricekeeper.errors import InvalidClientError, OverloadedError
@@ -89,27 +89,33 @@ class TestBcrypt:
         assert checking.result()
         assert ticks > 100
 
-    async def test_the_queue_has_an_end(self) -> None:
+    async def test_the_line_has_an_end(self) -> None:
         """Whoever comes when it is full is told so at once; the others get their answers."""
         hashes, stored = LegacyHashes(), bcrypt_hash(LEGACY)
         answers = await asyncio.gather(
-            *(hashes.matches(f"c{n}", stored, LEGACY.reveal()) for n in range(WAITING_MAX + 5)),
+            *(hashes.matches(f"org-{n}", stored, LEGACY.reveal()) for n in range(PLACES_MAX + 5)),
             return_exceptions=True,
         )
-        assert answers[:WAITING_MAX] == [True] * WAITING_MAX
-        assert all(isinstance(answer, OverloadedError) for answer in answers[WAITING_MAX:])
-        assert await hashes.matches("c", stored, LEGACY.reveal())
+        assert answers[:PLACES_MAX] == [True] * PLACES_MAX
+        assert all(isinstance(answer, OverloadedError) for answer in answers[PLACES_MAX:])
+        assert await hashes.matches("org", stored, LEGACY.reveal())
 
-    async def test_one_client_has_a_share_of_the_queue(self) -> None:
-        """Guesses at one leave places for the others, who are answered."""
-        hashes, stored = LegacyHashes(), bcrypt_hash(LEGACY)
-        names = ["guessed"] * (WAITING_PER_CLIENT_MAX + 5) + ["other"]
+    async def test_one_organisation_has_a_share_of_the_line(self) -> None:
+        """Guesses at its clients leave places for the others, who have the next turn."""
+        hashes, stored = LegacyHashes(), bcrypt_hash(LEGACY, cost=8)
+        share, answered = PLACES_MAX // 2, list[str]()
+
+        async def check(org_id: str) -> None:
+            assert await hashes.matches(org_id, stored, LEGACY.reveal())
+            answered.append(org_id)
+
         answers = await asyncio.gather(
-            *(hashes.matches(name, stored, LEGACY.reveal()) for name in names),
+            *(check(org_id) for org_id in ["guessed"] * (share + 5) + ["other"]),
             return_exceptions=True,
         )
         refused = [isinstance(answer, OverloadedError) for answer in answers]
-        assert refused == [False] * WAITING_PER_CLIENT_MAX + [True] * 5 + [False]
+        assert refused == [False] * share + [True] * 5 + [False]
+        assert answered.index("other") <= 2 * THREADS_MAX
 
 
 class TestPeppers:

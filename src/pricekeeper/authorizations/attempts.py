@@ -55,6 +55,7 @@ from pricekeeper.authorizations.transaction import (
     Step,
     make_transaction,
 )
+from pricekeeper.budgets import check_accounts
 from pricekeeper.budgets.items import USED, spend
 from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import (
@@ -158,6 +159,10 @@ class Attempts:
             return
         except OutcomeUnknownError:
             self._refunds.note_lost(books.given_back)
+            raise
+        except InvalidOperationError:
+            if len(self._left) == 1:
+                await check_accounts(desk.store, books.changes.keys())
             raise
         self._refunds.note_written(books.owed, books.given_back)
         self._note_written(books, steps)

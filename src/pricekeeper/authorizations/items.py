@@ -26,7 +26,9 @@ from pricekeeper.authorizations.authorization import (
     Settlement,
     State,
     minted_ms,
+    parse_id,
 )
+from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import (
     ITEM_ABSENT,
     Condition,
@@ -137,7 +139,13 @@ def alias_put(org_id: str, asked_as: str, authorization_id: str) -> Put:
 
 def aliased_id(item: Mapping[str, Any] | None) -> str | None:
     """The authorization that a caller's own id stands for."""
-    return None if item is None else str(TypedItem(REQUEST_DEDUP, item).text("authorization_id"))
+    if item is None:
+        return None
+    typed = TypedItem(REQUEST_DEDUP, item)
+    try:
+        return parse_id(typed.text("authorization_id"))
+    except InvalidValueError as error:
+        raise typed.report_unreadable("it names no authorization") from error
 
 
 def marker_put(org_id: str, region: str, visit: int = 0) -> Put:

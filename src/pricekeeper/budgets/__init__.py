@@ -9,7 +9,7 @@ from pricekeeper.budgets.account import (
     item_partition,
 )
 from pricekeeper.budgets.items import Balance
-from pricekeeper.budgets.service import Budgets, debit_updates
+from pricekeeper.budgets.service import Budgets, check_accounts, debit_updates
 from pricekeeper.budgets.window import Span, window_at
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Span",
     "accounts_for",
     "accounts_of",
+    "check_accounts",
     "debit_updates",
     "item_partition",
     "window_at",

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from pricekeeper.budgets.account import BudgetAccount, accounts_for
 from pricekeeper.budgets.items import (
     Balance,
+    account_ids,
     account_update,
     balance_of,
     open_update,
@@ -97,6 +98,13 @@ class Budgets:
                 if balance_of(refused.item, account.id) is None:
                     raise OutcomeUnknownError("a past account was held against") from refused
         self._open.put((account.key, account.id), True)  # noqa: FBT003
+
+
+async def check_accounts(store: Store, keys: Collection[Key]) -> None:
+    """Raise `UnreadableItemError` if an account of these items is why a write was refused."""
+    for item in await store.batch_get([(RATE_BUCKETS, key) for key in keys]):
+        for account_id in account_ids(item or {}):
+            balance_of(item, account_id)
 
 
 def debit_updates(

@@ -2,8 +2,8 @@
 
 One check costs a quarter of a second of processor time by design. It runs on one of
 `THREADS_MAX` threads of their own, which also bounds what callers that go away leave running. The
-queue in front of them is bounded, in all and for each client: beyond that, a refusal at once is
-better than an answer after the caller has gone.
+line in front of them has `PLACES_MAX` places, of which each organisation has its share, and they
+take turns. Beyond that, a refusal at once is better than an answer after the caller has gone.
 
 Until a client has been seen once, the time of the answer shows that its hash is one of these.
 Doing as much work for clients that do not exist would hide that, and would let anybody keep
@@ -18,13 +18,13 @@ from typing import Final
 
 import bcrypt
 
-from pricekeeper.credentials.doubt import WaitingQueue
+from pricekeeper.concurrency import FairLine
 
 PREFIX: Final = "$2b$"
 THREADS_MAX: Final = 2
-WAITING_MAX: Final = 64
-WAITING_PER_CLIENT_MAX: Final = 32
-"""Many processes of one client may log in at the same moment, until one has succeeded."""
+PLACES_MAX: Final = 64
+"""One organisation alone has half of them: many processes of one client may log in at the same
+moment, until one has succeeded."""
 _COST_MAX: Final = 15
 """2**15 rounds, two seconds or so; a hash that asks for more is no hash of a client secret."""
 
@@ -39,13 +39,13 @@ class LegacyHashes:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="pricekeeper-bcrypt")
-        self._queue = WaitingQueue(WAITING_MAX, WAITING_PER_CLIENT_MAX)
+        self._line = FairLine(THREADS_MAX, PLACES_MAX)
 
-    async def matches(self, client_id: str, stored: str, secret: str) -> bool:
-        """Whether the client's hash is the secret's; a malformed hash is nobody's."""
+    async def matches(self, org_id: str, stored: str, secret: str) -> bool:
+        """Whether the hash is the secret's; a malformed hash is nobody's."""
         if not stored[4:6].isdecimal() or int(stored[4:6]) > _COST_MAX:
             return False
-        async with self._queue.join(client_id):
+        async with self._line.turn(org_id):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, _matches, stored, secret)
 

@@ -107,7 +107,7 @@ class ProvisioningKeys:
             stored = None
         owner = _owner(org_id)
         hashes = [stored if isinstance(stored, str) else None]
-        matched = await self._verifier.find(owner, hashes, key)
+        matched = await self._verifier.find(org_id, owner, hashes, key)
         if matched is None:
             return None
         if self._peppers.is_outdated(matched):

@@ -139,7 +139,7 @@ class Credentials:
 
         Every refusal is the same `InvalidClientError`, after the same work. What can't be a
         client's name or a secret is refused before anything is read. A ``doubted`` caller may be
-        guessing: a secret that we did not mint then waits for a turn.
+        guessing: a secret that we did not mint then waits for a turn, after one more read.
         """
         try:
             client = parse_client_id(client_id)
@@ -148,11 +148,25 @@ class Credentials:
         if _impossible(secret):
             raise InvalidClientError
         foreign = not is_well_formed(CLIENT_SECRET, secret)
-        async with self._verifier.wait_for_turn(client_id, needed=doubted and foreign):
-            return await self._authenticate(client, secret, turn_needed=doubted and not foreign)
+        if not (doubted and foreign):
+            return await self._authenticate(client, secret, turn_needed=doubted)
+        if not await self._has_secret(client):
+            await self._verifier.doubted.wait_as_if()
+            raise InvalidClientError
+        async with self._verifier.doubted.wait_for_turn(client.org_id):
+            return await self._authenticate(client, secret)
+
+    async def _has_secret(self, client: Client) -> bool:
+        """Whether there is such a client, and something to compare its secret with."""
+        try:
+            record = await self._tenants.read_record(client)
+        except NotFoundError:
+            return False
+        held = items.held(record.item, self._now_epoch())
+        return held.current is not None or held.previous is not None
 
     async def _authenticate(
-        self, client: Client, secret: str, *, turn_needed: bool
+        self, client: Client, secret: str, *, turn_needed: bool = False
     ) -> Authenticated:
         try:
             record = await self._tenants.read_record(client)
@@ -161,7 +175,7 @@ class Credentials:
         held = items.held({} if record is None else record.item, self._now_epoch())
         hashes = (held.current, held.previous)
         stored = await self._verifier.find(
-            client.client_id, hashes, secret, turn_needed=turn_needed
+            client.org_id, client.client_id, hashes, secret, turn_needed=turn_needed
         )
         if record is None or stored is None:
             raise InvalidClientError

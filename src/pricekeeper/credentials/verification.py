@@ -9,7 +9,7 @@ event loop, and is compared only if nothing else matched. Where the caller is do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 
 import structlog
 
@@ -17,6 +17,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.credentials.doubt import DoubtedSecrets
 from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.legacy import LegacyHashes, is_legacy
+from pricekeeper.values import OrgId
 
 _log = structlog.get_logger(__name__)
 
@@ -27,14 +28,16 @@ class Verifier:
     def __init__(self, clock: Clock, peppers: Peppers) -> None:
         self._peppers = peppers
         self._legacy = LegacyHashes()
-        self._doubted = DoubtedSecrets(clock)
-
-    def wait_for_turn(self, owner: str, *, needed: bool) -> AbstractAsyncContextManager[None]:
-        """Wait for a turn among the doubted secrets, if that is needed."""
-        return self._doubted.wait_for_turn(owner) if needed else nullcontext()
+        self.doubted = DoubtedSecrets(clock)
 
     async def find(
-        self, owner: str, hashes: Sequence[str | None], secret: str, *, turn_needed: bool = False
+        self,
+        org_id: OrgId,
+        owner: str,
+        hashes: Sequence[str | None],
+        secret: str,
+        *,
+        turn_needed: bool = False,
     ) -> str | None:
         """The hash that is the secret's, if one of them is.
 
@@ -50,7 +53,7 @@ class Verifier:
             if not is_legacy(stored):
                 _log.error("secret_hash_unreadable", owner=owner)
                 continue
-            async with self.wait_for_turn(owner, needed=turn_needed):
-                if await self._legacy.matches(owner, stored, secret):
+            async with self.doubted.wait_for_turn(org_id) if turn_needed else nullcontext():
+                if await self._legacy.matches(org_id, stored, secret):
                     matched = stored
         return matched

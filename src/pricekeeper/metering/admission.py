@@ -22,8 +22,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import FairSlots, Shares
 from pricekeeper.errors import OverloadedError
-from pricekeeper.metering.fairness import FairSlots, Shares
 from pricekeeper.metering.usage import BATCH_MAX
 
 WAIT_MS_MAX: Final = 1_000

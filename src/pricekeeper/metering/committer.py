@@ -5,9 +5,9 @@ group one write is under way at a time; what arrives meanwhile goes into the nex
 is new begins at the end of the turn of the event loop, or `linger_ms` later, so that whatever comes
 in that time shares its first write.
 
-Groups take turns by organisation (`metering.fairness`): a neighbour of one that floods is written
-next, however much the other has waiting. A record holds a place of its organisation's share of the
-queue until it is answered (`metering.admission`).
+Groups take turns by organisation (`concurrency.fairness`): a neighbour of one that floods is next
+to be written, however much the other has waiting. A record holds a place of its organisation's
+share of the queue until it is answered (`metering.admission`).
 
 Bounds: `PENDING_MAX` places, of which one organisation alone can have half, and `WRITES_MAX` writes
 under way.
@@ -20,9 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from pricekeeper.concurrency import error_copy
+from pricekeeper.concurrency import TurnQueue, error_copy
 from pricekeeper.errors import PriceKeeperError, StoreClosedError, StoreError
-from pricekeeper.metering.fairness import TurnQueue
 from pricekeeper.metering.journal import PAGE_DIGITS, WRITE_WEIGHT_MAX
 from pricekeeper.metering.meter import MeteringMeter
 from pricekeeper.metering.posting import Poster

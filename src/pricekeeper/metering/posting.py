@@ -33,7 +33,7 @@ from functools import partial
 from random import Random
 from typing import Final, NoReturn, TypeAlias
 
-from pricekeeper.budgets import Budgets, debit_updates
+from pricekeeper.budgets import Budgets, check_accounts, debit_updates
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, NextFlight, full_jitter_ms
 from pricekeeper.errors import (
@@ -220,6 +220,7 @@ class Poster:
                 page = self._full.get(key) or await self._write_page(key, left, nonce, settle)
             except InvalidOperationError as failure:
                 if len(left) == 1:
+                    await check_accounts(self._store, {one.key for one in left[0].accounts})
                     raise sendings.error_of(failure) from failure
                 await self._divide(left, depth, nonce, settle, doubt=sendings.doubt)
                 return
@@ -375,6 +376,7 @@ class Poster:
                     await self._send_again(left, cancelled, sendings)
             except InvalidOperationError as failure:
                 if len(left) == 1:
+                    await check_accounts(self._store, {one.key for one in left[0].accounts})
                     raise sendings.error_of(failure) from failure
                 await self._divide(left, None, nonce, settle, doubt=sendings.doubt)
                 return

@@ -180,7 +180,7 @@ def freeze_of(item: Item) -> Freeze | None:
 
 def freeze_version(item: Item) -> int:
     """How often the freeze was changed."""
-    version: int = item.get(FREEZE_VERSION, 0)
+    version: int = TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
     return version
 
 

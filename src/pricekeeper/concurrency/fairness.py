@@ -17,7 +17,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final, Generic, TypeVar
+
+from pricekeeper.errors import OverloadedError
 
 _Entry = TypeVar("_Entry")
 
@@ -120,3 +124,29 @@ class FairSlots:
                 admitted.set_result(None)
                 return
         self._free += 1
+
+
+class FairLine:
+    """A line in front of something costly: `FairSlots`, and a share of the line for everybody."""
+
+    def __init__(self, slots_max: int, places_max: int) -> None:
+        self._slots = FairSlots(slots_max)
+        self._shares = Shares(places_max)
+        self.length = 0
+        """How many are in it, those whose turn it is with them."""
+
+    @asynccontextmanager
+    async def turn(self, org_id: str) -> AsyncIterator[None]:
+        """Wait for a turn; `OverloadedError` at once if the organisation's share is used up."""
+        if not self._shares.take(org_id):
+            raise OverloadedError("too many are waiting for their turn")
+        self.length += 1
+        try:
+            await self._slots.acquire(org_id)
+            try:
+                yield
+            finally:
+                self._slots.release()
+        finally:
+            self.length -= 1
+            self._shares.give_back(org_id)

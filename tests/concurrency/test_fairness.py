@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from pricekeeper.metering.fairness import FairSlots, Shares, TurnQueue
+from pricekeeper.concurrency.fairness import FairSlots, Shares, TurnQueue
 
 PLACES = 1_000
 
