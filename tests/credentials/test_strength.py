@@ -66,14 +66,22 @@ def test_a_key_that_can_be_guessed_is_refused(key: str) -> None:
         require_strong_key(key)
 
 
-def test_no_key_and_the_demos_are_refused() -> None:
-    """But the demo may have its own."""
-    for key in (None, PUBLIC_KEY):
-        with pytest.raises(SettingsError, match="openssl rand -hex 32"):
-            require_strong_key(key)
+def test_the_demos_key_is_refused() -> None:
+    """But the demo may have its own, and there may be none: then keys of the store open."""
+    with pytest.raises(SettingsError, match="openssl rand -hex 32"):
+        require_strong_key(PUBLIC_KEY)
+    require_strong_key(None)
     require_strong_key(PUBLIC_KEY, public_allowed=True)
     with pytest.raises(SettingsError):
         require_strong_key("weak", public_allowed=True)
+
+
+@pytest.mark.parametrize("prefix", ["pka_", "pkp_"])
+def test_a_key_that_a_service_has_issued_is_refused(prefix: str) -> None:
+    """In the wrong variable, the key of somebody who may only read would open everything."""
+    with pytest.raises(SettingsError, match="PRICEKEEPER_ADMIN_KEY") as refused:
+        require_strong_key(prefix + "0RkYpZs9QbTd" * 5)
+    assert "0RkYpZs9QbTd" not in str(refused.value)
 
 
 def test_the_demos_metrics_token_is_refused() -> None:

@@ -10,8 +10,8 @@ from pricekeeper.http.operation import Access, Operation
 from tenant_matrix import path_of, without_id
 
 CLIENTS = (Access.APP, Access.ORG)
-READABLE = [op for op in OPERATIONS if op.key_may_read and op.access in CLIENTS]
-REPORTS = [op for op in OPERATIONS if op.key_may_read and op.access not in CLIENTS]
+READABLE = [op for op in OPERATIONS if op.role is not None and op.access in CLIENTS]
+REPORTS = [op for op in OPERATIONS if op.role is not None and op.access is Access.ANY_CLIENT]
 """Each decides by itself what its caller may see; its own tests hold that."""
 
 
@@ -31,7 +31,7 @@ def test_what_a_key_may_read() -> None:
         *("listAuthorizations", "getAuthorization", "listAppBudgets", "listOrgBudgets"),
         *("getAppForecast", "getOrgForecast"),
     }
-    assert {op.name for op in REPORTS} == {"getSpend", "listUsage", "listAllBudgets"}
+    assert {op.name for op in REPORTS} == {"getSpend", "listUsage", "listAllBudgets", "getMe"}
     assert {op.method for op in (*READABLE, *REPORTS)} == {"GET"}
 
 
@@ -103,7 +103,7 @@ def test_a_token_that_comes_with_a_key_decides(api: Api, tenant: Tenant, other: 
 
 @pytest.mark.parametrize(
     "operation",
-    [op for op in OPERATIONS if op.access in CLIENTS and not op.key_may_read],
+    [op for op in OPERATIONS if op.access in CLIENTS and op.role is None],
     ids=lambda operation: operation.name,
 )
 def test_a_key_does_not_act_for_a_client(api: Api, tenant: Tenant, operation: Operation) -> None:

@@ -9,15 +9,11 @@ import pytest
 
 from http_fixtures import Api, Tenant
 from pricekeeper.http.app import OPERATIONS
-from pricekeeper.http.operation import Access, Operation
+from pricekeeper.http.operation import BY_KEY, Access, Operation
 from tenant_matrix import BODIES, path_of, without_id
 
 OF_TENANTS = [op for op in OPERATIONS if op.access in (Access.APP, Access.ORG)]
-PROVISIONED = [
-    op
-    for op in OPERATIONS
-    if op.access in (Access.PROVISIONING, Access.DEPLOYMENT) and "{org_id}" in op.path
-]
+PROVISIONED = [op for op in OPERATIONS if op.access in BY_KEY and "{org_id}" in op.path]
 
 
 @pytest.mark.parametrize("operation", OF_TENANTS, ids=lambda operation: operation.name)
@@ -122,10 +118,10 @@ def test_nothing_works_without_credentials(api: Api, tenant: Tenant, operation: 
     _, others, data = without_id(api.call(operation.method, path, body))
     challenge = others.pop("www-authenticate")
     wrong = [f"Bearer {token}" for token in ("nonsense", f"{tenant.app_token[:-4]}AAAA")]
-    with_key = operation.access in (Access.PROVISIONING, Access.DEPLOYMENT)
+    with_key = operation.access in BY_KEY
     assert challenge == ("ApiKey" if with_key else "Bearer") + ' realm="pricekeeper"'
     assert refused({"authorization": "Basic eDp5"}) == (401, challenge, data)
-    by_key = 'ApiKey realm="pricekeeper"' if operation.key_may_read else challenge
+    by_key = 'ApiKey realm="pricekeeper"' if operation.role is not None else challenge
     assert refused({"x-api-key": "wrong-key-wrong-key"}) == (401, by_key, data)
     told = challenge if with_key else f'{challenge}, error="invalid_token"'
     for header in wrong:

@@ -1,7 +1,16 @@
 """The composition root: makes running services from settings."""
 
+from pricekeeper.bootstrap.administration import HOW_TO_MAKE_A_ROOT, require_administrator
 from pricekeeper.bootstrap.price_sources import price_source
 from pricekeeper.bootstrap.services import STORE_WAIT_MS, Services, open_services
 from pricekeeper.bootstrap.supervision import Supervisor
 
-__all__ = ["STORE_WAIT_MS", "Services", "Supervisor", "open_services", "price_source"]
+__all__ = [
+    "HOW_TO_MAKE_A_ROOT",
+    "STORE_WAIT_MS",
+    "Services",
+    "Supervisor",
+    "open_services",
+    "price_source",
+    "require_administrator",
+]

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from pricekeeper.admin_keys import AdminKeys
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
@@ -52,6 +53,7 @@ class Services:
     credentials: Credentials
     provisioning: Provisioning
     provisioning_keys: ProvisioningKeys
+    admin_keys: AdminKeys
     identity: Identity
     prices: PriceBook
     metering: Metering
@@ -130,6 +132,7 @@ async def open_services(
             credentials=credentials,
             provisioning=Provisioning(tenants, credentials),
             provisioning_keys=ProvisioningKeys(store, clock, tenants, peppers, verifier=verifier),
+            admin_keys=AdminKeys(store, clock, peppers),
             identity=identity,
             prices=prices,
             metering=metering,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pricekeeper.cli.exits import MisusedError, RefusedError
 from pricekeeper.settings import (
+    ADMIN_KEY,
     CLIENT_ID,
     CLIENT_SECRET,
     CONFIG,
@@ -55,7 +56,7 @@ class Target:
     @property
     def provisioning_key(self) -> str | None:
         """The key to show to a service; none, if nobody has said one."""
-        return self.key or self.settings().provisioning_key
+        return self.key or os.environ.get(ADMIN_KEY) or self.settings().provisioning_key
 
     @property
     def client(self) -> tuple[str, str] | None:

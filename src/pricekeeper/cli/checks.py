@@ -7,33 +7,31 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from pricekeeper.bootstrap.services import KEY_FILE
 from pricekeeper.cli.backends import Target
-from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
+from pricekeeper.cli.check import OTHERS, Check
+from pricekeeper.cli.checks_keys import (
+    administrators_check,
+    data_folder_checks,
+    provisioning_key_check,
+)
+from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
 from pricekeeper.cli.local import open_local_store
 from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
-from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
-from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.credentials.strength import (
     HOW_TO_MAKE_A_TOKEN,
-    HOW_TO_MAKE_ONE,
-    estimate_bits,
-    require_strong_key,
 )
-from pricekeeper.errors import PriceKeeperError, SettingsError, StoreMisconfiguredError
+from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.settings import (
@@ -56,11 +54,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.telemetry import STRANGE_ITEMS
-from pricekeeper.tokens import KeyFile
 
-Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
-
-KEY_AGE_DAYS_MAX: Final = 180
 AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
 DAMAGE_MS_MAX: Final = 20_000
 """How long a database file is read in search of damage."""
@@ -71,20 +65,8 @@ SAMPLE_MS: Final = 50
 FREE_BYTES_MIN: Final = 100 * 1024**2
 FREE_BYTES_CALM: Final = 1024**3
 
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_DAY_SECS: Final = 86_400
 _EPOCH_MS_PLAUSIBLE: Final = (1_767_225_600_000, 4_102_444_800_000)
 """From 2026 to 2100."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    level: Level
-    told: str
-    fix: str = ""
 
 
 async def check_store(target: Target) -> AsyncIterator[Check]:
@@ -98,10 +80,10 @@ async def check_store(target: Target) -> AsyncIterator[Check]:
     for text in unknown_settings(os.environ):
         yield Check("settings", "WARN", text, "correct its name, or unset it")
     yield _models(settings)
-    yield _provisioning_key(settings)
+    yield provisioning_key_check(settings)
     yield _proxies(settings)
     yield _metrics(settings)
-    for check in (*_data_folder(settings), *_disk(settings)):
+    for check in (*data_folder_checks(settings), *_disk(settings)):
         yield check
     clock = SystemClock()
     async for check in _check_store(settings, TrustedClock(clock)):
@@ -116,17 +98,6 @@ def _models(settings: Settings) -> Check:
     except PriceKeeperError as error:
         return Check("models", "FAIL", str(error), "see config.example.yaml for every field")
     return Check("models", "OK", f"{', '.join(catalogue.labels)} ({catalogue.origin})")
-
-
-def _provisioning_key(settings: Settings) -> Check:
-    name, key = "provisioning key", settings.provisioning_key
-    if key == DEMO_KEY:
-        return Check(name, "WARN", "it is the demo's, which everybody knows", HOW_TO_MAKE_ONE)
-    try:
-        require_strong_key(key)
-    except SettingsError as error:
-        return Check(name, "FAIL", f"serve does not start: {error}", HOW_TO_MAKE_ONE)
-    return Check(name, "OK", f"about {estimate_bits(key or '')} bits")
 
 
 def _proxies(settings: Settings) -> Check:
@@ -159,48 +130,6 @@ def _metrics(settings: Settings) -> Check:
     shown = [] if at is None else [f"on {at.host}, port {at.port}"]
     shown += [] if token is None else ["with their token"]
     return Check("metrics", "OK", ", ".join(shown))
-
-
-def _data_folder(settings: Settings) -> Iterator[Check]:
-    """Keys and pepper: there, readable, and by nobody else."""
-    folder = settings.data_dir
-    if not folder.is_dir():
-        text = f"{folder.resolve()} is not there yet; the first start makes it"
-        yield Check("data folder", "WARN", text, "if there should be one: set PRICEKEEPER_DATA_DIR")
-        return
-    if folder.stat().st_mode & _OTHERS:
-        text = f"others can look into {folder.resolve()}"
-        yield Check("data folder", "WARN", text, f"chmod 700 {folder}")
-    else:
-        yield Check("data folder", "OK", str(folder.resolve()))
-    yield _signing_keys(folder / KEY_FILE)
-    yield _pepper(folder / PEPPER_FILE)
-
-
-def _signing_keys(path: Path) -> Check:
-    name = "signing keys"
-    if not path.exists():
-        return Check(name, "WARN", f"{path} is not there yet; the first start makes it")
-    try:
-        keyring = KeyFile(path).load()
-    except PriceKeeperError as error:
-        return Check(name, "FAIL", str(error), "mend its mode, or restore it from the backup")
-    now_epoch = SystemClock().now_ms() // 1000
-    age_days = (now_epoch - max(entry.active_from_epoch for entry in keyring.entries)) // _DAY_SECS
-    text = f"{len(keyring.entries)}, the newest {max(0, age_days)} days old"
-    if age_days > KEY_AGE_DAYS_MAX:
-        return Check(name, "WARN", text, "pricekeeper keys rotate")
-    return Check(name, "OK", text)
-
-
-def _pepper(path: Path) -> Check:
-    if not path.exists():
-        return Check("pepper", "WARN", f"{path} is not there yet; the first start makes it")
-    try:
-        load_or_create_peppers(path)
-    except PriceKeeperError as error:
-        return Check("pepper", "FAIL", str(error), "mend its mode, or restore it from the backup")
-    return Check("pepper", "OK", "readable by its owner alone")
 
 
 def _disk(settings: Settings) -> Iterator[Check]:
@@ -244,6 +173,7 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
             yield await _check_writable(store, clock)
             before = Counter(STRANGE_ITEMS.counts)
             yield await _check_aggregation(store, clock)
+            yield await administrators_check(settings, store, clock)
             yield secrets_check(await read_stored_secrets(store, clock))
             yield _stored_items(STRANGE_ITEMS.counts - before)
             yield _store_time(settings, clock)
@@ -350,7 +280,7 @@ def _stored_items(strange: Counter[str]) -> Check:
 
 def _store_file(path: str) -> Check:
     """The embedded store is as secret as what is in it."""
-    if Path(path).stat().st_mode & _OTHERS:
+    if Path(path).stat().st_mode & OTHERS:
         return Check("store file", "WARN", f"others can read {path}", f"chmod 600 {path}")
     return Check("store file", "OK", "nobody else can read it")
 

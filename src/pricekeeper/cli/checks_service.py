@@ -11,7 +11,8 @@ from typing import Final
 import aiohttp
 
 from pricekeeper.cli.backends import Target
-from pricekeeper.cli.checks import SKEW_MS_MAX, Check, clock_check, secrets_check
+from pricekeeper.cli.check import Check
+from pricekeeper.cli.checks import SKEW_MS_MAX, clock_check, secrets_check
 from pricekeeper.cli.secret_ages import read_served_secrets
 from pricekeeper.client import Admin, Api, ServiceError
 from pricekeeper.clock import SystemClock

@@ -24,7 +24,7 @@ from pricekeeper.cli import exits, secret_input
 from pricekeeper.cli.backends import Target, open_backend, quiet_logs
 from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
-from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, CONFIG, PROVISIONING_KEY, STORE, URL
+from pricekeeper.settings import ADMIN_KEY, CLIENT_ID, CLIENT_SECRET, CONFIG, STORE, URL
 
 
 def _where(flag: str, metavar: str, text: str, variable: str) -> Any:
@@ -56,7 +56,7 @@ UrlOption = Annotated[
     str | None, _where("--url", "URL", "A running service instead of the store", URL)
 ]
 KeyOption = Annotated[
-    str | None, _secret_where("--key", "KEY", "The service's provisioning key", PROVISIONING_KEY)
+    str | None, _secret_where("--key", "KEY", "An administrator's key", ADMIN_KEY)
 ]
 ClientIdOption = Annotated[
     str | None, _where("--client-id", "ID", "The client to act as", CLIENT_ID)

@@ -11,6 +11,7 @@ import typer
 
 from pricekeeper.cli import (
     access,
+    admin_keys,
     applying,
     authorizations,
     buckets,
@@ -67,7 +68,7 @@ def pricekeeper(
     """Keep the LLM spend of many organisations and apps under control on Amazon Bedrock.
 
     Commands work straight on the store ($PRICEKEEPER_STORE or --store), or on a running service
-    (--url, with $PRICEKEEPER_PROVISIONING_KEY). Exit codes: 0 done, 1 failed, 2 usage, 3 not
+    (--url, with $PRICEKEEPER_ADMIN_KEY). Exit codes: 0 done, 1 failed, 2 usage, 3 not
     found, 4 refused, 5 unavailable.
     """
     del version
@@ -153,6 +154,7 @@ def run_demo(
 
 app.add_typer(changing.orgs, name="org")
 app.add_typer(changing.apps, name="app")
+app.add_typer(admin_keys.admin_keys, name="admin-keys")
 app.add_typer(access.credentials, name="credentials")
 app.add_typer(access.overrides, name="override")
 app.add_typer(access.sessions, name="sessions")

@@ -53,8 +53,8 @@ _BY_STATUS: Final[Mapping[int, int]] = {
 _FIXES: Final[Mapping[str, str]] = {
     "UNREACHABLE": "is it running there? Without --url the command works on the store itself",
     "REPLY_LOST": "look before you repeat it",
-    "UNAUTHORIZED": "check PRICEKEEPER_PROVISIONING_KEY, or --key",
-    "FORBIDDEN": "use the organisation's own credentials",
+    "UNAUTHORIZED": "check PRICEKEEPER_ADMIN_KEY or PRICEKEEPER_PROVISIONING_KEY, or --key",
+    "FORBIDDEN": "'pricekeeper admin-keys whoami' says what your key may do",
     "NOT_FOUND": "'pricekeeper org list' and 'app list' show what there is",
     "RATE_LIMIT_EXCEEDED": "wait a moment",
     "STORE_MISCONFIGURED": "'pricekeeper doctor' says more, 'pricekeeper tables create' makes it",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import date
@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from pricekeeper.authority import ALL_ORGS, DEPLOYMENT
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.clock import Clock, SystemClock
@@ -30,6 +31,7 @@ from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.tenants.listing import PAGE_MAX
 from pricekeeper.usecases import (
+    admin_keys,
     aggregates,
     authorizations,
     budgets,
@@ -41,6 +43,7 @@ from pricekeeper.usecases import (
     spend,
     usage_records,
 )
+from pricekeeper.usecases.wire.admin_keys import AdminKeyBody, RotateKeyBody
 from pricekeeper.usecases.wire.authorizations import VoidBody
 from pricekeeper.usecases.wire.containment import ReasonBody, RevokeCredentialsBody
 from pricekeeper.usecases.wire.provisioning import ClaimBody, OverrideBody, RotateBody
@@ -75,7 +78,7 @@ class LocalAdmin:
     ) -> tuple[list[Json], str | None]:
         """Some organisations in the order of their ids, and where to go on; ``None`` at the end."""
         start = parse_org_id(after) if after else None
-        page = plain(await provisioning.list_orgs(self._services, start, limit))
+        page = plain(await provisioning.list_orgs(self._services, ALL_ORGS, start, limit))
         return page["orgs"], page.get("next")
 
     async def delete_org(self, org_id: str) -> None:
@@ -123,7 +126,7 @@ class LocalAdmin:
     async def issue_provisioning_key(self, org_id: str) -> Json:
         org = parse_org_id(org_id)
         self._require_pepper()
-        return plain(await provisioning.issue_provisioning_key(self._services, org))
+        return plain(await provisioning.issue_provisioning_key(self._services, org, DEPLOYMENT))
 
     async def withdraw_provisioning_key(self, org_id: str) -> None:
         await self._services.provisioning_keys.withdraw(parse_org_id(org_id))
@@ -170,6 +173,41 @@ class LocalAdmin:
     async def reset_limits(self, org_id: str, app_id: str | None = None, *, reason: str) -> Json:
         by = _attribution(convert({"reason": reason}, ReasonBody).reason)
         return plain(await containment.reset_limits(self._services, _client(org_id, app_id), by))
+
+    async def create_admin_key(
+        self,
+        name: str,
+        *,
+        role: str,
+        org_ids: Sequence[str] | None = None,
+        expires_at: str | None = None,
+    ) -> Json:
+        self._require_pepper()
+        given = {"name": name, "role": role, "org_ids": org_ids, "expires_at": expires_at}
+        body = convert(given, AdminKeyBody)
+        made = admin_keys.create_key(self._services, body, DEPLOYMENT, _attribution())
+        return plain(await made)
+
+    async def list_admin_keys(self) -> list[Json]:
+        async def page_keys(after: str | None) -> tuple[list[Json], str | None]:
+            found = await admin_keys.list_keys(self._services, ALL_ORGS, after, PAGE_MAX)
+            page = plain(found)
+            return page["keys"], page.get("next")
+
+        return await _read_pages(page_keys)
+
+    async def rotate_admin_key(self, key_id: str, *, grace_period_hours: int) -> Json:
+        self._require_pepper()
+        body = convert({"grace_period_hours": grace_period_hours}, RotateKeyBody)
+        by = _attribution()
+        return plain(await admin_keys.rotate_key(self._services, key_id, body, ALL_ORGS, by))
+
+    async def delete_admin_key(self, key_id: str) -> None:
+        await admin_keys.delete_key(self._services, key_id, ALL_ORGS, _attribution())
+
+    async def me(self) -> Json:
+        """Whoever holds the store may do everything."""
+        return plain(admin_keys.key_answer(DEPLOYMENT))
 
     async def spend(self, first: str, last: str, group_by: str = "") -> Json:
         request = spend.parse_request({"from": first, "to": last, "group_by": group_by})
@@ -344,7 +382,7 @@ def _client(org_id: str, app_id: str | None) -> Client:
     return Client(parse_org_id(org_id), None if app_id is None else parse_app_id(app_id))
 
 
-def _attribution(reason: str) -> Attribution:
+def _attribution(reason: str | None = None) -> Attribution:
     return Attribution(local_actor(), "local", "local", reason)
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 from uvicorn.supervisors import Multiprocess
 
-from pricekeeper.bootstrap import STORE_WAIT_MS, open_services
+from pricekeeper.bootstrap import STORE_WAIT_MS, open_services, require_administrator
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN, prepare_demo
 from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
 from pricekeeper.clock import SystemClock
@@ -190,6 +190,7 @@ async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console
     # A person reads this, and the log begins with serving; but not to wait for no visible reason.
     configure_logging("warning", for_good=False)
     async with open_services(settings, store_wait_ms=STORE_WAIT_MS) as services:
+        await require_administrator(services)
         if demo:
             await prepare_demo(services, url, console)
 

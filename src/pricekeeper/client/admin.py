@@ -1,4 +1,4 @@
-"""Provisioning: organisations, apps, their credentials and overrides; and containment.
+"""Provisioning: organisations, apps, their credentials and overrides; containment; admin keys.
 
 Answers are the JSON of the REST contract. A write whose reply is lost raises `ReplyLostError`:
 settings can be put again without harm, a lost retrieval token is replaced by rotating, and what
@@ -7,7 +7,7 @@ contains a leaked secret can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from pricekeeper.client.api import Api
@@ -31,10 +31,11 @@ PAGE_MAX: Final = 100
 """The number of entries that the service puts on one page."""
 
 _BASE: Final = ("api", "v1")
+_KEYS: Final = path_of(*_BASE, "admin-keys")
 
 
 class Admin:
-    """What the provisioning key allows; ``key`` may be left out for claiming a secret."""
+    """What a key of an administrator allows; it may be left out for claiming a secret."""
 
     def __init__(
         self,
@@ -174,6 +175,42 @@ class Admin:
         """Fill the token buckets of a client; an organisation's without those of its apps."""
         path = f"{_client(org_id, app_id)}/limits/reset"
         return await self._ask("POST", path, {"reason": reason})
+
+    async def create_admin_key(
+        self,
+        name: str,
+        *,
+        role: str,
+        org_ids: Sequence[str] | None = None,
+        expires_at: str | None = None,
+    ) -> dict[str, Any]:
+        """Make a key for an administrator; this is when it is shown.
+
+        ``org_ids`` are those that it covers; ``None``: all.
+        """
+        given: dict[str, Any] = {"name": name, "role": role}
+        if org_ids is not None:
+            given["org_ids"] = list(org_ids)
+        if expires_at is not None:
+            given["expires_at"] = expires_at
+        return await self._ask("POST", _KEYS, given)
+
+    async def list_admin_keys(self) -> list[dict[str, Any]]:
+        """The keys that cover nothing which this one does not."""
+        return await self._list(_KEYS, "keys")
+
+    async def rotate_admin_key(self, key_id: str, *, grace_period_hours: int) -> dict[str, Any]:
+        """Give a key another text, shown now; the one in use counts for the grace."""
+        path = f"{_KEYS}{path_of(key_id, 'rotate')}"
+        return await self._ask("POST", path, {"grace_period_hours": grace_period_hours})
+
+    async def delete_admin_key(self, key_id: str) -> None:
+        """End a key for good."""
+        await self._ask("DELETE", f"{_KEYS}{path_of(key_id)}")
+
+    async def me(self) -> dict[str, Any]:
+        """What this key is, and what it may see."""
+        return await self._ask("GET", path_of(*_BASE, "me"))
 
     async def spend(self, first: str, last: str, group_by: str = "") -> dict[str, Any]:
         """What everybody whom the key covers has spent, broken down."""

@@ -20,7 +20,7 @@ from math import log2
 from typing import Final
 
 from pricekeeper.errors import SettingsError
-from pricekeeper.settings import METRICS_TOKEN, PROVISIONING_KEY
+from pricekeeper.settings import ADMIN_KEY, METRICS_TOKEN, PROVISIONING_KEY
 
 BITS_MIN: Final = 128
 RUN_MIN: Final = 8
@@ -33,15 +33,25 @@ HOW_TO_MAKE_A_TOKEN: Final = f"export {METRICS_TOKEN}=$(openssl rand -hex 32)"
 
 _HEX: Final = (frozenset("0123456789abcdef"), frozenset("0123456789ABCDEF"))
 _CLASSES: Final = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+_PREFIXES_OF_OURS: Final = ("pka_", "pkp_")
 _BASE64: Final = 64
 _OTHERS: Final = 2
 """What base64url has beside letters and digits; blanks and dashes between words are no more."""
 
 
 def require_strong_key(key: str | None, *, public_allowed: bool = False) -> None:
-    """Refuse to start with a key that could be guessed; the message shows how to make one."""
+    """Refuse to start with a key that could be guessed; the message shows how to make one.
+
+    Without any the service is administered with the keys in its store.
+    """
     if key is None:
-        raise SettingsError(PROVISIONING_KEY, f"is required; make one: {HOW_TO_MAKE_ONE}")
+        return
+    if key.startswith(_PREFIXES_OF_OURS):
+        raise SettingsError(
+            PROVISIONING_KEY,
+            "is a key that a service has issued, which may do less than this one would; "
+            f"show it with {ADMIN_KEY}, and make another here: {HOW_TO_MAKE_ONE}",
+        )
     if key == PUBLIC_KEY:
         if public_allowed:
             return

@@ -8,6 +8,7 @@ from datetime import date
 from functools import partial
 from typing import Final
 
+from pricekeeper.authority import Role
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.http.caching import cached
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
@@ -90,7 +91,7 @@ def _max_age(policy: Policy, mode: QuotaStatus) -> int:
     return policy.refresh_interval_tight_secs
 
 
-_row: Final = partial(Operation, limit="aggregates", tag="aggregates", key_may_read=True)
+_row: Final = partial(Operation, limit="aggregates", tag="aggregates", role=Role.VIEWER)
 _DAY: Final = {200: wire.AggregateAnswer, 304: None}
 _DAYS: Final = {200: wire.AggregateRange, 304: None}
 

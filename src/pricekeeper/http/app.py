@@ -18,6 +18,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http import (
+    admin_keys,
     aggregates,
     authorizations,
     connections,
@@ -62,6 +63,7 @@ OPERATIONS: Final = (
     *provisioning.OPERATIONS,
     *containment.OPERATIONS,
     *dashboard.OPERATIONS,
+    *admin_keys.OPERATIONS,
     *health.OPERATIONS,
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from pricekeeper.authority import Role
 from pricekeeper.authorizations.service import CAPTURES_MAX
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -161,9 +162,9 @@ OPERATIONS: Final = (
          {200: wire.AuthorizedAnswer, 201: wire.AuthorizedAnswer},
          body=wire.AuthorizeBody, limit="authorize", problems=(409, 429)),
     _row("GET", f"{_APP}/authorizations", "listAuthorizations", list_authorizations,
-         {200: wire.AuthorizationList}, query=_LIST, limit="aggregates", key_may_read=True),
+         {200: wire.AuthorizationList}, query=_LIST, limit="aggregates", role=Role.VIEWER),
     _row("GET", _ONE, "getAuthorization", read_authorization, {200: wire.AuthorizationAnswer},
-         limit="limits", key_may_read=True),
+         limit="limits", role=Role.VIEWER),
     _row("POST", f"{_ONE}/capture", "captureAuthorization", capture, {200: wire.CapturedAnswer},
          body=wire.CaptureBody, limit="capture", problems=(409,)),
     _row("POST", f"{_ONE}/void", "voidAuthorization", void, {204: None}, body=wire.VoidBody,
@@ -173,7 +174,7 @@ OPERATIONS: Final = (
     _row("POST", f"{_APP}/captures", "captureAuthorizations", capture_many,
          {207: wire.CapturesAnswer}, body=wire.CapturesBody, reads_body=True, limit="batch"),
     _row("GET", f"{_APP}/budgets", "listAppBudgets", list_budgets, {200: wire.BudgetList},
-         limit="limits", key_may_read=True),
+         limit="limits", role=Role.VIEWER),
     _row("GET", f"{_ORG}/budgets", "listOrgBudgets", list_budgets, {200: wire.BudgetList},
-         access=Access.ORG, limit="limits", key_may_read=True),
+         access=Access.ORG, limit="limits", role=Role.VIEWER),
 )  # fmt: skip

@@ -5,15 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.edge import parse_json, read_body
-from pricekeeper.http.gate import address_of
+from pricekeeper.http.gate import attribution_of
 from pricekeeper.http.oauth import NO_STORE
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import containment as cases
 from pricekeeper.usecases.wire import containment as wire
 from pricekeeper.usecases.wire.sessions import SessionList
-from pricekeeper.values import REASON_LENGTH_MAX, Attribution
+from pricekeeper.values import REASON_LENGTH_MAX
 
 _REASON: Final = Parameter(
     "reason",
@@ -24,7 +25,7 @@ _REASON: Final = Parameter(
 
 async def revoke_credentials(call: Call) -> Answer:
     """Stop a client's secrets, sessions and tokens at once; a rotation gives it a secret again."""
-    by, secrets = _attribution(call, call.body.reason), call.body.secrets
+    by, secrets = attribution_of(call, call.body.reason), call.body.secrets
     return Answer(200, await cases.revoke_credentials(call.services, call.client, secrets, by))
 
 
@@ -35,34 +36,34 @@ async def list_sessions(call: Call) -> Answer:
 
 async def end_session(call: Call) -> Answer:
     """End one session of a client; its tokens stop working."""
-    by = _attribution(call, await _read_reason(call))
+    by = attribution_of(call, await _read_reason(call))
     await cases.end_sessions(call.services, call.client, by, call.path["session_id"])
     return Answer(204)
 
 
 async def end_sessions(call: Call) -> Answer:
     """End every session of a client and all of its tokens; its secret goes on working."""
-    by = _attribution(call, await _read_reason(call))
+    by = attribution_of(call, await _read_reason(call))
     await cases.end_sessions(call.services, call.client, by)
     return Answer(204)
 
 
 async def freeze(call: Call) -> Answer:
     """Refuse models and tokens to a client, or to an organisation and its apps; usage counts on."""
-    by = _attribution(call, call.body.reason)
+    by = attribution_of(call, call.body.reason)
     return Answer(200, await cases.freeze(call.services, call.client, by))
 
 
 async def unfreeze(call: Call) -> Answer:
     """Lift a client's own freeze, if it has one."""
-    by = _attribution(call, await _read_reason(call))
+    by = attribution_of(call, await _read_reason(call))
     await cases.unfreeze(call.services, call.client, by)
     return Answer(204)
 
 
 async def reset_limits(call: Call) -> Answer:
     """Fill the token buckets of a client: of an app, or of an organisation without its apps."""
-    by = _attribution(call, call.body.reason)
+    by = attribution_of(call, call.body.reason)
     return Answer(200, await cases.reset_limits(call.services, call.client, by))
 
 
@@ -77,35 +78,27 @@ async def _read_reason(call: Call) -> str | None:
     return reason
 
 
-def _attribution(call: Call, reason: str | None) -> Attribution:
-    """Who asks, from where and why."""
-    return Attribution(call.actor, address_of(call), call.request_id, reason, call.key_org_id)
-
-
 _row: Final = partial(
-    Operation,
-    access=Access.PROVISIONING,
-    tag="containment",
-    limit="provisioning",
-    problems=(404,),
+    Operation, access=Access.PROVISIONING, tag="containment", limit="provisioning"
 )
 
 
 def _operations(kind: str, base: str) -> tuple[Operation, ...]:
     return (
+        _row("GET", f"{base}/sessions", f"list{kind}Sessions", list_sessions, {200: SessionList},
+             role=Role.VIEWER),
         _row("POST", f"{base}/credentials/revoke", f"revoke{kind}Credentials", revoke_credentials,
-             {200: wire.CredentialsRevoked}, body=wire.RevokeCredentialsBody),
-        _row("GET", f"{base}/sessions", f"list{kind}Sessions", list_sessions, {200: SessionList}),
+             {200: wire.CredentialsRevoked}, role=Role.OPERATOR, body=wire.RevokeCredentialsBody),
         _row("DELETE", f"{base}/sessions", f"end{kind}Sessions", end_sessions, {204: None},
-             query=(_REASON,)),
+             role=Role.OPERATOR, query=(_REASON,)),
         _row("DELETE", f"{base}/sessions/{{session_id}}", f"end{kind}Session", end_session,
-             {204: None}, query=(_REASON,)),
+             {204: None}, role=Role.OPERATOR, query=(_REASON,)),
         _row("PUT", f"{base}/freeze", f"freeze{kind}", freeze, {200: wire.FreezeAnswer},
-             body=wire.ReasonBody, problems=(403, 404)),
+             role=Role.OPERATOR, body=wire.ReasonBody),
         _row("DELETE", f"{base}/freeze", f"unfreeze{kind}", unfreeze, {204: None},
-             query=(_REASON,), problems=(403, 404)),
+             role=Role.OPERATOR, query=(_REASON,)),
         _row("POST", f"{base}/limits/reset", f"reset{kind}Limits", reset_limits,
-             {200: wire.LimitsReset}, body=wire.ReasonBody),
+             {200: wire.LimitsReset}, role=Role.OPERATOR, body=wire.ReasonBody),
     )  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
 The order matters. The gate checks credentials first. So a caller without credentials learns
 nothing, and no client is charged for a request that it did not send. Then the path must name the
-caller itself: another tenant's resource and an absent one are both simply not there, and the store
-is not even asked. Then the caller's rate limit. Where the body brings the credentials, the handler
+caller itself, or an organisation that the key covers: another tenant's resource and an absent one
+are both simply not there, and the store is not even asked. Only then a key's role is looked at.
+Then the caller's rate limit. Where the body brings the credentials, the handler
 does the same in the same order: `limit_client` after it has authenticated the client,
 `count_failure` if that failed.
 """
@@ -14,6 +15,8 @@ import hashlib
 import hmac
 from typing import Final
 
+from pricekeeper.admin_keys import KEY_PREFIX
+from pricekeeper.authority import DEPLOYMENT, Authority, KeyKind, of_org
 from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
@@ -23,10 +26,10 @@ from pricekeeper.errors import (
     RateLimitExceededError,
 )
 from pricekeeper.http.limits import network_of, sanitized
-from pricekeeper.http.operation import Access, Call, Operation
+from pricekeeper.http.operation import BY_KEY, Access, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, KeyDeniedError, WrongAudienceError
 from pricekeeper.tokens import Principal
-from pricekeeper.values import OrgId, parse_app_id, parse_org_id
+from pricekeeper.values import Attribution, OrgId, parse_app_id, parse_org_id
 
 _BEARER: Final = "bearer"
 
@@ -41,22 +44,22 @@ async def admit(call: Call, operation: Operation) -> None:
                 call, operation.limit, f"address/{network_of(call.request.client_host)}"
             )
         return
-    if access in (Access.PROVISIONING, Access.DEPLOYMENT) or _reads_by_key(call, operation):
-        caller = await _authenticate_key(call)
+    if access in BY_KEY or _comes_with_key(call, operation):
+        call.authority, call.actor, caller = await _authenticate_key(call)
     else:
         call.principal = await _authenticate_client(call)
         caller = f"client/{call.principal.client_id}"
     _check_path(call)
     if call.principal is not None:
         _check_tenant(call, call.principal, access)
-    elif call.key_org_id is not None:
-        _check_key(call, call.key_org_id, access)
+    elif call.authority is not None:
+        _check_key(call, call.authority, operation)
     await _charge_limit(call, operation.limit, caller)
 
 
-def _reads_by_key(call: Call, operation: Operation) -> bool:
-    """Whether an administrator reads a client's data. A caller with a token is that client."""
-    if not operation.key_may_read or call.request.header(b"x-api-key") is None:
+def _comes_with_key(call: Call, operation: Operation) -> bool:
+    """Whether an administrator looks at a client's data. A caller with a token is that client."""
+    if operation.role is None or call.request.header(b"x-api-key") is None:
         return False
     return bearer_of(call) is None
 
@@ -107,6 +110,18 @@ def address_of(call: Call) -> str:
     return sanitized(call.request.client_host)
 
 
+def authority_of(call: Call) -> Authority:
+    """What the key allows that came, where nothing but a key opens."""
+    if call.authority is None:  # pragma: no cover - `admit` has set it
+        raise LookupError("this operation is opened without a key")
+    return call.authority
+
+
+def attribution_of(call: Call, reason: str | None = None) -> Attribution:
+    """Who asks, from where and why."""
+    return Attribution(call.actor, address_of(call), call.request_id, reason, call.key_org_id)
+
+
 def bearer_of(call: Call) -> str | None:
     """The access token in the Authorization header, if there is one."""
     header = call.request.header(b"authorization")
@@ -116,8 +131,8 @@ def bearer_of(call: Call) -> str | None:
     return token.strip() if scheme.lower() == _BEARER else None
 
 
-async def _authenticate_key(call: Call) -> str:
-    """Check the provisioning key, and return whom its requests are charged to.
+async def _authenticate_key(call: Call) -> tuple[Authority, str, str]:
+    """What the key allows, who acts with it, and whom its requests are charged to.
 
     Once an address has tried too many keys, none from there is compared, not even a right one:
     the answer would tell that it is right.
@@ -129,14 +144,18 @@ async def _authenticate_key(call: Call) -> str:
     if call.api_limits.bar_of(address, now_ms, of_keys=True) is not None:
         await count_failure(call, of_keys=True)
     wanted = call.services.settings.provisioning_key
-    keys = call.services.provisioning_keys
+    org_keys = call.services.provisioning_keys
     if wanted is not None and _same(given, wanted):
-        call.actor = f"deployment-key/{keys.fingerprint(given)}"
-        return f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
-    call.key_org_id = await keys.find_org(given, _org_in_path(call))
-    if call.key_org_id is not None:
-        call.actor = f"org-key/{call.key_org_id}/{keys.fingerprint(given)}"
-        return f"key/{call.key_org_id}"
+        caller = f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+        return DEPLOYMENT, f"deployment-key/{org_keys.fingerprint(given)}", caller
+    if given.startswith(KEY_PREFIX):
+        shown = await call.services.admin_keys.find(given)
+        if shown is not None and shown.counts:
+            return shown.key.authority, shown.key.actor, f"admin-key/{shown.key.key_id}"
+        if shown is not None:  # it is no guess: it was right once
+            raise KeyDeniedError("X-API-Key has expired, or was rotated away")
+    elif (org_id := await org_keys.find_org(given, _org_in_path(call))) is not None:
+        return of_org(org_id), f"org-key/{org_id}/{org_keys.fingerprint(given)}", f"key/{org_id}"
     await count_failure(call, of_keys=True)
     raise KeyDeniedError("X-API-Key is wrong", guess=True)
 
@@ -207,12 +226,16 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
         raise NotFoundError("app")
 
 
-def _check_key(call: Call, org_id: OrgId, access: Access) -> None:
-    """Refuse an organisation's own key elsewhere: other organisations are absent to it."""
-    if "org_id" in call.path and call.org_id != org_id:
+def _check_key(call: Call, authority: Authority, operation: Operation) -> None:
+    """Refuse an organisation that the key does not cover: it is absent. Then look at the role."""
+    if "org_id" in call.path and call.org_id not in authority.coverage:
         raise NotFoundError("org")
-    if access is Access.DEPLOYMENT:
-        raise WrongAudienceError("this takes the deployment's own key", by_key=True)
+    if operation.access is Access.DEPLOYMENT and authority.kind is KeyKind.ORG_KEY:
+        raise WrongAudienceError("this takes another key than an organisation's own", by_key=True)
+    needed = operation.role
+    if needed is not None and not authority.role.includes(needed):
+        message = f"this takes a key with the role {needed}; this one is a {authority.role}'s"
+        raise WrongAudienceError(message, by_key=True)
 
 
 async def _charge_limit(call: Call, kind: str | None, caller: str) -> None:

@@ -20,10 +20,18 @@ from pricekeeper.version import __version__
 
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFERENCE: Final = "#/components/schemas/{name}"
+_KEY_SCHEME: Final = {
+    "type": "apiKey",
+    "in": "header",
+    "name": "X-API-Key",
+    "description": "A key of an administrator. The name beside it is the role that it needs at "
+    "least: VIEWER reads; OPERATOR also overrides, freezes, revokes, rotates, resets and voids; "
+    "ADMIN also provisions and manages keys. What a key does not cover does not exist for it.",
+}
 _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
     Access.PUBLIC: [],
-    Access.PROVISIONING: [{"provisioningKey": []}],
-    Access.DEPLOYMENT: [{"provisioningKey": []}],
+    Access.PROVISIONING: [],
+    Access.DEPLOYMENT: [],
     Access.APP: [{"accessToken": []}],
     Access.ORG: [{"accessToken": []}],
     Access.ANY_CLIENT: [{"accessToken": []}],
@@ -36,6 +44,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "date": {"type": "string", "format": "date", "examples": ["2026-01-23"]},
     "lease_id": _UUID,
     "authorization_id": _UUID,
+    "key_id": {"type": "string", "pattern": "^[A-Za-z0-9]{12}$"},
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
     "file": {"type": "string", "minLength": 1, "maxLength": 255},
 }
@@ -114,7 +123,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "provisioningKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "provisioningKey": _KEY_SCHEME,
                 "accessToken": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
                 "clientSecret": {"type": "http", "scheme": "basic"},
                 "metricsToken": {"type": "http", "scheme": "bearer"},
@@ -162,12 +171,12 @@ def _media_types(operation: Operation) -> tuple[str, ...]:
 
 
 def _security(operation: Operation) -> list[dict[str, list[str]]]:
-    """The credentials that open it, each by itself."""
+    """The credentials that open it, each by itself; beside the key, the role that it needs."""
     if operation.by_secret:
         return [{"clientSecret": []}]
-    by_access = _SECURITY[operation.access]
-    by_key = _SECURITY[Access.PROVISIONING] if operation.key_may_read else []
-    return [*by_access, *by_key]
+    role = operation.role
+    by_key = [] if role is None else [{"provisioningKey": [role.value]}]
+    return [*_SECURITY[operation.access], *by_key]
 
 
 def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -196,8 +205,12 @@ def problem_statuses(operation: Operation) -> set[int]:
     statuses = {405, 503, *operation.problems}
     if operation.access is not Access.PUBLIC:
         statuses |= {401}
-    if operation.access in (Access.APP, Access.ORG, Access.DEPLOYMENT):
+    if operation.role is not None:
+        statuses |= {403}
+    if operation.access in (Access.APP, Access.ORG):
         statuses |= {403, 404}
+    if operation.role is not None and "{org_id}" in operation.path:
+        statuses |= {404}
     if operation.body is not None:
         statuses |= {400, 413}
     if _NAME.search(operation.path) or operation.query:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from pricekeeper.authority import NO_ORG, Authority, Coverage, KeyKind, Role, only
 from pricekeeper.bootstrap import Services
 from pricekeeper.http.edge import JSON, read_json, read_parameters
 from pricekeeper.http.encoding import EncodedAnswers
@@ -28,14 +29,17 @@ class Access(Enum):
     """Who may call an operation."""
 
     PUBLIC = "anybody"
-    PROVISIONING = "whoever has the provisioning key, or the key of the path's organisation"
-    DEPLOYMENT = "whoever has the provisioning key of the deployment"
+    PROVISIONING = "whoever has a key with the operation's role, for the path's organisation"
+    DEPLOYMENT = "the same, but with no organisation's own key"
     APP = "the app that the path names, with its access token"
     ORG = "the organisation that the path names, with its access token"
     ANY_CLIENT = "any client, with its access token"
     METRICS = "whoever has the metrics token"
 
 
+BY_KEY: Final = (Access.PROVISIONING, Access.DEPLOYMENT)
+"""What is opened by a key and by nothing else."""
+_BY_TOKEN: Final = (Access.APP, Access.ORG, Access.ANY_CLIENT)
 _UNDER_A_POLICY: Final = (Access.APP, Access.ORG)
 SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -74,10 +78,10 @@ class Call(msgspec.Struct):
     path: Mapping[str, str]
     principal: Principal | None = None
     body: Any = None
-    key_org_id: OrgId | None = None
-    """Of the organisation whose own provisioning key came; ``None`` for the deployment's key."""
+    authority: Authority | None = None
+    """What the key allows that came; ``None`` if none came, or none was needed."""
     actor: str = ""
-    """Which key came, by its fingerprint."""
+    """Which key came: by its name and id, or by its fingerprint if it has none."""
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
     operation: Operation | None = None
@@ -101,6 +105,25 @@ class Call(msgspec.Struct):
         if self._policy is None:  # pragma: no cover - the operation's access sees to it
             raise LookupError("this operation is declared without a policy")
         return self._policy
+
+    @property
+    def coverage(self) -> Coverage:
+        """The organisations that the caller may know of.
+
+        Whatever lists organisations, or what belongs to several of them, shows these and no others.
+        The gate has checked the one in the path.
+        """
+        if self.authority is not None:
+            return self.authority.coverage
+        return NO_ORG if self.principal is None else only(self.principal.org_id)
+
+    @property
+    def key_org_id(self) -> OrgId | None:
+        """The organisation whose own key came; ``None`` for every other key, and without one."""
+        authority = self.authority
+        if authority is None or authority.kind is not KeyKind.ORG_KEY:
+            return None
+        return authority.coverage.one
 
     @property
     def org_id(self) -> OrgId:
@@ -168,8 +191,9 @@ class Operation:
 
     That is ``force_check``, or grant type ``refresh_token``.
     """
-    key_may_read: bool = False
-    """Whether a provisioning key opens it too, for an administrator who looks at a client."""
+    role: Role | None = None
+    """The role that a key needs for it. ``None``: no key opens it. What only keys open has to say
+    its role; where a client's token opens it, an administrator's key of this role does as well."""
     has_csv: bool = False
     """Whether whoever accepts CSV gets the rows of its answer so."""
     tag: str = "runtime"
@@ -177,6 +201,12 @@ class Operation:
     """Whether it answers in time by itself, so that no deadline is needed."""
     problems: tuple[int, ...] = ()
     """Further statuses that are answered with a problem, beyond those that access implies."""
+
+    def __post_init__(self) -> None:
+        if (self.access in BY_KEY and self.role is None) or (
+            self.access not in (*BY_KEY, *_BY_TOKEN) and self.role is not None
+        ):
+            raise TypeError(f"{self.name}: which role does a key need for it?")
 
     @property
     def summary(self) -> str:

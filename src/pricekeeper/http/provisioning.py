@@ -1,13 +1,14 @@
-"""Provisioning: organisations, apps, their credentials and overrides, with the provisioning key."""
+"""Provisioning: organisations, apps, their credentials and overrides, with a key."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any, Final
 
+from pricekeeper.authority import Role
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
 from pricekeeper.http.edge import read_body, require_merge_patch, strict_json
-from pricekeeper.http.gate import count_failure, limit_client
+from pricekeeper.http.gate import authority_of, count_failure, limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import provisioning as cases
 from pricekeeper.usecases.wire import provisioning as wire
@@ -21,15 +22,14 @@ SETTINGS_BYTES_MAX: Final = 256 * 1024
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _ORG: Final = "/api/v1/orgs/{org_id}"
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_KINDS: Final = (("Org", _ORG), ("App", _APP))
 _AFTER: Final = "The `next` of the page before."
-_LIMIT: Final = Parameter(
+LIMIT: Final = Parameter(
     "limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100}
 )
-_ORG_PAGES: Final = (Parameter("after", _AFTER, {"type": "string", "format": "uuid"}), _LIMIT)
+_ORG_PAGES: Final = (Parameter("after", _AFTER, {"type": "string", "format": "uuid"}), LIMIT)
 _APP_PAGES: Final = (
     Parameter("after", _AFTER, {"type": "string", "pattern": APP_ID}),
-    _LIMIT,
+    LIMIT,
 )
 
 
@@ -52,15 +52,16 @@ async def get_org(call: Call) -> Answer:
 
 
 async def list_orgs(call: Call) -> Answer:
-    """Every organisation, page by page."""
-    after, limit = _page(call)
+    """Every organisation that the key covers, page by page."""
+    after, limit = page_of(call)
     start = None if after is None else parse_org_id(after, "after")
-    return Answer(200, await cases.list_orgs(call.services, start, limit, call.key_org_id))
+    return Answer(200, await cases.list_orgs(call.services, call.coverage, start, limit))
 
 
 async def issue_provisioning_key(call: Call) -> Answer:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
-    return Answer(201, await cases.issue_provisioning_key(call.services, call.org_id), _NO_STORE)
+    made = await cases.issue_provisioning_key(call.services, call.org_id, authority_of(call))
+    return Answer(201, made, _NO_STORE)
 
 
 async def withdraw_provisioning_key(call: Call) -> Answer:
@@ -96,7 +97,7 @@ async def get_app(call: Call) -> Answer:
 
 async def list_apps(call: Call) -> Answer:
     """Every app of an organisation, page by page."""
-    after, limit = _page(call)
+    after, limit = page_of(call)
     start = None if after is None else parse_app_id(after, "after")
     return Answer(200, await cases.list_apps(call.services, call.org_id, start, limit))
 
@@ -143,7 +144,8 @@ async def _read_settings(call: Call) -> dict[str, Any]:
     return plain
 
 
-def _page(call: Call) -> tuple[str | None, int]:
+def page_of(call: Call) -> tuple[str | None, int]:
+    """Behind what a page begins, and how much it has at most."""
     query = call.request.query
     text = query.get("limit", str(PAGE_DEFAULT))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_DEFAULT:
@@ -156,35 +158,48 @@ _row: Final = partial(
 )
 _SAVED_ORG: Final = {200: wire.OrgAnswer, 201: wire.OrgAnswer}
 _SAVED_APP: Final = {200: wire.AppAnswer, 201: wire.AppAnswer}
-OPERATIONS: Final = (
-    _row("GET", "/api/v1/orgs", "listOrgs", list_orgs, {200: wire.OrgList}, query=_ORG_PAGES),
-    _row("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
-         body=wire.OrgBody, reads_body=True, problems=(409,)),
-    _row("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
-         body=wire.OrgPatch, reads_body=True, takes_patch=True, problems=(404, 409)),
-    _row("GET", _ORG, "getOrg", get_org, {200: wire.OrgAnswer}, problems=(404,)),
-    _row("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, problems=(404,)),
+_READING: Final = (
+    _row("GET", "/api/v1/orgs", "listOrgs", list_orgs, {200: wire.OrgList},
+         role=Role.VIEWER, query=_ORG_PAGES),
+    _row("GET", _ORG, "getOrg", get_org, {200: wire.OrgAnswer}, role=Role.VIEWER),
     _row("GET", f"{_ORG}/apps", "listApps", list_apps, {200: wire.AppList},
-         query=_APP_PAGES, problems=(404,)),
+         role=Role.VIEWER, query=_APP_PAGES),
+    _row("GET", _APP, "getApp", get_app, {200: wire.AppAnswer}, role=Role.VIEWER),
+)  # fmt: skip
+_SETTINGS: Final = (
+    _row("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
+         role=Role.ADMIN, body=wire.OrgBody, reads_body=True, problems=(409,)),
+    _row("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
+         role=Role.ADMIN, body=wire.OrgPatch, reads_body=True, takes_patch=True, problems=(409,)),
+    _row("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
     _row("PUT", _APP, "putApp", put_app, _SAVED_APP,
-         body=wire.AppBody, reads_body=True, problems=(404, 409)),
+         role=Role.ADMIN, body=wire.AppBody, reads_body=True, problems=(409,)),
     _row("PATCH", _APP, "patchApp", patch_app, {200: wire.AppAnswer},
-         body=wire.AppPatch, reads_body=True, takes_patch=True, problems=(404, 409)),
-    _row("GET", _APP, "getApp", get_app, {200: wire.AppAnswer}, problems=(404,)),
-    _row("DELETE", _APP, "deleteApp", delete_app, {204: None}, problems=(403, 404)),
-    *(_row("POST", f"{base}/credentials/rotate", f"rotate{kind}Credentials", rotate,
-           {200: wire.Rotated}, body=wire.RotateBody, problems=(404,))
-      for kind, base in _KINDS),
+         role=Role.ADMIN, body=wire.AppPatch, reads_body=True, takes_patch=True, problems=(409,)),
+    _row("DELETE", _APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
+)  # fmt: skip
+
+
+def _operations(kind: str, base: str) -> tuple[Operation, ...]:
+    return (
+        _row("POST", f"{base}/credentials/rotate", f"rotate{kind}Credentials", rotate,
+             {200: wire.Rotated}, role=Role.OPERATOR, body=wire.RotateBody),
+        _row("PUT", f"{base}/model-override", f"put{kind}Override", put_override,
+             {200: wire.OverrideAnswer}, role=Role.OPERATOR, body=wire.OverrideBody),
+        _row("DELETE", f"{base}/model-override", f"delete{kind}Override", delete_override,
+             {204: None}, role=Role.OPERATOR),
+    )  # fmt: skip
+
+
+OPERATIONS: Final = (
+    *_READING,
+    *_SETTINGS,
+    *_operations("Org", _ORG),
+    *_operations("App", _APP),
     _row("POST", f"{_ORG}/provisioning-key", "issueProvisioningKey", issue_provisioning_key,
-         {201: wire.ProvisioningKey}, access=Access.DEPLOYMENT),
+         {201: wire.ProvisioningKey}, access=Access.DEPLOYMENT, role=Role.ADMIN),
     _row("DELETE", f"{_ORG}/provisioning-key", "withdrawProvisioningKey",
-         withdraw_provisioning_key, {204: None}, access=Access.DEPLOYMENT),
-    *(_row("PUT", f"{base}/model-override", f"put{kind}Override", put_override,
-           {200: wire.OverrideAnswer}, body=wire.OverrideBody, problems=(404,))
-      for kind, base in _KINDS),
-    *(_row("DELETE", f"{base}/model-override", f"delete{kind}Override", delete_override,
-           {204: None}, problems=(404,))
-      for kind, base in _KINDS),
+         withdraw_provisioning_key, {204: None}, access=Access.DEPLOYMENT, role=Role.ADMIN),
     _row("POST", "/api/v1/credentials/claim", "claimSecret", claim_secret, {200: wire.Claimed},
          body=wire.ClaimBody, access=Access.PUBLIC, limit="claim", limits_itself=True,
          problems=(404,)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pricekeeper.authority import Role
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import WrongAudienceError
@@ -144,9 +145,7 @@ def _weight(parameters: list[str]) -> float:
 
 def _viewer(call: Call) -> Viewer:
     """Whose spend the caller may see: its own, or for a key all that the key covers."""
-    if call.principal is not None:
-        return Viewer(call.principal.org_id, call.principal.app_id)
-    return Viewer(call.key_org_id)
+    return Viewer(call.coverage, None if call.principal is None else call.principal.app_id)
 
 
 OPERATIONS: Final = (
@@ -160,7 +159,7 @@ OPERATIONS: Final = (
         query=_SPEND,
         limit="aggregates",
         tag="aggregates",
-        key_may_read=True,
+        role=Role.VIEWER,
         has_csv=True,
         problems=(404,),
     ),
@@ -174,8 +173,8 @@ OPERATIONS: Final = (
         query=_RECORDS,
         limit="aggregates",
         tag="aggregates",
-        key_may_read=True,
-        problems=(403, 404),
+        role=Role.VIEWER,
+        problems=(404,),
     ),
     Operation(
         "GET",
@@ -187,7 +186,7 @@ OPERATIONS: Final = (
         query=_BUDGETS,
         limit="limits",
         tag="authorizations",
-        key_may_read=True,
+        role=Role.VIEWER,
         problems=(404,),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError, RateLimitExceededError
 from pricekeeper.http.batch import answer_batch
 from pricekeeper.http.caching import cached_answer
@@ -95,5 +96,5 @@ OPERATIONS: Final = (
     _row("POST", f"{_APP}/leases/{{lease_id}}/release", "releaseLease", release, {204: None},
          limit="limits", problems=(409,)),
     _row("GET", f"{_APP}/limits", "listLimits", list_limits, {200: wire.LimitList},
-         limit="limits", key_may_read=True),
+         limit="limits", role=Role.VIEWER),
 )  # fmt: skip

@@ -203,8 +203,8 @@ async def _answer(call: Call, path: Path | None, method: str) -> Answer:
         log.exception("unhandled", request_id=call.request_id)
         call.metrics.note_problem(PriceKeeperError.code)
         problem = problem_of(PriceKeeperError(), 0)
-    bound = call.principal is not None or call.key_org_id is not None
-    if problem.status == 404 and bound:  # noqa: PLR2004
+    known = call.principal is not None or call.authority is not None
+    if problem.status == 404 and known and not call.coverage.is_all:  # noqa: PLR2004
         # Another tenant's resource is refused before it is counted: nothing may tell it apart.
         call.limit_headers = ()
     headers = (*problem.headers, (b"cache-control", b"no-store"))

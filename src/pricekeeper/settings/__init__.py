@@ -29,6 +29,7 @@ from pricekeeper.settings.reading import (
     read_settings,
 )
 from pricekeeper.settings.table import (
+    ADMIN_KEY,
     BEDROCK_REGION,
     BEDROCK_UPSTREAM,
     CLIENT_ALLOWANCE,
@@ -60,6 +61,7 @@ from pricekeeper.settings.table import (
 )
 
 __all__ = [
+    "ADMIN_KEY",
     "API_LIMITS_PER_MINUTE",
     "BEDROCK_REGION",
     "BEDROCK_UPSTREAM",

@@ -145,7 +145,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings that this environment asks for; a settings file fills what it leaves open."""
     given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
     config, key, prices = (given.get(name) for name in (CONFIG, PROVISIONING_KEY, PRICE_SOURCE))
-    if key is not None and not _SENDABLE.fullmatch(key):
+    if key and not _SENDABLE.fullmatch(key):
         raise SettingsError(
             PROVISIONING_KEY,
             "must be what a header can carry: ASCII, no line breaks, no blanks at the ends",
@@ -159,7 +159,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         store=store,
         config_path=Path(config) if config else None,
         data_dir=Path(given.get(DATA_DIR) or "data"),
-        provisioning_key=key,
+        provisioning_key=key or None,
         api_limits_per_minute=_api_limits(given.get(API_RATE_LIMITS, "on")),
         aggregator_interval_secs=_seconds(
             AGGREGATOR_INTERVAL, given.get(AGGREGATOR_INTERVAL, "60")

@@ -35,6 +35,7 @@ GATEWAY_BODY: Final = "PRICEKEEPER_GATEWAY_BODY_MB_MAX"
 SERVE_ONLY: Final = "PRICEKEEPER_SERVE_ONLY"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
+ADMIN_KEY: Final = "PRICEKEEPER_ADMIN_KEY"
 CLIENT_ID: Final = "PRICEKEEPER_CLIENT_ID"
 CLIENT_SECRET: Final = "PRICEKEEPER_CLIENT_SECRET"  # noqa: S105 - its name
 CLIENT_DEADLINE: Final = "PRICEKEEPER_DEADLINE_MS"
@@ -64,7 +65,7 @@ SETTINGS: Final = (
     Setting(STORE, STORE_DEFAULT, "where the data lives"),
     Setting(CONFIG, "built in", "the deployment file with model labels and prices"),
     Setting(DATA_DIR, "data", "signing keys and pepper; keep it private, and keep it"),
-    Setting(PROVISIONING_KEY, "", "the key for provisioning; 128 bits: openssl rand -hex 32"),
+    Setting(PROVISIONING_KEY, "", "the deployment's own key; 128 bits: openssl rand -hex 32"),
     Setting(API_RATE_LIMITS, "on", "off, or changes such as token=120,usage=600 (a minute)"),
     Setting(AGGREGATOR_INTERVAL, "60", "seconds between aggregator runs; 0 turns it off here"),
     Setting(ISSUER, "pricekeeper", "the iss of the tokens: your service's public URL"),
@@ -97,6 +98,7 @@ IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}
 """What a settings file may set."""
 CLIENT_SETTINGS: Final = (
     Setting(URL, "", "where the service is, such as https://keeper.example.com"),
+    Setting(ADMIN_KEY, "", "for commands: an administrator's key, instead of the deployment's"),
     Setting(CLIENT_ID, "", "who is calling: org-ORG-app-APP, or org-ORG"),
     Setting(CLIENT_SECRET, "", "its secret, as it was claimed"),
     Setting(CLIENT_DEADLINE, "2000", "how long a client waits for the service, in milliseconds"),

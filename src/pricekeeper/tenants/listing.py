@@ -7,7 +7,7 @@ which is reported; ``unreadable`` lists their keys, for callers that need all cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,32 +40,49 @@ class AppPage:
     """The apps that are left out because their items can't be read."""
 
 
-async def list_orgs(store: Store, after: OrgId | None, limit: int) -> OrgPage:
-    """One query of the list of organisations, and one read of those on the page."""
-    page = await store.query(
-        Query(CONFIG, items.INDEX_PK, after=after or "", limit=_checked(limit))
-    )
-    clients = [Client(OrgId(entry["SK"])) for entry in page.items]
-    found = await store.batch_get([(CONFIG, items.config_key(client)) for client in clients])
-    there = [(client, org, org) for client, org in zip(clients, found, strict=True) if org]
-    policies, _ = _readable(there)
-    return OrgPage(policies, OrgId(page.after) if page.after else None)
+async def list_orgs(
+    store: Store, after: OrgId | None, limit: int, among: Collection[OrgId] | None = None
+) -> OrgPage:
+    """One read of the organisations on the page; which they are takes a query, unless it is said.
+
+    ``among`` are those that the page is to be made of, whether they exist or not.
+    """
+    _check_limit(limit)
+    if among is None:
+        page = await store.query(Query(CONFIG, items.INDEX_PK, after=after or "", limit=limit))
+        org_ids, behind_page = [OrgId(entry["SK"]) for entry in page.items], page.after
+    else:
+        rest = sorted(org_id for org_id in among if org_id > (after or ""))
+        org_ids, behind_page = rest[:limit], rest[limit - 1] if len(rest) > limit else ""
+    found = await _read_orgs(store, org_ids)
+    policies, _ = _readable([(Client(org_id), org, org) for org_id, org in found])
+    return OrgPage(policies, OrgId(behind_page) if behind_page else None)
 
 
-async def list_org_ids(store: Store) -> list[OrgId]:
-    """Every organisation there is, also those whose settings can't be read."""
+async def list_org_ids(store: Store, among: Collection[OrgId] | None = None) -> list[OrgId]:
+    """Every organisation there is, or those of ``among``; also if its settings can't be read."""
+    if among is not None:
+        return [org_id for org_id, _ in await _read_orgs(store, sorted(among))]
     entries = query_items(store, Query(CONFIG, items.INDEX_PK))
     return [OrgId(entry["SK"]) async for entry in entries]
 
 
+async def _read_orgs(store: Store, org_ids: Sequence[OrgId]) -> list[tuple[OrgId, Item]]:
+    """Those that exist, with their items."""
+    keys = [(CONFIG, items.config_key(Client(org_id))) for org_id in org_ids]
+    found = await store.batch_get(keys)
+    return [(org_id, org) for org_id, org in zip(org_ids, found, strict=True) if org]
+
+
 async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int) -> AppPage:
     """One read of the organisation, and one query of its apps."""
+    _check_limit(limit)
     client = Client(org_id)
     org = await store.get(CONFIG, items.config_key(client))
     if org is None:
         raise NotFoundError(client.client_id)
     behind = "" if after is None else items.app_sort_key(after)
-    page = await store.query(items.apps_query(client, behind, _checked(limit)))
+    page = await store.query(items.apps_query(client, behind, limit))
     items.org_settings(org)  # if it can't be read, neither can the policy of any app
     policies, unreadable = _readable(
         [
@@ -91,7 +108,6 @@ def _readable(
     return tuple(policies), tuple(unreadable)
 
 
-def _checked(limit: int) -> int:
+def _check_limit(limit: int) -> None:
     if not 1 <= limit <= PAGE_MAX:
         raise InvalidValueError("limit", f"must be from 1 to {PAGE_MAX}")
-    return limit

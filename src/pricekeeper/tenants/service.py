@@ -256,13 +256,25 @@ class Tenants:
         key = (self._cache.changes, client)
         return await self._registered_reads.run(key, lambda: self.get(client))
 
-    async def list_orgs(self, after: OrgId | None = None, limit: int = PAGE_MAX) -> OrgPage:
-        """Organisations in the order of their ids: one query and one read a page."""
-        return await list_orgs(self._store, after, limit)
+    async def list_orgs(
+        self,
+        after: OrgId | None = None,
+        limit: int = PAGE_MAX,
+        *,
+        among: Collection[OrgId] | None = None,
+    ) -> OrgPage:
+        """Organisations in the order of their ids, all or ``among`` some: one read a page.
 
-    async def list_org_ids(self) -> list[OrgId]:
-        """The ids of all organisations, in order: one query for a thousand of them."""
-        return await list_org_ids(self._store)
+        For all of them it takes a query besides.
+        """
+        return await list_orgs(self._store, after, limit, among)
+
+    async def list_org_ids(self, among: Collection[OrgId] | None = None) -> list[OrgId]:
+        """The ids of all organisations, or of those ``among`` some that exist, in order.
+
+        One query for a thousand of all, or one read of these.
+        """
+        return await list_org_ids(self._store, among)
 
     async def list_apps(
         self, org_id: OrgId, after: AppId | None = None, limit: int = PAGE_MAX

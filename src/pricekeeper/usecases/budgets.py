@@ -22,7 +22,7 @@ from pricekeeper.budgets.items import balance_of
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.storage import Query, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
-from pricekeeper.tenants import Budget, Client, Policy, QuotaScope
+from pricekeeper.tenants import Budget, Policy, QuotaScope
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import authorizations as wire
@@ -78,8 +78,9 @@ async def list_all_budgets(
     An app sees every budget that applies to it. Whoever sees more than that sees each budget once,
     with whom it belongs to.
     """
-    if viewer.org_id is not None and viewer.app_id is not None:
-        policy = await services.tenants.find_policy(viewer.org_id, viewer.app_id)
+    org_id = viewer.coverage.one
+    if org_id is not None and viewer.app_id is not None:
+        policy = await services.tenants.find_policy(org_id, viewer.app_id)
         return wire.AllBudgets(_owned(policy, await _read_answers(services, policy, _SCOPES)))
     found = [one async for one in _take(_read_policies(services, viewer, after), CLIENTS_MAX + 1)]
     rows: list[wire.ClientBudget] = []
@@ -113,7 +114,7 @@ async def _read_policies(
 ) -> AsyncIterator[Policy]:
     """The settings of organisations, each with its apps, in order, behind that one of them."""
     if after is not None:
-        if viewer.org_id not in (None, after.org_id):
+        if after.org_id not in viewer.coverage:
             raise NotFoundError("org")
         async for policy in _read_apps(services, after.org_id, after.app_id):
             yield policy
@@ -127,12 +128,9 @@ async def _read_orgs(
     services: Services, viewer: Viewer, behind: OrgId | None
 ) -> AsyncIterator[Policy]:
     """The organisations that the viewer covers, behind that one."""
-    if viewer.org_id is not None:
-        if behind is None:
-            yield await services.tenants.get(Client(viewer.org_id))
-        return
+    among = viewer.coverage.org_ids
     while True:  # every page begins behind the one before
-        page = await services.tenants.list_orgs(behind, LISTED_MAX)
+        page = await services.tenants.list_orgs(behind, LISTED_MAX, among=among)
         for org in page.policies:
             yield org
         if page.after is None:

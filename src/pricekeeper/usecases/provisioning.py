@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pricekeeper.authority import Authority, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import Claim
+from pricekeeper.errors import NotPermittedError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import Budget, Client, Freeze, Policy, Saved
 from pricekeeper.usecases.wire import provisioning as wire
@@ -32,13 +34,10 @@ async def get_org(services: Services, org_id: OrgId) -> wire.OrgAnswer:
 
 
 async def list_orgs(
-    services: Services, after: OrgId | None, limit: int, key_org_id: OrgId | None = None
+    services: Services, coverage: Coverage, after: OrgId | None, limit: int
 ) -> wire.OrgList:
-    """Read a page of organisations; for an organisation's own key there is only that one."""
-    if key_org_id is not None:
-        is_behind = after is not None and after >= key_org_id
-        return wire.OrgList([] if is_behind else [await get_org(services, key_org_id)])
-    page = await services.tenants.list_orgs(after, limit)
+    """Read a page of the organisations that are covered."""
+    page = await services.tenants.list_orgs(after, limit, among=coverage.org_ids)
     return wire.OrgList([_org(policy) for policy in page.policies], **_next(page.after))
 
 
@@ -70,8 +69,12 @@ async def list_apps(
     return wire.AppList([_app(policy) for policy in page.policies], **_next(page.after))
 
 
-async def issue_provisioning_key(services: Services, org_id: OrgId) -> wire.ProvisioningKey:
+async def issue_provisioning_key(
+    services: Services, org_id: OrgId, authority: Authority
+) -> wire.ProvisioningKey:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
+    if authority.expires_at_epoch is not None:
+        raise NotPermittedError("a key that expires gives none that does not")
     return wire.ProvisioningKey(org_id, (await services.provisioning_keys.issue(org_id)).reveal())
 
 

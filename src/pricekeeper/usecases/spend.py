@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final, NamedTuple
 
+from pricekeeper.authority import ALL_ORGS, Coverage, only
 from pricekeeper.authorizations import State
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import date_of, day_of
@@ -35,9 +36,9 @@ _NO_END: Final = "must be a date such as 2026-01-23, or a full hour such as 2026
 
 
 class Viewer(NamedTuple):
-    """Whose spend may be seen: one app's, one organisation's, or everybody's."""
+    """Whose spend may be seen: one app's, or that of some organisations or all."""
 
-    org_id: OrgId | None = None
+    coverage: Coverage = ALL_ORGS
     app_id: AppId | None = None
 
 
@@ -120,14 +121,16 @@ def _parse_filter(query: Mapping[str, str], tag_key: str | None) -> Filter:
 
 def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
     """Whose spend is left. What the viewer may not see is not there."""
-    if viewer.org_id is not None and wanted.org_id not in {None, viewer.org_id}:
-        raise NotFoundError("org")
+    coverage = viewer.coverage
+    if wanted.org_id is not None:
+        if wanted.org_id not in coverage:
+            raise NotFoundError("org")
+        coverage = only(wanted.org_id)
     if viewer.app_id is not None and wanted.app_id not in {None, viewer.app_id}:
         raise NotFoundError("app")
-    org_id = viewer.org_id or wanted.org_id
-    if wanted.app_id is not None and org_id is None:
+    if wanted.app_id is not None and coverage.one is None:
         raise InvalidValueError("app_id", "needs org_id, whose app it is")
-    return Viewer(org_id, viewer.app_id or wanted.app_id)
+    return Viewer(coverage, viewer.app_id or wanted.app_id)
 
 
 def parse_end(field: str, text: str) -> date | int:
@@ -147,14 +150,13 @@ async def read_spend(
     services: Services, viewer: Viewer, request: SpendRequest
 ) -> tuple[wire.SpendAnswer, int]:
     """What the viewer may see of the spend, and the moment up to which that is complete."""
-    zone, org_ids, own_app_id = _FIRST_ZONE, list[OrgId](), viewer.app_id
-    viewer, wanted = _narrow(viewer, request.wanted), request.wanted
-    if viewer.org_id is not None:
-        zone = (await services.tenants.find_policy(viewer.org_id, own_app_id)).timezone
-        org_ids = [viewer.org_id]
+    zone, own_app_id, wanted = _FIRST_ZONE, viewer.app_id, request.wanted
+    viewer = _narrow(viewer, wanted)
+    org_id = viewer.coverage.one
+    if org_id is not None:
+        zone = (await services.tenants.find_policy(org_id, own_app_id)).timezone
     span = span_of(request, zone, services.clock.now_ms())
-    if viewer.org_id is None:
-        org_ids = await services.tenants.list_org_ids()
+    org_ids = [org_id] if org_id else await services.tenants.list_org_ids(viewer.coverage.org_ids)
     reader = RangeReader(services.store, services.clock)
     found = await reader.read_spend(
         org_ids,

@@ -57,15 +57,13 @@ def _rfc3339(epoch: int) -> str:
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def parse_timestamp(text: str) -> int:
+def parse_timestamp(text: str, field: str = "timestamp") -> int:
     """RFC 3339 to milliseconds since the epoch."""
     try:
         if not _RFC3339.fullmatch(text):
             raise ValueError
         moment = datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise InvalidValueError(
-            "timestamp", "must be a time such as 2026-01-23T15:30:45Z"
-        ) from None
+        raise InvalidValueError(field, "must be a time such as 2026-01-23T15:30:45Z") from None
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000

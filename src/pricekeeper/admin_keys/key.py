@@ -1,0 +1,92 @@
+"""What an admin key is, and what its text looks like.
+
+The text is ``pka_``, the key's id, 256 random bits and a checksum. So people and secret scanners
+recognise one, a mistyped one is told without a read, and the id says which item to compare it
+with. The id tells when it was made, and is no secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.authority import Authority, Coverage, KeyKind, Role
+from pricekeeper.credentials.secret import Entropy, Secret, is_well_formed, mint, to_base62
+from pricekeeper.errors import InvalidValueError
+
+KEY_PREFIX: Final = "pka_"
+KEY_ID_LENGTH: Final = 12
+NAME_LENGTH_MAX: Final = 64
+
+_RANDOM_BYTES: Final = 4
+_NO_NAME: Final = f"must be 1 to {NAME_LENGTH_MAX} printable characters without a slash"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminKey:
+    """A key as it can be shown: everything but its text."""
+
+    key_id: str
+    name: str
+    role: Role
+    coverage: Coverage
+    created_at_epoch: int
+    created_by: str
+    expires_at_epoch: int | None = None
+    rotated_at_epoch: int | None = None
+    last_used_at_epoch: int | None = None
+    """Of any of its texts; some minutes before its last use."""
+    old_text_ends_at_epoch: int | None = None
+    """When the text before the present one stops counting, or has stopped."""
+
+    def has_ended(self, now_epoch: int) -> bool:
+        return self.expires_at_epoch is not None and self.expires_at_epoch <= now_epoch
+
+    @property
+    def authority(self) -> Authority:
+        return Authority(
+            KeyKind.ADMIN_KEY,
+            self.role,
+            self.coverage,
+            self.key_id,
+            self.name,
+            self.expires_at_epoch,
+        )
+
+    @property
+    def actor(self) -> str:
+        """Who acts with this key, as it is written down; a name has no slash."""
+        return f"key/{self.name}/{self.key_id}"
+
+
+def new_key_id(now_epoch: int, entropy: Entropy) -> str:
+    """An id that sorts by the second in which it was made."""
+    number = now_epoch << 8 * _RANDOM_BYTES | int.from_bytes(entropy(_RANDOM_BYTES))
+    return to_base62(number, KEY_ID_LENGTH)
+
+
+def mint_key(key_id: str, entropy: Entropy) -> Secret:
+    """A new text for the key of that id."""
+    return mint(KEY_PREFIX + key_id, entropy)
+
+
+def key_id_of(text: str) -> str | None:
+    """The id in the text of a key; ``None`` if it is not well-formed."""
+    prefix = text[: len(KEY_PREFIX) + KEY_ID_LENGTH]
+    if not prefix.startswith(KEY_PREFIX) or not is_well_formed(prefix, text):
+        return None
+    key_id = prefix.removeprefix(KEY_PREFIX)
+    return key_id if is_key_id(key_id) else None
+
+
+def is_key_id(text: str) -> bool:
+    """Whether the text can be the id of a key."""
+    return len(text) == KEY_ID_LENGTH and text.isascii() and text.isalnum()
+
+
+def parse_key_name(text: str, field: str = "name") -> str:
+    """A name is a line of text for people, without blanks around it."""
+    name = text.strip()
+    if not 1 <= len(name) <= NAME_LENGTH_MAX or not name.isprintable() or "/" in name:
+        raise InvalidValueError(field, _NO_NAME)
+    return name

@@ -1,0 +1,148 @@
+"""``admin-keys`` and ``whoami``: who may administer, what, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli.backends import Backend
+from pricekeeper.cli.command import Outcome, backend_command
+from pricekeeper.cli.drawing import done, facts, minute, moment, page, to_paste
+from pricekeeper.cli.exits import MisusedError, hint_if_missing
+from pricekeeper.cli.listing import table
+from pricekeeper.settings import ADMIN_KEY
+
+admin_keys = typer.Typer(no_args_is_help=True, help="Named keys of administrators, with roles.")
+
+_WHICH: Final = "'pricekeeper admin-keys list' shows the keys that there are"
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As 'admin-keys list' shows it.")]
+
+
+@backend_command(admin_keys, "create", may_create=True)
+async def create(
+    backend: Backend,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is: for people.")],
+    *,
+    role: Annotated[
+        Literal["VIEWER", "OPERATOR", "ADMIN"],
+        typer.Option(
+            "--role",
+            case_sensitive=False,
+            help="VIEWER reads; OPERATOR also contains, overrides and rotates; ADMIN does all.",
+        ),
+    ],
+    org: Annotated[
+        list[str] | None,
+        typer.Option("--org", metavar="ORG", help="It covers this one; repeatable. Else all."),
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option("--days", min=1, max=3650, help="It counts for so many days.")
+    ] = None,
+    expires_at: Annotated[
+        str | None,
+        typer.Option("--expires-at", metavar="TIME", help="Until then: 2027-01-31T00:00:00Z."),
+    ] = None,
+) -> Outcome:
+    """Make a key: this is the only time that anybody sees it.
+
+    On the store this needs no key, so it is also how the first one is made, and how one gets in
+    again.
+
+    [dim]pricekeeper admin-keys create platform --role ADMIN --json > key.json[/dim]
+
+    [dim]pricekeeper admin-keys create "night shift" --role OPERATOR --org $ORG --days 90[/dim]
+    """
+    if days is not None and expires_at is not None:
+        raise MisusedError("say --days or --expires-at, not both")
+    if days is not None:
+        expires_at = (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    answer = await backend.admin.create_admin_key(
+        name, role=role, org_ids=org, expires_at=expires_at
+    )
+    return Outcome(answer, _issued(answer))
+
+
+@backend_command(admin_keys, "list")
+async def list_keys(backend: Backend) -> Outcome:
+    """Every key, the oldest first: who has it, what it may do, and when it was last used.
+
+    [dim]pricekeeper admin-keys list[/dim]
+    """
+    found = await backend.admin.list_admin_keys()
+    rows = table("key id", "name", "role", "covers", "expires (UTC)", "last used", "by")
+    for key in found:
+        rows.add_row(
+            key["key_id"],
+            key["name"],
+            key["role"],
+            _covers(key),
+            minute(key["expires_at"]) if "expires_at" in key else "never",
+            minute(key["last_used_at"]) if "last_used_at" in key else "never",
+            key["created_by"],
+        )
+    empty = Text("no admin keys; see 'pricekeeper admin-keys create --help'")
+    return Outcome(found, rows if found else empty)
+
+
+@backend_command(admin_keys, "rotate")
+async def rotate(
+    backend: Backend,
+    key_id: KeyId,
+    *,
+    grace_hours: Annotated[
+        int,
+        typer.Option("--grace-hours", min=0, max=168, help="How long the old text lives on."),
+    ] = 24,
+) -> Outcome:
+    """Replace the text of a key; the one in use works for the grace. Name and role stay.
+
+    [dim]pricekeeper admin-keys rotate 0RkYpZs9QbTd --grace-hours 48 --json > key.json[/dim]
+    """
+    with hint_if_missing(_WHICH):
+        answer = await backend.admin.rotate_admin_key(key_id, grace_period_hours=grace_hours)
+    return Outcome(answer, _issued(answer))
+
+
+@backend_command(admin_keys, "delete", asks=lambda given: f"End the key {given['key_id']}?")
+async def delete(backend: Backend, key_id: KeyId) -> Outcome:
+    """End a key: at once on the service that is asked, within 30 seconds on every other.
+
+    [dim]pricekeeper admin-keys delete 0RkYpZs9QbTd --yes[/dim]
+    """
+    with hint_if_missing(_WHICH):
+        await backend.admin.delete_admin_key(key_id)
+    answer = {"key_id": key_id, "status": "deleted"}
+    return Outcome(answer, done(f"{key_id} opens nothing any more"))
+
+
+@backend_command(admin_keys, "whoami")
+async def whoami(backend: Backend) -> Outcome:
+    """Say which key this is, and what it may see.
+
+    [dim]pricekeeper admin-keys whoami --url https://keeper.example.com[/dim]
+    """
+    answer = await backend.admin.me()
+    shown = {name: str(value) for name, value in answer.items() if name != "org_ids"}
+    return Outcome(answer, facts({**shown, "covers": _covers(answer)}))
+
+
+def _issued(answer: Mapping[str, Any]) -> RenderableType:
+    parts: list[RenderableType] = [
+        facts({"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}),
+        Text("shown now and never again:", "dim"),
+        to_paste(f"export {ADMIN_KEY}={answer['key']}"),
+    ]
+    if until := answer.get("expires_at"):
+        parts.append(Text(f"it works until {moment(until)}", "dim"))
+    if until := answer.get("old_key_expires_at"):
+        parts.append(Text(f"the text before it works until {moment(until)}", "dim"))
+    return page(Text(answer["name"], "bold"), *parts)
+
+
+def _covers(key: Mapping[str, Any]) -> str:
+    return ", ".join(key["org_ids"]) if "org_ids" in key else "all organisations"

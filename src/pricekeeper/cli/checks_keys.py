@@ -1,0 +1,103 @@
+"""What ``doctor`` looks at of keys: those of administrators, those that sign, and the pepper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pricekeeper.admin_keys import list_roots
+from pricekeeper.bootstrap import HOW_TO_MAKE_A_ROOT
+from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.cli.check import OTHERS, Check, Level
+from pricekeeper.cli.demo_org import DEMO_KEY
+from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.credentials.pepperfile import load_or_create_peppers
+from pricekeeper.credentials.strength import HOW_TO_MAKE_ONE, estimate_bits, require_strong_key
+from pricekeeper.errors import PriceKeeperError, SettingsError
+from pricekeeper.settings import Settings
+from pricekeeper.storage import Store
+from pricekeeper.tokens import KeyFile
+
+KEY_AGE_DAYS_MAX: Final = 180
+SOON_DAYS: Final = 14
+_DAY_SECS: Final = 86_400
+
+
+def provisioning_key_check(settings: Settings) -> Check:
+    """Whether nobody can guess the environment's key, if there is one."""
+    name, key = "provisioning key", settings.provisioning_key
+    if key == DEMO_KEY:
+        return Check(name, "WARN", "it is the demo's, which everybody knows", HOW_TO_MAKE_ONE)
+    if key is None:
+        return Check(name, "OK", "none: admin keys alone open this deployment")
+    try:
+        require_strong_key(key)
+    except SettingsError as error:
+        return Check(name, "FAIL", f"serve does not start: {error}", HOW_TO_MAKE_ONE)
+    return Check(name, "OK", f"about {estimate_bits(key)} bits")
+
+
+def data_folder_checks(settings: Settings) -> Iterator[Check]:
+    """Keys and pepper: there, readable, and by nobody else."""
+    folder = settings.data_dir
+    if not folder.is_dir():
+        text = f"{folder.resolve()} is not there yet; the first start makes it"
+        yield Check("data folder", "WARN", text, "if there should be one: set PRICEKEEPER_DATA_DIR")
+        return
+    if folder.stat().st_mode & OTHERS:
+        text = f"others can look into {folder.resolve()}"
+        yield Check("data folder", "WARN", text, f"chmod 700 {folder}")
+    else:
+        yield Check("data folder", "OK", str(folder.resolve()))
+    yield _signing_keys(folder / KEY_FILE)
+    yield _pepper(folder / PEPPER_FILE)
+
+
+def _signing_keys(path: Path) -> Check:
+    name = "signing keys"
+    if not path.exists():
+        return Check(name, "WARN", f"{path} is not there yet; the first start makes it")
+    try:
+        keyring = KeyFile(path).load()
+    except PriceKeeperError as error:
+        return Check(name, "FAIL", str(error), "mend its mode, or restore it from the backup")
+    now_epoch = SystemClock().now_ms() // 1000
+    age_days = (now_epoch - max(entry.active_from_epoch for entry in keyring.entries)) // _DAY_SECS
+    text = f"{len(keyring.entries)}, the newest {max(0, age_days)} days old"
+    if age_days > KEY_AGE_DAYS_MAX:
+        return Check(name, "WARN", text, "pricekeeper keys rotate")
+    return Check(name, "OK", text)
+
+
+def _pepper(path: Path) -> Check:
+    if not path.exists():
+        return Check("pepper", "WARN", f"{path} is not there yet; the first start makes it")
+    try:
+        load_or_create_peppers(path)
+    except PriceKeeperError as error:
+        return Check("pepper", "FAIL", str(error), "mend its mode, or restore it from the backup")
+    return Check("pepper", "OK", "readable by its owner alone")
+
+
+async def administrators_check(settings: Settings, store: Store, clock: Clock) -> Check:
+    """Whether somebody can administer this deployment, also without the environment's key."""
+    name, now_epoch = "administrators", clock.now_ms() // 1000
+    roots = await list_roots(store)
+    counting = [key for key in roots if not key.has_ended(now_epoch)]
+    if not counting and settings.provisioning_key is None:
+        text = (
+            "their keys have all expired" if roots else "there is no key, so serve does not start"
+        )
+        level: Level = "WARN" if roots else "FAIL"
+        return Check(name, level, f"nobody: {text}", HOW_TO_MAKE_A_ROOT)
+    text = f"{len(counting) or 'no'} ADMIN keys for all organisations"
+    ends = [key.expires_at_epoch for key in counting]
+    lasting = [end for end in ends if end is None or end - now_epoch > SOON_DAYS * _DAY_SECS]
+    if settings.provisioning_key is None and not lasting:
+        fix = f"make another before that: {HOW_TO_MAKE_A_ROOT}"
+        return Check(
+            name, "WARN", f"{text}, the last of which expires within {SOON_DAYS} days", fix
+        )
+    return Check(name, "OK", text)

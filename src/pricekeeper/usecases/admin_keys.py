@@ -1,0 +1,142 @@
+"""Named keys of administrators, and what a credential may see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pricekeeper.admin_keys import AdminKey, IssuedKey, WantedKey, parse_key_name
+from pricekeeper.authority import ALL_ORGS, Authority, Coverage, Role
+from pricekeeper.bootstrap import Services
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.telemetry.logs import contains_secret
+from pricekeeper.tokens import Principal
+from pricekeeper.usecases.wire import admin_keys as wire
+from pricekeeper.usecases.wire.values import LAST_EPOCH, parse_timestamp, rfc3339
+from pricekeeper.values import Attribution, parse_org_id
+
+
+async def create_key(
+    services: Services, body: wire.AdminKeyBody, authority: Authority, by: Attribution
+) -> wire.IssuedAdminKey:
+    """Make a key; it is shown in this answer and never again."""
+    name = parse_key_name(body.name)
+    if contains_secret(name):
+        raise InvalidValueError("name", "has something in it that looks like a secret")
+    expires_at_epoch = None
+    if body.expires_at is not None:
+        expires_at_epoch = _future_epoch(body.expires_at, services.clock.now_ms())
+    coverage = await _read_coverage(services, body.org_ids, authority)
+    wanted = WantedKey(name, Role(body.role), coverage, expires_at_epoch)
+    return _issued(await services.admin_keys.create(wanted, authority, by))
+
+
+async def list_keys(
+    services: Services, within: Coverage, after: str | None, limit: int
+) -> wire.AdminKeyList:
+    """Read a page of the keys that cover nothing which the caller does not."""
+    page = await services.admin_keys.list_keys(within, after, limit)
+    more = {} if page.after is None else {"next": page.after}
+    return wire.AdminKeyList([_shown(key) for key in page.keys], **more)
+
+
+async def rotate_key(
+    services: Services,
+    key_id: str,
+    body: wire.RotateKeyBody,
+    within: Coverage,
+    by: Attribution,
+) -> wire.IssuedAdminKey:
+    """Give a key another text; the one in use counts until the grace ends."""
+    hours = body.grace_period_hours
+    return _issued(await services.admin_keys.rotate(key_id, hours, within, by))
+
+
+async def delete_key(services: Services, key_id: str, within: Coverage, by: Attribution) -> None:
+    """End a key for good."""
+    await services.admin_keys.delete(key_id, within, by)
+
+
+def key_answer(authority: Authority) -> wire.Me:
+    """What a key is, and what it may see."""
+    named: dict[str, Any] = {}
+    if authority.key_id is not None:
+        named = {"key_id": authority.key_id, "name": authority.name}
+    return wire.Me(
+        authority.kind.value,
+        authority.role,
+        **named,
+        **_org_ids(authority.coverage),
+        **_moment("expires_at", authority.expires_at_epoch),
+    )
+
+
+def client_answer(principal: Principal) -> wire.Me:
+    """Which client an access token speaks for."""
+    more = {} if principal.app_id is None else {"app_id": principal.app_id}
+    return wire.Me(
+        "CLIENT",
+        org_ids=[principal.org_id],
+        client_id=principal.client_id,
+        scope=" ".join(sorted(principal.scopes)),
+        **more,
+    )
+
+
+async def _read_coverage(
+    services: Services, org_ids: list[str] | None, authority: Authority
+) -> Coverage:
+    """The organisations that are named; what the caller does not cover does not exist."""
+    if org_ids is None:
+        return ALL_ORGS
+    wanted = {parse_org_id(org_id, "org_ids"): None for org_id in org_ids}
+    covered = [org_id for org_id in wanted if org_id in authority.coverage]
+    there = set(await services.tenants.list_org_ids(covered))
+    missing = [org_id for org_id in wanted if org_id not in there]
+    if missing:
+        raise InvalidValueError("org_ids", f"there is no organisation {missing[0]}")
+    return Coverage(frozenset(there))
+
+
+def _future_epoch(text: str, now_ms: int) -> int:
+    """The second at which a key ends."""
+    epoch = min(parse_timestamp(text, "expires_at") // 1000, LAST_EPOCH)
+    if epoch <= now_ms // 1000:
+        raise InvalidValueError("expires_at", "must be in the future")
+    return epoch
+
+
+def _issued(issued: IssuedKey) -> wire.IssuedAdminKey:
+    key = issued.key
+    return wire.IssuedAdminKey(
+        key.key_id,
+        key.name,
+        key.role,
+        issued.text.reveal(),
+        rfc3339(key.created_at_epoch * 1000),
+        **_org_ids(key.coverage),
+        **_moment("expires_at", key.expires_at_epoch),
+        **_moment("old_key_expires_at", key.old_text_ends_at_epoch),
+    )
+
+
+def _shown(key: AdminKey) -> wire.AdminKeyAnswer:
+    return wire.AdminKeyAnswer(
+        key.key_id,
+        key.name,
+        key.role,
+        rfc3339(key.created_at_epoch * 1000),
+        key.created_by,
+        **_org_ids(key.coverage),
+        **_moment("expires_at", key.expires_at_epoch),
+        **_moment("last_used_at", key.last_used_at_epoch),
+        **_moment("rotated_at", key.rotated_at_epoch),
+        **_moment("old_key_expires_at", key.old_text_ends_at_epoch),
+    )
+
+
+def _org_ids(coverage: Coverage) -> dict[str, Any]:
+    return {} if coverage.org_ids is None else {"org_ids": sorted(coverage.org_ids)}
+
+
+def _moment(name: str, epoch: int | None) -> dict[str, Any]:
+    return {} if epoch is None else {name: rfc3339(epoch * 1000)}

@@ -1,0 +1,107 @@
+"""Named keys of administrators, and what a credential may see."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from pricekeeper.admin_keys import GRACE_HOURS_MAX, NAME_LENGTH_MAX, ORGS_MAX
+from pricekeeper.usecases.wire.values import Request, Response, Timestamp, Uuid
+
+RoleName = Annotated[
+    Literal["VIEWER", "OPERATOR", "ADMIN"],
+    Meta(
+        description="VIEWER reads; OPERATOR also overrides, freezes, revokes, rotates, resets and "
+        "voids; ADMIN also provisions and manages keys."
+    ),
+]
+KeyName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=NAME_LENGTH_MAX,
+        pattern=r"\S",
+        description="Whose key it is, for people: printable characters without a slash.",
+        examples=["night shift"],
+    ),
+]
+
+
+class AdminKeyBody(Request, frozen=True):
+    """A key to be made."""
+
+    name: KeyName
+    role: RoleName
+    org_ids: (
+        Annotated[
+            list[Uuid],
+            Meta(
+                min_length=1,
+                max_length=ORGS_MAX,
+                description="The organisations that it covers; without it all, also later ones.",
+            ),
+        ]
+        | None
+    ) = None
+    expires_at: (
+        Annotated[Timestamp, Meta(description="When it stops counting; without it, never.")] | None
+    ) = None
+
+
+class RotateKeyBody(Request, frozen=True):
+    """How long the text that is in use counts beside the new one."""
+
+    grace_period_hours: Annotated[int, Meta(ge=0, le=GRACE_HOURS_MAX)]
+
+
+class IssuedAdminKey(Response, frozen=True, omit_defaults=True):
+    """A key: shown now and never again."""
+
+    key_id: str
+    name: str
+    role: str
+    key: str
+    created_at: str
+    org_ids: list[str] | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    old_key_expires_at: str | UnsetType = UNSET
+
+
+class AdminKeyAnswer(Response, frozen=True, omit_defaults=True):
+    """A key, without its text. Without `org_ids` it covers all organisations."""
+
+    key_id: str
+    name: str
+    role: str
+    created_at: str
+    created_by: str
+    org_ids: list[str] | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    last_used_at: str | UnsetType = UNSET
+    rotated_at: str | UnsetType = UNSET
+    old_key_expires_at: str | UnsetType = UNSET
+
+
+class AdminKeyList(Response, frozen=True, omit_defaults=True):
+    """Keys, the oldest first, and where to go on."""
+
+    keys: list[AdminKeyAnswer]
+    next: str | UnsetType = UNSET
+
+
+class Me(Response, frozen=True, omit_defaults=True):
+    """What the credential that came is, and what it may see."""
+
+    kind: Literal["DEPLOYMENT_KEY", "ADMIN_KEY", "ORG_KEY", "CLIENT"]
+    role: str | UnsetType = UNSET
+    """Of a key."""
+    org_ids: list[str] | UnsetType = UNSET
+    """The organisations that it covers; without it, all."""
+    key_id: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
+    """Of an access token, as are the next two."""
+    app_id: str | UnsetType = UNSET
+    scope: str | UnsetType = UNSET
