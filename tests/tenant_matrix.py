@@ -1,9 +1,10 @@
 """Every operation of a tenant, as a request: for tests that try them all."""
 
+import re
 import uuid
 from typing import Any
 
-from http_fixtures import Reply, usage
+from http_fixtures import ORG, Reply, usage
 from pricekeeper.http.operation import Operation
 
 BODIES: dict[str, Any] = {
@@ -24,8 +25,11 @@ BODIES: dict[str, Any] = {
     "putOrgOverride": {"model_label": "premium"},
     "putAppOverride": {"model_label": "premium"},
     "putApp": {"app_name": "App"},
+    "putOrg": ORG,
     "patchOrg": {"session_limit": 5},
     "patchApp": {"session_limit": 5},
+    "createAdminKey": {"name": "another", "role": "VIEWER"},
+    "rotateAdminKey": {"grace_period_hours": 1},
     **{
         f"{verb}{kind}{what}": {"reason": "leaked"}
         for kind in ("Org", "App")
@@ -34,19 +38,21 @@ BODIES: dict[str, Any] = {
 }
 
 
-def path_of(
-    operation: Operation, org_id: str, app_id: str, authorization_id: str | None = None
-) -> str:
-    path = operation.path.format(
-        org_id=org_id,
-        app_id=app_id,
-        date="2026-01-01",
-        lease_id=str(uuid.uuid4()),
-        authorization_id=authorization_id or str(uuid.uuid4()),
-        session_id="x",
-    )
-    ranged = operation.name.endswith("InRange")
-    return f"{path}?from=2026-01-01&to=2026-01-02" if ranged else path
+RANGED = re.compile("getSpend|.*InRange")
+
+
+def path_of(operation: Operation, org_id: str, app_id: str, **known: str) -> str:
+    """The path of a request for it; ``known`` are ids of what there is."""
+    named = {
+        "date": "2026-01-01",
+        "lease_id": str(uuid.uuid4()),
+        "authorization_id": str(uuid.uuid4()),
+        "session_id": "x",
+        "key_id": "0" * 12,
+        **known,
+    }
+    path = operation.path.format(org_id=org_id, app_id=app_id, **named)
+    return f"{path}?from=2026-01-01&to=2026-01-02" if RANGED.fullmatch(operation.name) else path
 
 
 def without_id(reply: Reply) -> tuple[int, dict[str, str], bytes]:

@@ -43,7 +43,8 @@ def test_both_keys_see_what_the_client_sees(
     token = tenant.org_token if operation.access is Access.ORG else tenant.app_token
     body = {"input_tokens": 1, "max_output_tokens": 1}
     made = api.call("POST", f"{tenant.app}/authorizations", body, token=tenant.app_token).json
-    path = path_of(operation, tenant.org_id, tenant.app_id, made["authorization_id"])
+    known = {"authorization_id": made["authorization_id"]}
+    path = path_of(operation, tenant.org_id, tenant.app_id, **known)
     theirs = api.call("GET", path, token=token)
     assert theirs.status == 200, theirs.data
     for key in (KEY, own_key):

@@ -29,7 +29,7 @@ def key(tenant: Tenant) -> str:
 
 
 def ask(api: Api, operation: Operation, org_id: str, app_id: str, key: str) -> Reply:
-    body: Any = {**BODIES, "putOrg": ORG}.get(operation.name)
+    body: Any = BODIES.get(operation.name)
     return api.call(operation.method, path_of(operation, org_id, app_id), body, key=key)
 
 
