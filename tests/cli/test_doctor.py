@@ -27,7 +27,7 @@ from pricekeeper.errors import SettingsError
 from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.items import checkpoint_update
 from pricekeeper.settings import SqliteLocation, read_settings
-from pricekeeper.storage import Put, Set, Update, open_store
+from pricekeeper.storage import Key, Put, Set, Update, open_store
 from pricekeeper.storage.sqlite.moments import Moments, write_moments
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, config_key
@@ -111,6 +111,29 @@ def checkpoint_at(path: Path, offset_ms: int) -> None:
     asyncio.run(write())
 
 
+def administered(cli: Cli, *options: str, is_over: bool = False) -> None:
+    """Retire the environment's key, for one in the store; and let that one end, if it should."""
+    cli.monkeypatch.delenv(KEY)
+    made = cli.ok("admin-keys", "create", "platform", "--role", "ADMIN", *options)
+    if is_over:
+
+        async def end() -> None:
+            location = SqliteLocation(str(cli.folder / "demo.db"))
+            store = await open_store(location, clock=SystemClock())
+            key = Key("ADMIN_KEYS", made["key_id"])
+            await store.update(Update(CONFIG, key, (Set("key_ends_at_epoch", 1),)))
+            await store.close()
+
+        asyncio.run(end())
+
+
+def test_a_key_in_the_store_stands_in_for_the_environments(healthy: Cli) -> None:
+    """Then the environment's can be retired."""
+    administered(healthy)
+    code, found = levels(healthy)
+    assert (code, found["provisioning key"], found["administrators"]) == (0, "OK", "OK")
+
+
 class Ill(NamedTuple):
     check: str
     level: str
@@ -118,7 +141,9 @@ class Ill(NamedTuple):
 
 
 ILLS = {
-    "no key": Ill("provisioning key", "FAIL", lambda c: c.monkeypatch.delenv(KEY)),
+    "no key": Ill("administrators", "FAIL", lambda c: c.monkeypatch.delenv(KEY)),
+    "no key that lasts": Ill("administrators", "WARN", lambda c: administered(c, "--days", "7")),
+    "nobody any more": Ill("administrators", "WARN", lambda c: administered(c, is_over=True)),
     "demo key": Ill(
         "provisioning key", "WARN", lambda c: c.monkeypatch.setenv(KEY, "demo-provisioning-key")
     ),

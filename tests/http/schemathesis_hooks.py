@@ -32,7 +32,7 @@ from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
-from pricekeeper.usecases.wire import authorizations, containment, runtime, values
+from pricekeeper.usecases.wire import admin_keys, authorizations, containment, runtime, values
 
 CATALOGUE: Final = load_catalogue(None)
 LABELS: Final = tuple(CATALOGUE.labels)
@@ -272,6 +272,16 @@ def capturing(body: dict[str, Any]) -> dict[str, Any]:
     return plausible(body)
 
 
+def admin_key(body: dict[str, Any]) -> dict[str, Any]:
+    """A printable name, organisations that there are (all of them), an end that is to come."""
+    if fits(body.get("name"), admin_keys.KeyName):
+        name = "".join(one for one in body["name"] if one.isprintable() and one != "/")
+        body["name"] = name.strip() or "x"
+    if fits(body, admin_keys.AdminKeyBody):
+        body |= {"org_ids": None, "expires_at": None}
+    return body
+
+
 def lease(body: dict[str, Any]) -> dict[str, Any]:
     """An id is for one lease."""
     if fits(body.get("lease_id"), values.Uuid):
@@ -323,6 +333,7 @@ BODIES: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "captureAuthorization": capturing,
     "voidAuthorization": containing,
     "acquire": lease,
+    "createAdminKey": admin_key,
     "adjustLease": adjustment,
     "issueToken": client,
     "refreshToken": refresh,

@@ -3,23 +3,20 @@
 Time is a clock that the test moves, so nothing waits.
 """
 
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from http_fixtures import KEY, Api, Reply, Tenant
-from pricekeeper.cli.demo.service import demo_settings, running_service
-from pricekeeper.settings import DynamoDbLocation
+from http_fixtures import Api, Reply, Tenant
 from pricekeeper.tenants.cache import POLICY_AGE_MS_MAX
 from pricekeeper.tokens.validation import VALIDITY_AGE_MS_MAX
 from thief import ACCESS, EVERYTHING, NOTHING, OUTSIDE, SECRET, Thief, claim, thief_of
 from tokens.conftest import MovableClock
+from two_instances import HALF_A_MINUTE_MS, instances
 
-HALF_A_MINUTE_MS = 30_000
+__all__ = ["instances"]
+
 WHY = {"reason": "leaked"}
 
 Contain = Callable[[Tenant, Thief], object]
@@ -54,29 +51,6 @@ def acquire(thief: Thief) -> Reply:
     body = {"resource": "premium", "consume": {"rpm": 1}}
     path, token = f"{thief.path}/limits/acquire", thief.granted["access_token"]
     return thief.api.call("POST", path, body, token=token)
-
-
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
-def instances(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Api, Api, MovableClock]]:
-    folder: Path = tmp_path_factory.mktemp("elsewhere")
-    settings = replace(
-        demo_settings(folder),
-        provisioning_key=KEY,
-        api_limits_per_minute={},
-        aggregator_interval_secs=0,
-    )
-    if request.param == "dynamodb-local":
-        endpoint: str = request.getfixturevalue("dynamodb_local")
-        prefix = f"elsewhere-{uuid.uuid4().hex[:8]}-"
-        settings = replace(settings, store=DynamoDbLocation("us-east-1", prefix, endpoint))
-    clock = MovableClock()
-    with ExitStack() as running:
-        here, there = (
-            Api(running.enter_context(running_service(settings, clock))) for _ in range(2)
-        )
-        yield here, there, clock
 
 
 @pytest.fixture

@@ -439,6 +439,48 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.administer(204, "DELETE", tenant.app)
 
 
+ADMIN_KEYS = "/api/v1/admin-keys"
+VIEWER = {"name": "night shift", "role": "VIEWER"}
+
+
+@operation("new admin key")
+def _(world: World, _: Tenant) -> Callable[[], object]:
+    return lambda: world.administer(201, "POST", ADMIN_KEYS, **VIEWER)
+
+
+@operation("rotation of an admin key")
+def _(world: World, _: Tenant) -> Callable[[], object]:
+    path = f"{ADMIN_KEYS}/{world.administer(201, 'POST', ADMIN_KEYS, **VIEWER)['key_id']}/rotate"
+    return lambda: world.administer(200, "POST", path, grace_period_hours=1)
+
+
+@operation("deletion of an admin key")
+def _(world: World, _: Tenant) -> Callable[[], object]:
+    path = f"{ADMIN_KEYS}/{world.administer(201, 'POST', ADMIN_KEYS, **VIEWER)['key_id']}"
+    return lambda: world.administer(204, "DELETE", path)
+
+
+@operation("first use of an admin key, and every 30 s")
+def _(world: World, _: Tenant) -> Callable[[], object]:
+    key = world.administer(201, "POST", ADMIN_KEYS, **VIEWER)["key"]
+    world.expect(200, "GET", "/api/v1/me", key=key)
+    world.clock.moved_ms += 30_000
+    return lambda: world.expect(200, "GET", "/api/v1/me", key=key)
+
+
+@operation("use of an admin key that is written down, every ten minutes")
+def _(world: World, _: Tenant) -> Callable[[], object]:
+    key = world.administer(201, "POST", ADMIN_KEYS, **VIEWER)["key"]
+    return lambda: world.expect(200, "GET", "/api/v1/me", key=key)
+
+
+@operation("use of an admin key")
+def _(world: World, _: Tenant) -> Callable[[], object]:
+    key = world.administer(201, "POST", ADMIN_KEYS, **VIEWER)["key"]
+    world.expect(200, "GET", "/api/v1/me", key=key)
+    return lambda: world.expect(200, "GET", "/api/v1/me", key=key)
+
+
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_an_operation_costs_what_is_documented(world: World, name: str) -> None:
     """The units of one request, when everything that can be remembered is."""

@@ -18,7 +18,7 @@ KEY_PREFIX: Final = "pka_"
 KEY_ID_LENGTH: Final = 12
 NAME_LENGTH_MAX: Final = 64
 
-_RANDOM_BYTES: Final = 4
+_RANDOM_BYTES: Final = 3
 _NO_NAME: Final = f"must be 1 to {NAME_LENGTH_MAX} printable characters without a slash"
 
 
@@ -59,9 +59,9 @@ class AdminKey:
         return f"key/{self.name}/{self.key_id}"
 
 
-def new_key_id(now_epoch: int, entropy: Entropy) -> str:
-    """An id that sorts by the second in which it was made."""
-    number = now_epoch << 8 * _RANDOM_BYTES | int.from_bytes(entropy(_RANDOM_BYTES))
+def new_key_id(now_ms: int, entropy: Entropy) -> str:
+    """An id that sorts by the moment at which it was made."""
+    number = now_ms << 8 * _RANDOM_BYTES | int.from_bytes(entropy(_RANDOM_BYTES))
     return to_base62(number, KEY_ID_LENGTH)
 
 

@@ -31,6 +31,7 @@ from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.secret import Entropy, Secret
 from pricekeeper.errors import (
     ConflictError,
+    ContendedError,
     NotFoundError,
     OutcomeUnknownError,
     StoreError,
@@ -100,7 +101,7 @@ class AdminKeys:
         require_trusted_time(self._clock)
         granted, now_epoch = granted_key(wanted, authority), self._now_epoch()
         key = AdminKey(
-            key_id=new_key_id(now_epoch, self._entropy),
+            key_id=new_key_id(self._clock.now_ms(), self._entropy),
             name=granted.name,
             role=granted.role,
             coverage=granted.coverage,
@@ -110,7 +111,10 @@ class AdminKeys:
         )
         text = mint_key(key.key_id, self._entropy)
         item = items.new_item(key, self._hash(key.key_id, text))
-        await self._apply(key.key_id, Put(CONFIG, item, ITEM_ABSENT), item[items.HASH])
+        try:
+            await self._apply(key.key_id, Put(CONFIG, item, ITEM_ABSENT), item[items.HASH])
+        except TransactionCancelledError as cancelled:
+            raise ContendedError("another key was made at this moment, with this id") from cancelled
         _log.info("admin_key_created", key_id=key.key_id, role=key.role, actor=by.actor)
         return IssuedKey(key, text)
 

@@ -11,6 +11,7 @@ from pricekeeper.bootstrap import HOW_TO_MAKE_A_ROOT
 from pricekeeper.bootstrap.services import KEY_FILE
 from pricekeeper.cli.check import OTHERS, Check, Level
 from pricekeeper.cli.demo_org import DEMO_KEY
+from pricekeeper.cli.stores import is_missing_file
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
@@ -30,8 +31,10 @@ def provisioning_key_check(settings: Settings) -> Check:
     name, key = "provisioning key", settings.provisioning_key
     if key == DEMO_KEY:
         return Check(name, "WARN", "it is the demo's, which everybody knows", HOW_TO_MAKE_ONE)
+    if key is None and is_missing_file(settings):
+        return Check(name, "FAIL", "serve does not start: there is no key yet", HOW_TO_MAKE_ONE)
     if key is None:
-        return Check(name, "OK", "none: admin keys alone open this deployment")
+        return Check(name, "OK", "none, so that admin keys alone open this deployment")
     try:
         require_strong_key(key)
     except SettingsError as error:

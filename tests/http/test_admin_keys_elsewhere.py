@@ -1,0 +1,93 @@
+"""Two instances on one store: a key ends at once here, and within half a minute there.
+
+Time is a clock that the test moves, so nothing waits.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from http_fixtures import Api
+from tokens.conftest import MovableClock
+from two_instances import HALF_A_MINUTE_MS, instances
+
+__all__ = ["instances"]
+
+KEYS = "/api/v1/admin-keys"
+
+
+class Both:
+    """An instance that is told, another one that is not, and somebody who uses a key at both."""
+
+    def __init__(self, here: Api, there: Api, clock: MovableClock) -> None:
+        self.here = here
+        self.there = there
+        self.clock = clock
+
+    def create(self, **body: Any) -> Any:
+        asked = {"name": "night shift", "role": "VIEWER", **body}
+        made = self.here.provision("POST", KEYS, asked)
+        assert made.status == 201, made.data
+        return made.json
+
+    def rotate(self, key_id: str, hours: int) -> Any:
+        body = {"grace_period_hours": hours}
+        return self.here.provision("POST", f"{KEYS}/{key_id}/rotate", body).json
+
+    def opens(self, *keys: str) -> tuple[list[int], list[int]]:
+        """What each key is answered here, and there."""
+        here, there = (
+            [api.call("GET", "/api/v1/orgs", key=key).status for key in keys]
+            for api in (self.here, self.there)
+        )
+        return here, there
+
+
+@pytest.fixture
+def both(instances: tuple[Api, Api, MovableClock]) -> Both:
+    return Both(*instances)
+
+
+def test_deletion(both: Both) -> None:
+    """Until then the other instance believes what it has read, which is what the bound is for."""
+    made = both.create()
+    assert both.opens(made["key"]) == ([200], [200])
+    assert both.here.provision("DELETE", f"{KEYS}/{made['key_id']}").status == 204
+    assert both.opens(made["key"]) == ([401], [200])
+    both.clock.pass_ms(HALF_A_MINUTE_MS)
+    assert both.opens(made["key"]) == ([401], [401])
+
+
+def test_rotation_without_grace(both: Both) -> None:
+    """The new text opens everywhere at once, where it is shown first as well."""
+    made = both.create()
+    assert both.opens(made["key"]) == ([200], [200])
+    fresh = both.rotate(made["key_id"], 0)
+    assert both.opens(made["key"]) == ([401], [200])
+    both.clock.pass_ms(HALF_A_MINUTE_MS)
+    assert both.opens(made["key"], fresh["key"]) == ([401, 200], [401, 200])
+    again = both.rotate(made["key_id"], 0)
+    assert both.opens(again["key"], fresh["key"]) == ([200, 401], [200, 401])
+
+
+def test_rotation_with_an_overlap(both: Both) -> None:
+    """Nobody is locked out while keys are exchanged; then the old text ends everywhere."""
+    made = both.create()
+    assert both.opens(made["key"]) == ([200], [200])
+    fresh = both.rotate(made["key_id"], 1)
+    assert both.opens(made["key"], fresh["key"]) == ([200, 200], [200, 200])
+    both.clock.pass_ms(3_600_000 - HALF_A_MINUTE_MS)
+    assert both.opens(made["key"], fresh["key"]) == ([200, 200], [200, 200])
+    both.clock.pass_ms(HALF_A_MINUTE_MS)
+    assert both.opens(made["key"], fresh["key"]) == ([401, 200], [401, 200])
+
+
+def test_expiry(both: Both) -> None:
+    """At its second, whatever an instance remembers."""
+    end = datetime.fromtimestamp(both.clock.now_ms() // 1000 + 60, UTC)
+    made = both.create(expires_at=end.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    both.clock.pass_ms(50_000)
+    assert both.opens(made["key"]) == ([200], [200])
+    both.clock.pass_ms(10_000)
+    assert both.opens(made["key"]) == ([401], [401])
