@@ -39,6 +39,8 @@ def test_these_are_the_commands() -> None:
         "serve", "demo", "watch", "apply", "aggregate", "export", "doctor",
         "org put", "org set", "org get", "org list", "org delete",
         "app put", "app set", "app get", "app list", "app delete",
+        "admin-keys create", "admin-keys list", "admin-keys rotate", "admin-keys delete",
+        "admin-keys whoami",
         "credentials rotate", "credentials claim", "credentials provisioning-key",
         "override set", "override clear",
         "credentials revoke", "freeze", "unfreeze", "limits reset",
@@ -106,6 +108,8 @@ def test_the_guides_examples_work(cli: Cli) -> None:
         made_up = "--session" in words or words[:2] in (
             ["authorizations", "show"],
             ["authorizations", "void"],
+            ["admin-keys", "rotate"],
+            ["admin-keys", "delete"],
         )
         expected = 3 if made_up else 0
         assert done.code == expected, (line, done)

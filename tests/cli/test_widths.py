@@ -29,6 +29,7 @@ from pricekeeper.values import AppId, OrgId
 
 APP = "a-chat-with-an-id-that-is-long-enough-to-be-in-the-way-0123456789"[:64]
 NAME = "Chat, which has a name of several words, and one is Donaudampfschifffahrtsgesellschaft"
+KEY_NAME = "the night shift of the platform team, second floor, room 42"
 DECLARATION = "acme.json"
 WIDTHS = ("40", "80", None)
 """In columns; none is a pipe."""
@@ -68,6 +69,13 @@ def app_with_entries(cli: Cli) -> tuple[str, ...]:
     return ()
 
 
+def admin_key(cli: Cli) -> str:
+    """The id of a key that has something in every column."""
+    words = ("admin-keys", "create", KEY_NAME, "--role", "OPERATOR", "--org", ORG, "--days", "9")
+    key_id: str = cli.ok(*words)["key_id"]
+    return key_id
+
+
 RUNS: dict[tuple[str, ...], Words] = {
     ("aggregate",): lambda _: (),
     ("doctor",): lambda _: (),
@@ -83,6 +91,11 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("app", "get"): lambda _: (ORG, APP),
     ("app", "list"): lambda _: (ORG,),
     ("app", "delete"): lambda _: (ORG, APP, "--yes"),
+    ("admin-keys", "create"): lambda _: (KEY_NAME, "--role", "VIEWER", "--org", ORG, "--days", "9"),
+    ("admin-keys", "list"): lambda cli: (admin_key(cli), ())[1],
+    ("admin-keys", "rotate"): lambda cli: (admin_key(cli),),
+    ("admin-keys", "delete"): lambda cli: (admin_key(cli), "--yes"),
+    ("admin-keys", "whoami"): lambda _: (),
     ("credentials", "rotate"): lambda _: (ORG, APP),
     ("credentials", "claim"): lambda cli: (retrieval_token(cli),),
     ("credentials", "provisioning-key"): lambda _: (ORG,),
@@ -190,7 +203,7 @@ def parts(text: str) -> set[str]:
 def ids(answer: Any, field: str = "") -> Iterator[str]:
     """Every id, secret and token in an answer."""
     if isinstance(answer, str):
-        if re.search(r"(^|_)(id|kid|secret|token)$", field):
+        if re.search(r"(^|_)(id|ids|kid|key|secret|token)$", field):
             yield answer
     elif isinstance(answer, dict):
         for name, value in answer.items():

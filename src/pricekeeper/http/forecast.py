@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from pricekeeper.authority import Role
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.usecases import forecast as cases
 from pricekeeper.usecases.wire import forecast as wire
@@ -21,7 +22,7 @@ _row: Final = partial(
     answers={200: wire.ForecastList},
     tag="aggregates",
     limit="aggregates",
-    key_may_read=True,
+    role=Role.VIEWER,
 )
 _ORG: Final = "/api/v1/orgs/{org_id}"
 OPERATIONS: Final = (
