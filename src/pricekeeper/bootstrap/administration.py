@@ -22,17 +22,22 @@ HOW_TO_MAKE_A_ROOT: Final = "pricekeeper admin-keys create NAME --role ADMIN, on
 _log = structlog.get_logger(__name__)
 
 
+def no_administrator() -> SettingsError:
+    """What is told where nobody could administer, with both ways out."""
+    return SettingsError(
+        PROVISIONING_KEY,
+        "is not set, and the store has no ADMIN key for all organisations; make one: "
+        f"{HOW_TO_MAKE_ONE}, or {HOW_TO_MAKE_A_ROOT}",
+    )
+
+
 async def require_administrator(services: Services) -> None:
     """Refuse to start where nobody could administer; say so where nobody can any more."""
     if services.settings.provisioning_key is not None:
         return
     roots = await services.admin_keys.list_roots()
     if not roots:
-        raise SettingsError(
-            PROVISIONING_KEY,
-            "is not set, and the store has no ADMIN key for all organisations; make one: "
-            f"{HOW_TO_MAKE_ONE}, or {HOW_TO_MAKE_A_ROOT}",
-        )
+        raise no_administrator()
     now_epoch = services.clock.now_ms() // 1000
     if all(key.has_ended(now_epoch) for key in roots):
         _log.error("admin_keys_expired", fix=HOW_TO_MAKE_A_ROOT)

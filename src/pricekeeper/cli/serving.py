@@ -21,9 +21,15 @@ from rich.console import Console
 from rich.text import Text
 from uvicorn.supervisors import Multiprocess
 
-from pricekeeper.bootstrap import STORE_WAIT_MS, open_services, require_administrator
+from pricekeeper.bootstrap import (
+    STORE_WAIT_MS,
+    no_administrator,
+    open_services,
+    require_administrator,
+)
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN, prepare_demo
 from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
+from pricekeeper.cli.stores import is_missing_file
 from pricekeeper.clock import SystemClock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import SettingsError
@@ -97,6 +103,8 @@ def _serve(
     for_demo = demo and is_loopback(host)
     metrics_for_demo = for_demo and (at is None or is_loopback(at.host))
     require_strong_key(settings.provisioning_key, public_allowed=for_demo)
+    if settings.provisioning_key is None and is_missing_file(settings):
+        raise no_administrator()  # before anything is made
     refuse_public_token(settings.metrics_token, public_allowed=metrics_for_demo)
     if workers > 1 and settings.store == SqliteLocation(MEMORY):
         raise SettingsError(
