@@ -117,6 +117,7 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("authorizations", "show"): lambda cli: (ORG, APP, authorized(cli)),
     ("authorizations", "void"): lambda cli: (ORG, APP, authorized(cli), "--reason", NAME),
     ("budgets",): lambda _: (ORG, APP),
+    ("forecast",): lambda _: (ORG, APP),
     ("sessions", "list"): lambda _: (ORG, APP),
     ("sessions", "end"): lambda _: (ORG, APP, "--all"),
     ("prices", "show"): lambda _: (),
