@@ -92,6 +92,30 @@ SPEND: Final = Family(
     ("org", "app", "label"),
     Kind.GAUGE,
 )
+HELD: Final = Family(
+    "pricekeeper_held_usd",
+    "Dollars that are held for calls under way, by whose they are and model label.",
+    (*WHOSE, "label"),
+    Kind.GAUGE,
+)
+UNSETTLED: Final = Family(
+    "pricekeeper_unsettled_usd",
+    "Dollars that were charged for calls that nobody has settled, by whose they are and label.",
+    (*WHOSE, "label"),
+    Kind.GAUGE,
+)
+BUDGET_USED: Final = Family(
+    "pricekeeper_budget_used_ratio",
+    "What is spent, held and unsettled of a budget in its present window, against its limit.",
+    (*WHOSE, "budget", "window"),
+    Kind.GAUGE,
+)
+BUDGET_LIMIT: Final = Family(
+    "pricekeeper_budget_limit_usd",
+    "The limit of a budget or strict quota that was used in its present window.",
+    (*WHOSE, "budget", "window"),
+    Kind.GAUGE,
+)
 SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
     "When the present secret of a client was claimed, by organisation and app.",
@@ -109,6 +133,9 @@ LEAP: Final = Family(
     kind=Kind.GAUGE,
 )
 
+_GAUGES: Final = (
+    *(LAG, QUOTA, HELD, UNSETTLED, BUDGET_USED, BUDGET_LIMIT, SECRETS, IN_DOUBT, LEAP),
+)
 _AS_GAUGE: Final = b"\n# TYPE %s gauge\n" % SPEND.name.encode()
 _AS_COUNTER: Final = b"\n# TYPE %s counter\n" % SPEND.name.encode()
 
@@ -146,7 +173,7 @@ class Metrics:
         self._meter = HttpMeter()
         self.watch(self._meter)
         self.watch(store)
-        for family in (LAG, QUOTA, SECRETS, IN_DOUBT, LEAP):
+        for family in _GAUGES:
             self._instrument(family)
         self.spend: Gauge = self._instrument(SPEND)
         self.refresh: Callable[[], None] = self.carry_meters

@@ -11,6 +11,7 @@ import structlog
 
 from pricekeeper.bootstrap import Services, Supervisor, price_source
 from pricekeeper.errors import StoreError
+from pricekeeper.http.budget_metrics import BudgetMetrics
 from pricekeeper.http.election import Election
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import (
@@ -25,10 +26,9 @@ from pricekeeper.http.metrics import (
     SECRETS,
     Metrics,
 )
-from pricekeeper.http.spend import SpendMetric, ids_of, printable
+from pricekeeper.http.spend import SpendMetric, ids_of, whose
 from pricekeeper.metering import AggregationReport
 from pricekeeper.selection import quota_pct_hundredths
-from pricekeeper.values import AppId, OrgId
 
 CARRY_INTERVAL_MS: Final = 5_000
 SPEND_INTERVAL_SECS: Final = 60
@@ -131,14 +131,16 @@ class Observer:
         self.metrics.carry(LEAPS, {(): clock.leaps})
 
     async def show_spend_forever(self) -> None:
-        """Show what was spent, beginning now: after a restart it is what it was before."""
+        """Show what was spent and what budgets have left, beginning now, as before a restart."""
         folder = os.environ.get(MULTIPROCESS)
         interval_secs = self._services.settings.aggregator_interval_secs or SPEND_INTERVAL_SECS
         spend = SpendMetric(self._services, self.metrics.spend)
+        budgets = BudgetMetrics(self._services, self.metrics)
         with Election(None if folder is None else Path(folder), "spend") as election:
             while True:
                 if election.try_to_take_lock():
                     await spend.refresh()
+                    await budgets.refresh(spend.org_ids)
                 await self._services.clock.sleep_ms(interval_secs * 1000)
 
     def _show_aggregator_lag(self) -> None:
@@ -153,11 +155,11 @@ class Observer:
         for key, scope in self._services.metering.quota_uses.scopes.items():
             org_id, app_id = ids_of(key)
             app_name = None if app_id is None else scope.policy.app_name
-            whose = _whose(scope.policy.org_name, app_name, org_id, app_id)
+            owner = whose(scope.policy.org_name, app_name, org_id, app_id)
             for label, use in scope.labels.items():
                 hundredths = quota_pct_hundredths(use.spend_usd_micros, use.quota_usd_micros)
                 ratio = 0.0 if use.ends_at_ms <= now_ms else hundredths / 10_000
-                shown[*whose, label] = ratio
+                shown[*owner, label] = ratio
         self.metrics.show_changes(QUOTA, shown)
 
     def _show_secrets(self) -> None:
@@ -165,14 +167,7 @@ class Observer:
         self.metrics.show_changes(
             SECRETS,
             {
-                _whose(age.org_name, age.app_name, *client): age.created_at_epoch
+                whose(age.org_name, age.app_name, *client): age.created_at_epoch
                 for client, age in ages.items()
             },
         )
-
-
-def _whose(
-    org_name: str, app_name: str | None, org_id: OrgId, app_id: AppId | None
-) -> tuple[str, str, str, str]:
-    """The labels that say whose a line is; an organisation's own has no app."""
-    return printable(org_name), printable(app_name or app_id or ""), org_id, app_id or ""

@@ -73,6 +73,11 @@ class SpendMetric:
         self._chosen: dict[Spender, None] = {}
         self._shown: set[Series] = set()
 
+    @property
+    def org_ids(self) -> set[OrgId]:
+        """Who has spent something this month, as of the last refresh."""
+        return {ids_of(spender.scope_key)[0] for spender in self._chosen}
+
     async def refresh(self) -> None:
         """Read the totals and show them. If the store does not answer, what was shown stays."""
         try:
@@ -173,6 +178,13 @@ def name_series(owners: Mapping[str, Owner], chosen: Iterable[Spender]) -> dict[
             app = f"{app} ({app_id})"
         lines[spender] = Series(org, app, spender.label)
     return lines
+
+
+def whose(
+    org_name: str, app_name: str | None, org_id: OrgId, app_id: AppId | None
+) -> tuple[str, str, str, str]:
+    """The labels that say whose a line is; an organisation's own has no app."""
+    return printable(org_name), printable(app_name or app_id or ""), org_id, app_id or ""
 
 
 def printable(name: str) -> str:
