@@ -71,7 +71,7 @@ soak-gateway: $(DEV) ## two thousand calls through the gateway with kills and fa
 backtest: $(DEV) ## how good forecasts are, beside a straight line; ARGS='--seeds N'
 	@$(BIN)/python tools/backtest.py $(ARGS)
 
-simulate: $(DEV) ## simulate a million histories of metering, for a night; ARGS='--histories N'
+simulate: $(DEV) ## simulate a million histories of authorizations and of metering, for a night; ARGS='--histories N'
 	@$(BIN)/python tools/simulate.py $(ARGS)
 
 bench: $(BENCH) ## measure the foundation, and print the table of ratios

@@ -31,6 +31,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
 from pricekeeper.storage.dynamodb.guards import guards_itself
+from quick_loop import is_idle
 
 _T = TypeVar("_T")
 
@@ -103,6 +104,8 @@ class Interleaving:
         self._moved.clear()
         for _ in range(_SETTLING_TURNS):
             await asyncio.sleep(0)
+            if is_idle():
+                break
         if self._busy:
             await self._moved.wait()
         return not self._moved.is_set()

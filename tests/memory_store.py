@@ -25,6 +25,8 @@ class MemoryStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[tuple[str, str], dict[str, Item]] = {}
+        self.writes = 0
+        """How many writes were applied; a transaction counts for each of its operations."""
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         del consistent
@@ -103,6 +105,7 @@ class MemoryStore:
 
     def _apply(self, operation: Write) -> None:
         key = operation.key
+        self.writes += 1
         partition = self.partitions.setdefault((operation.table.name, key.pk), {})
         match operation:
             case Put(item=item):

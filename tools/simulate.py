@@ -1,6 +1,6 @@
 """Simulate histories and say which seed breaks a promise: ``make simulate``.
 
-``--what`` says of what: of metering, or of authorizations.
+``--what`` says of what: of metering, of authorizations, or, by default, so many of each.
 
 Each seed decides everything: instances, clients, what the network loses, delays and repeats, who
 dies, how wrong the clocks are, and when the aggregators run. What is checked is in
@@ -11,7 +11,6 @@ fails, fails again: ``--first`` takes it.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ import structlog
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 CHUNK = 100
+KINDS = ("authorizations", "metering")
 
 
 def simulation(what: str) -> Callable[[int], Awaitable[object]]:
@@ -42,11 +42,12 @@ def simulation(what: str) -> Callable[[int], Awaitable[object]]:
 
 def run_chunk(what: str, first: int) -> tuple[int, int | None, str]:
     """The histories of a hundred seeds: how many, the first that failed, and why."""
+    from quick_loop import run  # noqa: PLC0415
+
     simulate = simulation(what)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
-    async def run() -> tuple[int, int | None, str]:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async def run_all() -> tuple[int, int | None, str]:
         for seed in range(first, first + CHUNK):
             try:
                 await simulate(seed)
@@ -54,32 +55,42 @@ def run_chunk(what: str, first: int) -> tuple[int, int | None, str]:
                 return seed - first, seed, f"{type(error).__name__}: {error}"[:500]
         return CHUNK, None, ""
 
-    return asyncio.run(run())
+    return run(run_all())
+
+
+def run_histories(what: str, first: int, histories: int, jobs: int) -> int | None:
+    """Run them in that many processes; returns the seed that breaks a promise, if there is one."""
+    firsts = range(first, first + histories, CHUNK)
+    done, began = 0, time.monotonic()
+    with multiprocessing.Pool(jobs) as pool:
+        for count, failed, why in pool.imap_unordered(partial(run_chunk, what), firsts):
+            done += count
+            if failed is not None:
+                print(f"\n{what}: seed {failed} breaks a promise: {why}")
+                which = f"--what {what} --first {failed} --histories 1 --jobs 1"
+                print(f"again: make simulate ARGS='{which}'")
+                return failed
+            rate = done / (time.monotonic() - began)
+            left_secs = (len(firsts) * CHUNK - done) / rate
+            progress = f"{done:,} histories, {rate:,.0f} a second, {left_secs:,.0f} s left"
+            print(f"\r{what}: {progress}", end="", flush=True)
+    print(f"\n{what}: {done:,} histories from seed {first} on: no promise was broken")
+    return None
 
 
 def main() -> int:
-    """Run the histories, in as many processes as there are cores."""
+    """Run the histories of whatever was chosen."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--histories", type=int, default=1_000_000)
     arguments.add_argument("--first", type=int, default=1_000, help="the first seed")
-    arguments.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    arguments.add_argument("--what", choices=("metering", "authorizations"), default="metering")
+    arguments.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores by default"
+    )
+    arguments.add_argument("--what", choices=KINDS, action="append", help="default: all of them")
     chosen = arguments.parse_args()
-    firsts = range(chosen.first, chosen.first + chosen.histories, CHUNK)
-    done, began = 0, time.monotonic()
-    with multiprocessing.Pool(chosen.workers) as pool:
-        for count, failed, why in pool.imap_unordered(partial(run_chunk, chosen.what), firsts):
-            done += count
-            if failed is not None:
-                print(f"\nseed {failed} breaks a promise: {why}")
-                which = f"--what {chosen.what} --first {failed}"
-                print(f"again: make simulate ARGS='{which} --histories 1 --workers 1'")
-                return 1
-            rate = done / (time.monotonic() - began)
-            left_secs = (chosen.histories - done) / rate
-            print(f"\r{done:,} histories, {rate:,.0f} a second, {left_secs:,.0f} s left", end="")
-            sys.stdout.flush()
-    print(f"\n{done:,} histories from seed {chosen.first} on: no promise was broken")
+    for what in chosen.what or KINDS:
+        if run_histories(what, chosen.first, chosen.histories, chosen.jobs) is not None:
+            return 1
     return 0
 
 

@@ -3,9 +3,14 @@
 It reads the items themselves, at any moment, and holds the enforced value of every account against
 what it must be: the records that count in it, the holds of open authorizations, and the charges of
 those that nobody has settled.
+
+It looks after every step of a history. The store replaces an item whenever it is written, so what
+was made of an item is good for as long as the store has that very item.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from memory_store import MemoryStore
 from pricekeeper.authorizations import Authorization, State
@@ -13,8 +18,36 @@ from pricekeeper.authorizations.items import authorization_of
 from pricekeeper.budgets import Balance, BudgetAccount
 from pricekeeper.budgets.items import USED, balance_of
 from pricekeeper.metering.journal import Record, records_on
-from pricekeeper.storage import Key
+from pricekeeper.storage import Item, Key
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
+
+AccountKey = tuple[Key, str]
+_T = TypeVar("_T")
+
+
+class Reading(Generic[_T]):
+    """What is made of each item of some partitions, made anew for those that were written."""
+
+    def __init__(
+        self, store: MemoryStore, table: str, part: str, make: Callable[[Item], _T]
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._part = part
+        self._make = make
+        self._made: dict[Key, tuple[Item, _T]] = {}
+
+    def __iter__(self) -> Iterator[_T]:
+        made = self._made
+        for (table, pk), items in self._store.partitions.items():
+            if table != self._table or self._part not in pk:
+                continue
+            for sk, item in items.items():
+                key = Key(pk, sk)
+                known = made.get(key)
+                if known is None or known[0] is not item:
+                    known = made[key] = (item, self._make(item))
+                yield known[1]
 
 
 class Auditor:
@@ -22,46 +55,35 @@ class Auditor:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self.accounts: dict[tuple[Key, str], BudgetAccount] = {}
+        self._seen_writes = -1
+        self._authorizations = Reading(store, USAGE_AGG_SHARDED.name, "#A#", _authorizations_in)
+        self._records = Reading(store, USAGE_AGG_SHARDED.name, "#J#", lambda it: [*records_on(it)])
+        self._balances = Reading(store, RATE_BUCKETS.name, "#BUDGETS", _balances_in)
+        self.accounts: dict[AccountKey, BudgetAccount] = {}
         """Every account that anybody may have opened."""
 
     def know(self, accounts: tuple[BudgetAccount, ...]) -> None:
         self.accounts.update({(one.key, one.id): one for one in accounts})
 
+    def has_news(self) -> bool:
+        """Whether anything was written since this was last asked."""
+        before, self._seen_writes = self._seen_writes, self._store.writes
+        return before != self._seen_writes
+
     def authorizations(self) -> list[Authorization]:
-        found: list[Authorization] = []
-        for (table, pk), items in self._store.partitions.items():
-            if table == USAGE_AGG_SHARDED.name and "#A#" in pk:
-                found += [one for item in items.values() if (one := authorization_of(item))]
-        return found
+        return [one for some in self._authorizations for one in some]
 
     def records(self) -> list[Record]:
-        return [
-            record
-            for (table, pk), items in self._store.partitions.items()
-            if table == USAGE_AGG_SHARDED.name and "#J#" in pk
-            for item in items.values()
-            for record in records_on(item)
-        ]
+        return [record for some in self._records for record in some]
 
-    def balances(self) -> dict[tuple[Key, str], Balance]:
+    def balances(self) -> dict[AccountKey, Balance]:
         """What each account that is open has."""
-        found: dict[tuple[Key, str], Balance] = {}
-        for (table, pk), items in self._store.partitions.items():
-            if table != RATE_BUCKETS.name or not pk.endswith("#BUDGETS"):
-                continue
-            for sk, item in items.items():
-                for name in item:
-                    if name.startswith(USED):
-                        balance = balance_of(item, name.removeprefix(USED))
-                        assert balance is not None
-                        found[Key(pk, sk), name.removeprefix(USED)] = balance
-        return found
+        return {key: balance for some in self._balances for key, balance in some.items()}
 
     def check(self) -> None:
         """Every account has exactly what the records and the authorizations say."""
-        held: defaultdict[tuple[Key, str], int] = defaultdict(int)
-        unsettled: defaultdict[tuple[Key, str], int] = defaultdict(int)
+        held: defaultdict[AccountKey, int] = defaultdict(int)
+        unsettled: defaultdict[AccountKey, int] = defaultdict(int)
         for one in self.authorizations():
             sums = {State.OPEN: held, State.UNSETTLED: unsettled}.get(one.state)
             if sums is not None:
@@ -96,3 +118,18 @@ class Auditor:
         for one in self.authorizations():
             expected = 1 if one.state is State.CAPTURED else 0
             assert counted[one.shown_id] == expected, f"{one.state}: {counted[one.shown_id]}"
+
+
+def _authorizations_in(item: Item) -> list[Authorization]:
+    one = authorization_of(item)
+    return [] if one is None else [one]
+
+
+def _balances_in(item: Item) -> dict[AccountKey, Balance]:
+    found: dict[AccountKey, Balance] = {}
+    for name in item:
+        if name.startswith(USED):
+            balance = balance_of(item, name.removeprefix(USED))
+            assert balance is not None
+            found[Key(item["PK"], item["SK"]), name.removeprefix(USED)] = balance
+    return found

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+import quick_loop
 from authorizations.books import Auditor
 from authorizations.conftest import Instance, a_budget
 from authorizations.variants import BROKEN, CAUGHT_BY
@@ -131,10 +132,11 @@ class World:
     def look(self) -> None:
         self.know_accounts()
         try:
-            self.auditor.check()
-            if not self.with_usage:
-                self.auditor.check_limits()
-            self.auditor.check_records()
+            if self.auditor.has_news():
+                self.auditor.check()
+                if not self.with_usage:
+                    self.auditor.check_limits()
+                self.auditor.check_records()
             self.check_kept()
         except AssertionError as error:
             self.broken.append(error)
@@ -335,13 +337,13 @@ async def simulate(seed: int) -> World:
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
-async def test_no_budget_is_overspent_and_nothing_stays_held(first: int) -> None:
+def test_no_budget_is_overspent_and_nothing_stays_held(first: int) -> None:
     """Whatever is lost, repeated, late or dead, at every step."""
     befell: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     crashes = 0
     for seed in range(first, first + HISTORIES_EACH):
-        world = await simulate(seed)
+        world = quick_loop.run(simulate(seed))
         befell += world.wire.befell
         outcomes += world.outcomes
         crashes += world.crashes
@@ -351,13 +353,11 @@ async def test_no_budget_is_overspent_and_nothing_stays_held(first: int) -> None
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_the_same_checks_catch_a_broken_variant(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_checks_catch_a_broken_variant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the seed that `docs/proof.md` names."""
     BROKEN[name](monkeypatch)
     with pytest.raises((AssertionError, PriceKeeperError, LookupError)):
-        await simulate(CAUGHT_BY[name])
+        quick_loop.run(simulate(CAUGHT_BY[name]))
 
 
 def test_every_broken_variant_is_in_the_document() -> None:
@@ -365,9 +365,3 @@ def test_every_broken_variant_is_in_the_document() -> None:
     for name, seed in CAUGHT_BY.items():
         assert f"| {name} | {seed} |" in listed
     assert CAUGHT_BY.keys() == BROKEN.keys()
-
-
-@pytest.fixture(autouse=True)
-async def quiet() -> None:
-    """A simulated process that dies leaves tasks behind; asyncio need not tell."""
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)

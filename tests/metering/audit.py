@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from metering.conftest import ECONOMY, PREMIUM, STANDARD
@@ -37,7 +38,7 @@ PRICES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reported:
     """One record, and whose it is."""
 
@@ -49,7 +50,7 @@ class Reported:
     def id(self) -> str:
         return f"{self.policy.org_id} {self.usage.request_id}"
 
-    @property
+    @cached_property
     def cost_usd_picos(self) -> int:
         per_input, per_output, per_read = PRICES[self.usage.model_label]  # type: ignore[index]
         return (
@@ -58,7 +59,7 @@ class Reported:
             + self.usage.cache_read_tokens * (per_read or 0)
         )
 
-    @property
+    @cached_property
     def account(self) -> Account:
         moment = datetime.fromtimestamp(self.happened_at_ms / 1000, UTC)
         day = f"{moment.astimezone(ZoneInfo(self.policy.timezone)):%Y%m%d}"

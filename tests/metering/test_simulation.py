@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import quick_loop
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.audit import Audit, Reported, Watcher
@@ -226,12 +227,12 @@ def set_full_weight(weight: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
-async def test_the_totals_are_those_of_the_distinct_records(first: int) -> None:
+def test_the_totals_are_those_of_the_distinct_records(first: int) -> None:
     """Whatever is lost, repeated, late or dead; and no total ever goes back."""
     befell: Counter[str] = Counter()
     records = answers = crashes = days = 0
     for seed in range(first, first + HISTORIES_EACH):
-        world = await simulate(seed, SOUND)
+        world = quick_loop.run(simulate(seed, SOUND))
         befell += world.wire.befell + world.torn.befell
         crashes += world.crashes
         records += len(world.audit.reported)
@@ -298,13 +299,11 @@ async def outcome_of(call: Awaitable[object]) -> str:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_the_same_checks_catch_a_broken_variant(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_checks_catch_a_broken_variant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the seed that `docs/proof.md` names."""
     variant = BROKEN[name](monkeypatch)
     with pytest.raises((AssertionError, PriceKeeperError)):
-        await simulate(CAUGHT_BY[name], variant)
+        quick_loop.run(simulate(CAUGHT_BY[name], variant))
 
 
 def test_every_broken_variant_is_in_the_document() -> None:
@@ -312,9 +311,3 @@ def test_every_broken_variant_is_in_the_document() -> None:
     for name, seed in CAUGHT_BY.items():
         assert f"| {name} | {seed} |" in listed
     assert CAUGHT_BY.keys() == BROKEN.keys()
-
-
-@pytest.fixture(autouse=True)
-async def quiet() -> None:
-    """A simulated process that dies leaves tasks behind; asyncio need not tell."""
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
