@@ -92,7 +92,7 @@ def examples(draw: st.DrawFn) -> Example:
         quotas={label: draw(st.integers(0, 9)) ** 5 for label in LABELS},
         quota_scope=draw(st.sampled_from(QuotaScope)),
         quota_enforcement=draw(st.sampled_from(QuotaEnforcement)),
-        sticky_fallback_enabled=False,  # a label that was given up stays so, whatever is raised
+        sticky_fallback_enabled=draw(st.booleans()),
         rate_limits=draw(limits()),
         org_rate_limits=draw(limits()),
     )
@@ -206,6 +206,28 @@ async def test_a_budget_is_named_also_if_every_advisory_quota_is_spent() -> None
     request: Request = {"model": "auto", "max_output_tokens": 200_000, "input_tokens": 0}
     denied_by = await find_denial(instance, policy, request)
     assert [one.name for one in denied_by] == ["daily", "quota-premium"]
+    for one in denied_by:
+        assert await find_denial(instance, with_raised(policy, [one]), request)
+    await instance.authorize(with_raised(policy, denied_by), **request)
+    await instance.close()
+
+
+async def test_a_label_that_was_given_up_is_named_with_all_else_if_nothing_else_may_be_used() -> (
+    None
+):
+    """A call that only fits one model: its quota was spent and given up, and a budget is spent."""
+    clock = ManualClock(NOON_MS)
+    store = MemoryStore(clock)
+    instance = Instance(store, clock, seed=1)
+    policy = a_policy(quotas=dict.fromkeys(LABELS, 1), budgets=(a_budget(20_000),))
+    made = await instance.authorize(policy, model=LABELS[0])
+    await instance.capture(policy, made.authorization.id)
+    await Aggregator(store, clock).run_once()
+    assert (await instance.selection.select(policy)).label == LABELS[1]
+    clock.advance_ms(10_000)  # and no decision is remembered
+    request: Request = {"model": "auto", "among": LABELS[:1]}
+    denied_by = await find_denial(instance, policy, request)
+    assert [one.name for one in denied_by] == ["daily", f"quota-{LABELS[0]}"]
     for one in denied_by:
         assert await find_denial(instance, with_raised(policy, [one]), request)
     await instance.authorize(with_raised(policy, denied_by), **request)

@@ -44,9 +44,18 @@ def roles(choice: Choice) -> list[LabelRole]:
     return [use.role for use in choice.quotas]
 
 
-def held(flip: Flip) -> StickyState:
+def held(flip: Flip | None) -> StickyState:
     """Give the record that a flip leaves behind."""
-    return StickyState(flip.label, flip.index, flip.previous_label, 0, flip.given_up)
+    assert flip is not None
+    return StickyState(
+        flip.label, flip.index, flip.previous_label, 0, flip.given_up, flip.quotas_usd_micros
+    )
+
+
+def recorded(state: StickyState | None, flip: Flip) -> StickyState:
+    """Give the record that a flip leaves behind after another one."""
+    before = {} if state is None else state.given_up_at_usd_micros
+    return replace(held(flip), given_up_at_usd_micros={**before, **flip.quotas_usd_micros})
 
 
 # -- the line ------------------------------------------------------------------------------
@@ -120,7 +129,7 @@ def test_an_exceeded_label_hands_over_to_the_next_and_asks_for_a_record() -> Non
 
     assert (choice.label, choice.reason) == (STANDARD, Reason.QUOTA_EXCEEDED)
     assert roles(choice) == [LabelRole.EXCEEDED, LabelRole.CHOSEN, LabelRole.NOT_NEEDED]
-    assert choice.flip == Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}))
+    assert choice.flip == Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}), {PREMIUM: 1_000})
     assert choice.recorded().sticky_fallback_active
     assert choice.recorded().flip is None
 
@@ -129,7 +138,9 @@ def test_several_exceeded_labels_are_one_step() -> None:
     """Nobody waits on a label that is exhausted as well."""
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 600})
 
-    assert choice.flip == Flip(ECONOMY, 2, PREMIUM, frozenset({PREMIUM, STANDARD}))
+    assert choice.flip == Flip(
+        ECONOMY, 2, PREMIUM, frozenset({PREMIUM, STANDARD}), {PREMIUM: 1_000, STANDARD: 500}
+    )
 
 
 def test_when_all_are_exhausted_there_is_no_label() -> None:
@@ -145,8 +156,38 @@ def test_when_all_are_exhausted_there_is_no_label() -> None:
 # -- the sticky state ----------------------------------------------------------------------
 
 
-def test_a_label_that_was_given_up_stays_so_though_its_quota_was_raised() -> None:
-    """Until midnight; an override is the operator's way out."""
+def test_a_label_that_was_given_up_comes_back_if_its_quota_is_raised() -> None:
+    """Whoever is told that a quota is spent can raise it, and what is there again is used again."""
+    spends = {PREMIUM: 1_000}
+    state = held(choose(policy(), CHAIN, spends).flip)
+    raised = policy(quotas={**QUOTAS, PREMIUM: 1_001})
+
+    choice = choose(raised, CHAIN, spends, state)
+
+    assert (choice.label, choice.reason) == (PREMIUM, Reason.NORMAL)
+    assert not choice.sticky_fallback_active
+    assert choice.flip is None
+    assert choose(policy(), CHAIN, {}, state).label == STANDARD  # for who does not know it yet
+
+
+def test_a_label_that_came_back_is_given_up_again_at_its_new_quota() -> None:
+    """Then only a quota that is higher still brings it back: nobody goes to and fro."""
+    raised = policy(quotas={**QUOTAS, PREMIUM: 2_000})
+    state = held(choose(policy(), CHAIN, {PREMIUM: 1_000}).flip)
+
+    choice = choose(raised, CHAIN, {PREMIUM: 2_000}, state)
+
+    assert (choice.label, choice.reason) == (STANDARD, Reason.QUOTA_EXCEEDED)
+    assert choice.flip is not None
+    assert choice.flip.index > state.active_index
+    again = held(choice.flip)
+    assert choose(raised, CHAIN, {}, again).label == STANDARD
+    assert choose(policy(), CHAIN, {}, again).label == STANDARD
+    assert choose(policy(quotas={**QUOTAS, PREMIUM: 2_001}), CHAIN, {}, again).label == PREMIUM
+
+
+def test_a_record_that_does_not_say_at_which_quota_a_label_was_given_up_keeps_it_so() -> None:
+    """Nobody knows whether the quota was raised since; an override is the operator's way out."""
     raised = policy(quotas={**QUOTAS, PREMIUM: 10**9})
 
     choice = choose(raised, CHAIN, {PREMIUM: 1_000}, ON_STANDARD)
@@ -168,7 +209,9 @@ def test_when_the_sticky_label_is_exceeded_the_chain_moves_on() -> None:
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500}, ON_STANDARD)
 
     assert (choice.label, choice.reason) == (ECONOMY, Reason.QUOTA_EXCEEDED)
-    assert choice.flip == Flip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
+    assert choice.flip == Flip(
+        ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}), {STANDARD: QUOTAS[STANDARD]}
+    )
 
 
 def test_the_end_of_the_chain_can_be_raised() -> None:
@@ -213,7 +256,7 @@ def test_a_quota_of_zero_passes_a_label_over_without_giving_it_up() -> None:
     assert (choice.label, choice.reason, choice.flip) == (STANDARD, Reason.NORMAL, None)
     assert roles(choice)[0] is LabelRole.DISABLED
     moved_on = choose(without, CHAIN, {STANDARD: 500})
-    assert moved_on.flip == Flip(ECONOMY, 2, STANDARD, frozenset({STANDARD}))
+    assert moved_on.flip == Flip(ECONOMY, 2, STANDARD, frozenset({STANDARD}), {STANDARD: 500})
 
 
 def test_a_label_without_a_model_is_passed_over() -> None:
@@ -269,7 +312,7 @@ def test_a_turned_order_does_not_lead_back() -> None:
     choice = choose(turned, CHAIN, {STANDARD: 500}, given_up)
 
     assert choice.label == PREMIUM
-    assert choice.flip == Flip(PREMIUM, 3, PREMIUM, frozenset({ECONOMY, STANDARD}))
+    assert choice.flip == Flip(PREMIUM, 3, PREMIUM, frozenset({ECONOMY, STANDARD}), {STANDARD: 500})
 
 
 def test_apps_with_different_orders_count_on_from_each_other() -> None:
@@ -278,7 +321,9 @@ def test_apps_with_different_orders_count_on_from_each_other() -> None:
 
     choice = choose(shorter, CHAIN, {STANDARD: 500}, ON_STANDARD)
 
-    assert choice.flip == Flip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
+    assert choice.flip == Flip(
+        ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}), {STANDARD: QUOTAS[STANDARD]}
+    )
 
 
 # -- the override --------------------------------------------------------------------------
@@ -350,18 +395,19 @@ def test_a_chosen_label_has_quota_and_an_unchosen_scope_has_none(
 def test_no_history_leads_back_to_a_label_that_was_given_up(
     history: list[tuple[Policy, dict[ModelLabel, int]]],
 ) -> None:
-    """Orders, quotas and totals may change in any way: what is given up is never chosen again."""
+    """Orders and totals may change in any way: only a higher quota than it had spent does."""
     state: StickyState | None = None
     for now, spends in history:
         choice = choose(now, LABELS, spends, state)
         given_up = state.given_up_in(now.model_ordering) if state else frozenset()
-        assert choice.label not in given_up
+        if state is not None and choice.label in given_up:
+            assert now.quotas[choice.label] > state.given_up_at_usd_micros[choice.label]
         if choice.flip is None:
             continue
         assert state is None or choice.flip.index > state.active_index
         assert choice.flip.index >= now.model_ordering.index(choice.flip.label)
-        assert choice.flip.given_up > given_up
-        state = held(choice.flip)
+        assert choice.flip.given_up >= given_up
+        state = recorded(state, choice.flip)
         settled = choose(now, LABELS, spends, state)
         assert (settled.label, settled.flip) == (choice.label, None)
         assert settled.reason is Reason.STICKY_FALLBACK

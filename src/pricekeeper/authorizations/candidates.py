@@ -52,7 +52,7 @@ from pricekeeper.values import ModelLabel
 _LIMITS_MAX: Final = 4_096
 _ROLES: Final = {
     LabelRole.EXCEEDED: "its quota for the day is spent",
-    LabelRole.GIVEN_UP: "it was given up earlier today, and stays so until midnight",
+    LabelRole.GIVEN_UP: "it was given up earlier today, until midnight or a higher quota",
     LabelRole.DISABLED: "its quota is zero",
     LabelRole.UNDEFINED: "the deployment has no such model",
     LabelRole.NOT_NEEDED: "an operator's override names another label",
@@ -173,12 +173,12 @@ class Candidates:
     def _barred(
         self, policy: Policy, request: AuthorizationRequest, choice: Choice
     ) -> list[_Usable]:
-        """The labels that a higher quota would bring back, if selection finds none at all."""
+        """The labels that a higher quota would bring back, if none of those wanted may be used."""
         now_ms = self._selection.now_ms()
         return [
             _Usable(use.label, choice.reason, _spent_quota(policy, use, now_ms))
             for use in choice.quotas
-            if use.role in (LabelRole.EXCEEDED, LabelRole.DISABLED)
+            if use.role in (LabelRole.EXCEEDED, LabelRole.GIVEN_UP, LabelRole.DISABLED)
             and use.label in self._prices.catalogue
             and _is_among(request, use.label)
         ]

@@ -2,8 +2,9 @@
 
 An organisation orders its models and gives each a quota for the day. The first label in the
 order that still has quota is chosen. A label that was **given up**, because its quota was found
-exceeded while the sticky fallback is on, stays given up until local midnight: also if its quota
-is raised, the order is changed, or a slower reader still sees it under quota.
+exceeded while the sticky fallback is on, stays given up until local midnight: also if the order is
+changed, or a slower reader still sees it under quota. Only a quota that was raised above the one at
+which the label was given up brings it back, for whoever knows the new quota.
 
 What is sticky is therefore the *set* of labels that were given up, not a position. A position
 means another label as soon as the order is edited, and the apps of one organisation may order
@@ -19,7 +20,7 @@ the day counts at once.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -27,6 +28,8 @@ from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
 
 _PCT_HUNDREDTHS: Final = 100 * 100
+_UNKNOWN_QUOTA: Final = 1 << 62
+"""More than any quota: what was given up at an unknown quota stays so."""
 
 
 class Reason(StrEnum):
@@ -94,9 +97,19 @@ class StickyState:
     previous_label: ModelLabel
     activated_at_epoch: int
     given_up: frozenset[ModelLabel] | None
+    given_up_at_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
+    """The quota that each of them had spent; a record of an earlier version does not say."""
+
+    def barred(self, policy: Policy) -> frozenset[ModelLabel]:
+        """The labels that may not be used before midnight, unless their quotas are raised."""
+        return frozenset(
+            label
+            for label in self.given_up_in(policy.model_ordering)
+            if policy.quotas.get(label, 0) <= self.given_up_at_usd_micros.get(label, _UNKNOWN_QUOTA)
+        )
 
     def given_up_in(self, ordering: Sequence[ModelLabel]) -> frozenset[ModelLabel]:
-        """The labels that may not be used before midnight, also those not in the order."""
+        """The labels that were given up today, also those not in the order."""
         if self.given_up is not None:
             return self.given_up
         known = self.active_label in ordering
@@ -122,6 +135,8 @@ class Flip:
     index: int
     previous_label: ModelLabel
     given_up: frozenset[ModelLabel]
+    quotas_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
+    """The quotas of those that were found exceeded just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +204,7 @@ def choose(
     """
     ordering = policy.model_ordering
     state = sticky if policy.sticky_fallback_enabled else None
-    given_up: frozenset[ModelLabel] = state.given_up_in(ordering) if state else frozenset()
+    given_up: frozenset[ModelLabel] = state.barred(policy) if state else frozenset()
     obstacles = [
         _obstacle(policy.quotas.get(label, 0), spends_usd_micros.get(label, 0), label in given_up)
         if label in defined
@@ -205,12 +220,12 @@ def choose(
     roles = _roles(obstacles, position)
     flip = None
     if position is not None and policy.sticky_fallback_enabled:
-        flip = _new_flip(ordering, roles, position, given_up, state)
+        flip = _new_flip(policy, roles, position, state)
     return Choice(
         label=None if position is None else ordering[position],
         reason=Reason.MANUAL_OVERRIDE if override else _reason(roles),
         quotas=tuple(
-            _label_quota(policy, label, spends_usd_micros.get(label, 0), role)
+            _label_quota(policy, label, _spend(label, role, spends_usd_micros, state), role)
             for label, role in zip(ordering, roles, strict=True)
         ),
         sticky_fallback_active=not given_up.isdisjoint(ordering),
@@ -226,6 +241,19 @@ def _obstacle(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> L
     if given_up:
         return LabelRole.GIVEN_UP
     return LabelRole.EXCEEDED if spend_usd_micros >= quota_usd_micros else None
+
+
+def _spend(
+    label: ModelLabel,
+    role: LabelRole,
+    spends_usd_micros: Mapping[ModelLabel, int],
+    state: StickyState | None,
+) -> int:
+    """What a label has spent; one that is given up, the whole quota that it had, whoever reads."""
+    spend = spends_usd_micros.get(label, 0)
+    if state is None or role is not LabelRole.GIVEN_UP:
+        return spend
+    return max(spend, state.given_up_at_usd_micros.get(label, 0))
 
 
 def _roles(obstacles: Sequence[LabelRole | None], position: int | None) -> list[LabelRole]:
@@ -247,13 +275,10 @@ def _reason(roles: Sequence[LabelRole]) -> Reason:
 
 
 def _new_flip(
-    ordering: Sequence[ModelLabel],
-    roles: Sequence[LabelRole],
-    position: int,
-    given_up: frozenset[ModelLabel],
-    state: StickyState | None,
+    policy: Policy, roles: Sequence[LabelRole], position: int, state: StickyState | None
 ) -> Flip | None:
     """The flip that records the labels found exceeded before the chosen one, if there are any."""
+    ordering = policy.model_ordering
     role_of = zip(ordering, roles, strict=True)
     exceeded = [label for label, role in role_of if role is LabelRole.EXCEEDED]
     if not exceeded:
@@ -262,7 +287,9 @@ def _new_flip(
     # different orders count on from each other, so that no new flip is refused as an old one.
     index = position if state is None else max(position, state.active_index + 1)
     previous = exceeded[0] if state is None else state.active_label
-    return Flip(ordering[position], index, previous, given_up.union(exceeded))
+    given_up = frozenset[ModelLabel]() if state is None else state.given_up_in(ordering)
+    quotas = {label: policy.quotas.get(label, 0) for label in exceeded}
+    return Flip(ordering[position], index, previous, given_up.union(exceeded), quotas)
 
 
 def _label_quota(

@@ -2,7 +2,8 @@
 
 - The **fallback** of the schema document: ``active_model_label``, ``active_model_index``,
   ``reason``, ``previous_model_label``, ``activated_at_epoch``; and beside it
-  ``given_up_model_labels``, a set that only grows. It is in the item of the scope whose quotas
+  ``given_up_model_labels``, a set that only grows, with ``given_up_quota.{label}``, the quota that
+  a label had spent when it was last given up. It is in the item of the scope whose quotas
   count: the organisation's under ORG scope, the app's under APP scope.
 - The **override**: ``override_model_label`` and ``override_activated_at_epoch``, in the item of
   the client it was set on, whatever the scope. ``override_incarnation`` is that client's: one
@@ -36,6 +37,7 @@ _REASON: Final = "reason"
 _PREVIOUS: Final = "previous_model_label"
 _ACTIVATED: Final = "activated_at_epoch"
 _GIVEN_UP: Final = "given_up_model_labels"
+_GIVEN_UP_QUOTA: Final = "given_up_quota."
 _OVERRIDE: Final = "override_model_label"
 _OVERRIDE_ACTIVATED: Final = "override_activated_at_epoch"
 _OVERRIDE_INCARNATION: Final = "override_incarnation"
@@ -72,6 +74,11 @@ def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
         previous_label=ModelLabel(typed.text(_PREVIOUS, "")),
         activated_at_epoch=typed.whole(_ACTIVATED, 0),
         given_up=None if given_up is None else frozenset(map(ModelLabel, given_up)),
+        given_up_at_usd_micros={
+            ModelLabel(name.removeprefix(_GIVEN_UP_QUOTA)): typed.whole(name)
+            for name in item
+            if name.startswith(_GIVEN_UP_QUOTA)
+        },
     )
 
 
@@ -111,6 +118,10 @@ def flip_update(key: Key, flip: Flip, now_ms: int, day_ends_at_ms: int) -> Updat
             Set(_PREVIOUS, flip.previous_label),
             Set(_ACTIVATED, now_ms // 1000),
             Add(_GIVEN_UP, flip.given_up),
+            *(
+                Set(_GIVEN_UP_QUOTA + label, quota_usd_micros)
+                for label, quota_usd_micros in flip.quotas_usd_micros.items()
+            ),
             _expiry(day_ends_at_ms),
         ),
         attr(_LABEL).absent()
