@@ -34,8 +34,10 @@ _REMEMBERED_MAX: Final = 4_096
 
 def org_day(zone: str, epoch_ms: int) -> str:
     """The day that the instant belongs to in that zone: the latest one that has begun."""
-    days = _days_around(zone, epoch_ms // MS_PER_DAY)
-    return next(day for start_ms, day in days if start_ms <= epoch_ms)
+    for start_ms, day in _days_around(zone, epoch_ms // MS_PER_DAY):
+        if start_ms <= epoch_ms:
+            return day
+    raise LookupError("no day is longer than two days of UTC")
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)

@@ -15,7 +15,7 @@ from authorizations.conftest import (
     a_capture,
     a_strict_policy,
 )
-from metering.conftest import ECONOMY, PREMIUM, STANDARD, a_policy, a_usage
+from metering.conftest import CATALOGUE, ECONOMY, PREMIUM, STANDARD, a_policy, a_usage
 from minting import minted
 from pricekeeper.authorizations import Authorization, Authorized, State
 from pricekeeper.authorizations.attempts import Attempts
@@ -269,6 +269,21 @@ async def test_a_call_is_fitted_into_what_is_left(instance: Instance) -> None:
     await instance.capture(policy, granted.authorization.id, output_tokens=10)
     again = await instance.authorize(policy, max_output_tokens=64_000, allow_lower_max_output=True)
     assert again.authorization.grant.max_output_tokens == (10_000 - 3_150 - 3_000) // 15
+
+
+async def test_a_prompt_is_held_at_most_at_what_the_model_can_read(instance: Instance) -> None:
+    """A guess by bytes may be far above that; Bedrock refuses such a prompt, and bills nothing."""
+    limits = {"*": {"tpm": RateLimit(10**9, 10**6, 86_400_000)}}
+    policy = a_policy(budgets=(a_budget(100 * USD),), rate_limits=limits)
+    window = CATALOGUE.model(PREMIUM).context_window_tokens
+    made = await instance.authorize(policy, input_tokens=10**9, max_output_tokens=1_000)
+    assert made.authorization.held_usd_picos == window * 3_000_000 + 1_000 * 15_000_000
+    assert made.granted is not None
+    assert made.granted.limits["tpm"].remaining == 10**9 - window - 1_000
+    within = await instance.authorize(policy, input_tokens=window - 1, max_output_tokens=1_000)
+    assert within.authorization.held_usd_picos == (window - 1) * 3_000_000 + 1_000 * 15_000_000
+    with pytest.raises(InvalidValueError, match="output_tokens"):
+        await instance.authorize(policy, max_output_tokens=10**9)
 
 
 async def test_usage_that_was_never_authorized_debits_the_same_budgets(

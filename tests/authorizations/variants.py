@@ -12,7 +12,7 @@ import pytest
 
 from pricekeeper.authorizations import (
     attempts,
-    decision,
+    books,
     expiry,
     service,
     settling,
@@ -21,14 +21,13 @@ from pricekeeper.authorizations import (
 from pricekeeper.authorizations import items as authorization_items
 from pricekeeper.authorizations.attempts import Attempts
 from pricekeeper.authorizations.authorization import Authorization, State
-from pricekeeper.authorizations.decision import Books
+from pricekeeper.authorizations.books import Books
 from pricekeeper.authorizations.settling import Changed, Expire
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets import items as budget_items
 from pricekeeper.budgets import service as budget_service
 from pricekeeper.budgets.service import Budgets
 from pricekeeper.metering import Metering, posting
-from pricekeeper.metering import service as metering_service
 from pricekeeper.storage import Key, Put, Update
 
 Patch = pytest.MonkeyPatch
@@ -198,7 +197,11 @@ def no_hold_on_retry(patch: Patch) -> None:
 
 def usage_does_not_debit(patch: Patch) -> None:
     """What was never authorized is not spent from budgets."""
-    patch.setattr(metering_service, "accounts_for", lambda *_: ())
+
+    async def no_accounts(*_: Any) -> tuple[()]:
+        return ()
+
+    patch.setattr(Metering, "_accounts", no_accounts)
 
 
 def usage_debited_beside_the_record(patch: Patch) -> None:
@@ -237,7 +240,7 @@ def held_at_half(patch: Patch) -> None:
     def hold(usd_picos: int) -> Balance:
         return Balance(usd_picos // 2, usd_picos // 2, 0)
 
-    patch.setattr(decision, "hold", hold)
+    patch.setattr(books, "hold", hold)
 
 
 def window_of_another_zone(patch: Patch) -> None:

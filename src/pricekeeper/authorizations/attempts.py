@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.authorizations.books import Balances, Books, BucketKey, BucketStep
 from pricekeeper.authorizations.commands import (
     Authorize,
     Command,
@@ -28,14 +29,7 @@ from pricekeeper.authorizations.commands import (
     fail,
     items_of,
 )
-from pricekeeper.authorizations.decision import (
-    Books,
-    BucketKey,
-    Denied,
-    Granted,
-    Wanted,
-    decide,
-)
+from pricekeeper.authorizations.decision import Denied, Granted, Wanted, decide
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.items import (
     alias_key,
@@ -74,9 +68,10 @@ from pricekeeper.limiter.bucket import Bucket, Debit, Normal, expected
 from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.writes import normal
 from pricekeeper.metering import Submission
-from pricekeeper.metering.journal import ID_DIGITS, entry_on, is_full, region_at
+from pricekeeper.metering.journal import ID_DIGITS, entry_on, is_full, region_at, tick_of
 from pricekeeper.metering.journal_items import PostedRegion
-from pricekeeper.storage import Item, Key, Update
+from pricekeeper.metering.posting import is_late
+from pricekeeper.storage import Key
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 ATTEMPTS_MAX: Final = 16
@@ -140,12 +135,14 @@ class Attempts:
             return
         self._is_fresh = False
         sent_at_ms = books.now_ms
+        buckets = books.plan_buckets()
         submissions = [one.submission for one, _ in changed if one.submission is not None]
         for posting in dict.fromkeys(_posting(one, sent_at_ms) for one in submissions):
             await desk.poster.mark(posting, sent_at_ms)
         steps = make_transaction(
             self._org_id,
             books,
+            buckets,
             granted,
             changed,
             sent_at_ms=sent_at_ms,
@@ -158,16 +155,18 @@ class Attempts:
             await self._note_refusals(steps, cancelled.reasons)
             return
         except OutcomeUnknownError:
-            self._refunds.note_lost(books.given_back)
+            self._refunds.note_lost(key for key, one in buckets.items() if one.given_back)
             raise
         except InvalidOperationError:
             if len(self._left) == 1:
                 await check_accounts(desk.store, books.changes.keys())
             raise
-        self._refunds.note_written(books.owed, books.given_back)
-        self._note_written(books, steps)
-        receipts = [one.receipt(b"", sent_at_ms) for one in submissions]
-        await desk.poster.repair_late(self._org_id, receipts)
+        given_back = {key: one.given_back for key, one in buckets.items()}
+        self._refunds.note_written(books.owed, given_back)
+        self._note_written(books, buckets)
+        if submissions and is_late(tick_of(sent_at_ms), desk.clock.now_ms()):
+            receipts = [one.receipt(b"", sent_at_ms) for one in submissions]
+            await desk.poster.repair_late(self._org_id, receipts)
         self._answer(granted, changed)
 
     async def send(self, steps: Sequence[Step]) -> None:
@@ -233,20 +232,20 @@ class Attempts:
         for command in self._left:
             if isinstance(command, Authorize):
                 for candidate in command.wanted.candidates:
-                    keys.update(account.key for account in candidate.accounts)
-                    buckets.update((one.entity, candidate.label) for one in candidate.buckets)
+                    keys |= candidate.keys
+                    buckets |= candidate.bucket_keys
         items, seen, is_fresh = await self._recall(keys, buckets)
         self._is_fresh |= is_fresh
         return Books(items, seen, self._desk.clock.now_ms())
 
     async def _recall(
         self, keys: set[Key], buckets: set[BucketKey]
-    ) -> tuple[dict[Key, Item | None], dict[BucketKey, Bucket | None], bool]:
+    ) -> tuple[dict[Key, Balances | None], dict[BucketKey, Bucket | None], bool]:
         """From memory; among others all of it is read, which is cheaper than to be refused."""
         desk = self._desk
         if not self._pace.must_look or not (keys or buckets):
             return await desk.recall(keys, buckets)
-        items = {key: desk.seen_item(key) for key in keys}
+        items = {key: desk.seen_balances(key) for key in keys}
         seen = {key: desk.seen_bucket(key) for key in buckets}
         desk.forget([*keys, *buckets])
         found = await desk.recall(keys, buckets)
@@ -260,7 +259,8 @@ class Attempts:
     def _forget(self) -> None:
         """Read everything anew that somebody may be denied by."""
         for command in self._left:
-            self._desk.forget(items_of(command))
+            for items in items_of(command):
+                self._desk.forget(items)
 
     async def _note_refusals(
         self, steps: Sequence[Step], reasons: Sequence[CancellationReason]
@@ -356,19 +356,13 @@ class Attempts:
             return []
         return [authorization_of(item) for item in await self._desk.store.batch_get(keys)]
 
-    def _note_written(self, books: Books, steps: Sequence[Step]) -> None:
+    def _note_written(self, books: Books, buckets: Mapping[BucketKey, BucketStep]) -> None:
         """Remember the items as they are now, as far as that is known."""
-        desk = self._desk
-        for step in steps:
-            concern, operation = step.concern, step.operation
-            if isinstance(concern, OnAccounts) and isinstance(operation, Update):
-                before = desk.seen_item(concern.key)
-                if before is not None:
-                    desk.note_item(concern.key, operation.apply(before))
-            elif isinstance(concern, OnBucket):
-                seen = desk.seen_bucket(concern.key)
-                after = expected(books.steps[concern.key], seen, concern.debit)
-                desk.note_bucket(concern.key, after)
+        for key, changes in books.changes.items():
+            self._desk.note_changes(key, changes)
+        for bucket_key, one in buckets.items():
+            seen = self._desk.seen_bucket(bucket_key)
+            self._desk.note_bucket(bucket_key, expected(one.step, seen, one.debit))
 
     def _answer(
         self,

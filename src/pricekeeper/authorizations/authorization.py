@@ -13,6 +13,7 @@ whoever lost the reply knows its own change again.
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -20,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.storage import Key
 
 HOLD_SECS_RANGE: Final = (10, 3_600)
 HOLD_SECS_DEFAULT: Final = 900
@@ -28,6 +30,7 @@ LATE_MS_MAX: Final = 24 * 3_600_000
 HOLD_MS_MAX: Final = 26 * 3_600_000
 """How far an authorization can be extended, from when it was granted."""
 
+_CANONICAL: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VERSION: Final = 8
 _RANDOM_BITS: Final = 74
 
@@ -47,6 +50,11 @@ class HeldAccount(msgspec.Struct, frozen=True, array_like=True):
     pk: str
     sk: str
     id: str
+
+    @property
+    def key(self) -> Key:
+        """The item that it is in."""
+        return Key(self.pk, self.sk)
 
 
 class HeldTokens(msgspec.Struct, frozen=True, array_like=True):
@@ -126,7 +134,8 @@ def new_authorization_id(epoch_ms: int, random: int) -> str:
     """An id that says when it was made. Its version, 8, tells it from ids of usage records."""
     low = random & (1 << _RANDOM_BITS) - 1
     value = epoch_ms << 80 | _VERSION << 76 | (low >> 62) << 64
-    return str(UUID(int=value | 0b10 << 62 | low & (1 << 62) - 1))
+    digits = f"{value | 0b10 << 62 | low & (1 << 62) - 1:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def is_own_id(authorization_id: str) -> bool:
@@ -141,6 +150,8 @@ def minted_ms(authorization_id: str) -> int:
 
 def parse_id(text: str, field: str = "authorization_id") -> str:
     """An id in canonical form; raises `InvalidValueError`."""
+    if _CANONICAL.fullmatch(text):
+        return text
     try:
         return str(UUID(text))
     except (ValueError, AttributeError, TypeError) as error:

@@ -7,16 +7,18 @@ further down the ordering follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from pricekeeper.authorizations.authorization import Considered
+from pricekeeper.authorizations.authorization import Considered, HeldAccount
+from pricekeeper.authorizations.books import BucketKey
 from pricekeeper.authorizations.decision import BucketLimits, Candidate, Wanted
 from pricekeeper.authorizations.request import AUTO, AuthorizationRequest, fingerprint
-from pricekeeper.budgets import Budgets, Scope
+from pricekeeper.budgets import BudgetAccount, Budgets, Scope
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import date_of, next_midnight_ms, org_day
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -27,18 +29,23 @@ from pricekeeper.errors import (
     UnknownModelLabelError,
 )
 from pricekeeper.limiter import Limit
+from pricekeeper.limiter.limits import limit_of
 from pricekeeper.pricing import (
     PICOS_PER_MICRO,
+    CacheWrite,
     Catalogue,
     Model,
     OpaqueId,
     PriceBook,
+    Prices,
     TokenUsage,
+    WorstRates,
     check_plausible,
     normalise_model_id,
-    worst_case,
+    worst_rates,
 )
 from pricekeeper.selection import Choice, LabelQuota, LabelRole, QuotaStatus, Reason, Selector
+from pricekeeper.storage import Key
 from pricekeeper.tenants import (
     ANY_LABEL,
     Policy,
@@ -49,6 +56,10 @@ from pricekeeper.tenants import (
 )
 from pricekeeper.values import ModelLabel
 
+CHAINS_MAX: Final = 10_000
+RATES_MAX: Final = 4_096
+_Kind: TypeAlias = tuple[int, CacheWrite, str | None, bool]
+"""A price list, and what of a call decides which of its prices could apply."""
 _LIMITS_MAX: Final = 4_096
 _ROLES: Final = {
     LabelRole.EXCEEDED: "its quota for the day is spent",
@@ -75,13 +86,30 @@ class _Labels(msgspec.Struct, frozen=True):
     passed_over: tuple[Considered, ...] = ()
 
 
+class _Chain(NamedTuple):
+    """What calls of one policy and label are held against."""
+
+    policy: Policy
+    accounts: tuple[BudgetAccount, ...]
+    held: tuple[HeldAccount, ...]
+    buckets: tuple[BucketLimits, ...]
+    keys: frozenset[Key]
+    bucket_keys: frozenset[BucketKey]
+
+
 class Candidates:
-    """Finds the candidates of calls."""
+    """Finds the candidates of calls.
+
+    Bounds: `CHAINS_MAX` policies times labels are remembered, and `RATES_MAX` price lists times
+    kinds of calls.
+    """
 
     def __init__(self, prices: PriceBook, selection: Selector, budgets: Budgets) -> None:
         self._prices = prices
         self._selection = selection
         self._budgets = budgets
+        self._rates: BoundedCache[_Kind, tuple[Prices, WorstRates]] = BoundedCache(RATES_MAX)
+        self._chains: BoundedCache[tuple[int, str], _Chain] = BoundedCache(CHAINS_MAX)
 
     async def find(self, policy: Policy, request: AuthorizationRequest, at_ms: int) -> Wanted:
         """What the call wants, with all accounts that it could be held against open.
@@ -91,10 +119,8 @@ class Candidates:
         _require_unfrozen(policy)
         labels = await self._find_labels(policy, request)
         candidates = [await self._make(policy, request, label, at_ms) for label in labels.usable]
-        known = {name for one in candidates for bucket in one.buckets for name in bucket.limits}
-        for name in request.consume or ():
-            if name not in known:
-                raise InvalidValueError(f"consume.{name}", "there is no such limit")
+        if request.consume:
+            _check_limits_known(request.consume, candidates)
         return Wanted(
             client_id=policy.client_id,
             app_id=policy.app_id,
@@ -195,28 +221,73 @@ class Candidates:
     ) -> Candidate:
         label = usable.label
         model = self._prices.catalogue.model(label)
-        tokens = TokenUsage(
-            input_tokens=request.input_tokens, output_tokens=request.max_output_tokens
-        )
+        # Bedrock refuses a prompt that is longer than the model can read, so nobody is billed it.
+        input_tokens = min(request.input_tokens, model.context_window_tokens)
+        tokens = TokenUsage(input_tokens=input_tokens, output_tokens=request.max_output_tokens)
         check_plausible(model, tokens)
         day = date_of(org_day(policy.timezone, at_ms))
-        worst = worst_case(
-            model,
-            await self._prices.find_prices(model, day),
-            request.input_tokens,
-            cache_write=request.cache_write,
-            service_tier=request.service_tier,
-            batch=request.batch,
-        )
+        prices = await self._prices.find_prices(model, day)
+        worst = self._worst_rates(model, prices, input_tokens, request).of(input_tokens)
         accounts = await self._budgets.open_for(policy, label, request.tags, at_ms)
+        chain = self._chain(policy, label, accounts)
         return Candidate(
             label,
             usable.reason.value,
+            input_tokens,
             worst,
             accounts,
-            bucket_limits(policy, label),
+            chain.held,
+            chain.buckets,
+            chain.keys,
+            chain.bucket_keys,
             usable.barred_by,
         )
+
+    def _worst_rates(
+        self, model: Model, prices: Prices, input_tokens: int, request: AuthorizationRequest
+    ) -> WorstRates:
+        """The highest prices that could apply, found once for each kind of call and price list."""
+        kind = (id(prices), request.cache_write, request.service_tier, request.batch)
+        known = self._rates.peek(kind)
+        if known is None or known[0] is not prices or not known[1].covers(input_tokens):
+            rates = worst_rates(
+                model,
+                prices,
+                input_tokens,
+                cache_write=request.cache_write,
+                service_tier=request.service_tier,
+                batch=request.batch,
+            )
+            known = (prices, rates)
+            self._rates.put(kind, known)
+        return known[1]
+
+    def _chain(
+        self, policy: Policy, label: ModelLabel, accounts: tuple[BudgetAccount, ...]
+    ) -> _Chain:
+        """What calls of a policy and label have in common, made once for the same accounts."""
+        key = (id(policy), label)
+        chain = self._chains.peek(key)
+        if chain is None or chain.policy is not policy or chain.accounts is not accounts:
+            held = tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
+            buckets = bucket_limits(policy, label)
+            chain = _Chain(
+                policy,
+                accounts,
+                held,
+                buckets,
+                frozenset(account.key for account in accounts),
+                frozenset((bucket.entity, label) for bucket in buckets),
+            )
+            self._chains.put(key, chain)
+        return chain
+
+
+def _check_limits_known(consume: Iterable[str], candidates: Iterable[Candidate]) -> None:
+    known = {name for one in candidates for bucket in one.buckets for name in bucket.limits}
+    for name in consume:
+        if name not in known:
+            raise InvalidValueError(f"consume.{name}", "there is no such limit")
 
 
 def find_label(catalogue: Catalogue, policy: Policy, model: str) -> ModelLabel:
@@ -248,8 +319,8 @@ def named_limits(limits: RateLimits, label: str) -> list[Limit]:
 
 @lru_cache(maxsize=_LIMITS_MAX)
 def _limit(name: str, limit: RateLimit) -> Limit:
-    """Made once: every request needs those of its app and its organisation."""
-    return Limit(name, limit.capacity, limit.refill_amount, limit.refill_period_ms)
+    """Made once, and the same one as of buckets that were made with it: it is compared often."""
+    return limit_of(name, f"{limit.capacity}/{limit.refill_amount}/{limit.refill_period_ms}")
 
 
 def _named(limits: RateLimits, label: str) -> dict[str, Limit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from pricekeeper.authorizations.authorization import Authorization, HeldAccount, is_own_id
@@ -11,7 +12,6 @@ from pricekeeper.authorizations.settling import Action
 from pricekeeper.concurrency import error_copy
 from pricekeeper.metering import Submission
 from pricekeeper.metering.journal import PAGE_DIGITS
-from pricekeeper.storage import Key
 
 _T = TypeVar("_T")
 
@@ -92,15 +92,15 @@ def operations_of(command: Command) -> int:
     return 2 if command.wanted.asked_as else 1
 
 
-def items_of(command: Command) -> set[object]:
+def items_of(command: Command) -> Iterator[Collection[object]]:
     """The accounts and buckets of a command, which it may share with others."""
     if isinstance(command, Settle):
-        return {Key(one.pk, one.sk) for one in (*command.seen.grant.accounts, *command.since)}
-    items: set[object] = set()
+        yield [one.key for one in command.seen.grant.accounts]
+        yield [one.key for one in command.since]
+        return
     for candidate in command.wanted.candidates:
-        items.update(account.key for account in candidate.accounts)
-        items.update((one.entity, candidate.label) for one in candidate.buckets)
-    return items
+        yield candidate.keys
+        yield candidate.bucket_keys
 
 
 def answer(future: asyncio.Future[_T], outcome: _T) -> None:

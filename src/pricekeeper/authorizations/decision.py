@@ -1,7 +1,6 @@
-"""The decision about calls and their settlements, on books that are in memory. No I/O, no clock.
+"""The decision about calls, on books that are in memory. No I/O, no clock.
 
-`Books` are the accounts and buckets as they were last seen, and what the commands that are decided
-together change about them. Settlements come first, so that what they give back is there for others.
+Settlements are on the books before, so that what they give back is there for others.
 An authorization walks its candidates and takes the first that every account and every bucket has
 room for, all or nothing. If none has, the denial names what denies one candidate: one that needs
 nothing but time, if there is such a one, and of these the one with the fewest obstacles. Raising
@@ -10,8 +9,8 @@ exactly these admits the call, and raising fewer admits no other candidate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,22 +22,10 @@ from pricekeeper.authorizations.authorization import (
     HeldTokens,
     State,
 )
+from pricekeeper.authorizations.books import Books, BucketKey
 from pricekeeper.budgets import Balance, BudgetAccount, Kind
-from pricekeeper.budgets.items import balance_of, hold
 from pricekeeper.errors import DeniedBy, Obstacle
-from pricekeeper.limiter.bucket import (
-    Bucket,
-    Create,
-    Debit,
-    Denial,
-    LimitStatus,
-    Normal,
-    Retry,
-    effective,
-    expected,
-    plan,
-    scarcest,
-)
+from pricekeeper.limiter.bucket import Debit, LimitStatus
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.pricing import WorstCase
 from pricekeeper.storage import Key
@@ -62,9 +49,16 @@ class Candidate(msgspec.Struct, frozen=True):
 
     label: str
     reason: str
+    input_tokens: int
+    """Of the prompt, at most as many as the model can read."""
     worst: WorstCase
     accounts: tuple[BudgetAccount, ...]
+    held: tuple[HeldAccount, ...]
+    """The same accounts, as an authorization names them."""
     buckets: tuple[BucketLimits, ...]
+    keys: frozenset[Key]
+    """The items of the accounts."""
+    bucket_keys: frozenset[BucketKey]
     barred_by: DeniedBy | None = None
     """What denies it whatever the books say; it is a candidate so that all the rest is named."""
 
@@ -92,7 +86,7 @@ class Wanted(msgspec.Struct, frozen=True):
         """What the call takes from the buckets of a candidate."""
         consume = self.consume
         if consume is None:
-            consume = {REQUESTS: 1, TOKENS: self.input_tokens + max_output_tokens}
+            consume = {REQUESTS: 1, TOKENS: candidate.input_tokens + max_output_tokens}
         debits = []
         for bucket in candidate.buckets:
             tokens = {name: count for name, count in consume.items() if name in bucket.limits}
@@ -106,7 +100,7 @@ class Granted(NamedTuple):
 
     authorization: Authorization
     candidate: Candidate
-    balances: dict[BudgetAccount, Balance]
+    balances: tuple[tuple[BudgetAccount, Balance], ...]
     limits: Mapping[str, LimitStatus]
 
 
@@ -117,143 +111,18 @@ class Denied(NamedTuple):
     considered: tuple[Considered, ...]
 
 
-BucketKey = tuple[str, str]
-Step = Create | Retry | Normal
-
-
-class Books:
-    """Accounts and buckets as they were last seen, and what is to be changed about them."""
-
-    def __init__(
-        self,
-        items: Mapping[Key, Mapping[str, Any] | None],
-        buckets: Mapping[BucketKey, Bucket | None],
-        now_ms: int,
-    ) -> None:
-        self._items = items
-        self._buckets = buckets
-        self.owed: Mapping[BucketKey, Debit] = {}
-        """What is owed to buckets, and can be given back with what is taken from them."""
-        self.now_ms = now_ms
-        self.changes: dict[Key, dict[str, Balance]] = {}
-        self.limits: dict[Key, dict[str, int]] = {}
-        self._taken: dict[BucketKey, dict[str, int]] = {}
-        self.debits: dict[BucketKey, Debit] = {}
-        """What is taken, less what is given back with it."""
-        self.steps: dict[BucketKey, Step] = {}
-        self.given_back: dict[BucketKey, dict[str, int]] = {}
-        """What of it the steps give back: tokens below zero."""
-
-    def balance(self, account: BudgetAccount) -> Balance | None:
-        """What the account has, with all that was decided; ``None`` if it is not open."""
-        seen = balance_of(self._items.get(account.key), account.id)
-        if seen is None:
-            return None
-        return seen + self.changes.get(account.key, {}).get(account.id, Balance())
-
-    def add(self, accounts: Iterable[HeldAccount], change: Balance) -> None:
-        """Add a change to each of these accounts, whatever their limits."""
-        for account in accounts:
-            some = self.changes.setdefault(Key(account.pk, account.sk), {})
-            some[account.id] = some.get(account.id, Balance()) + change
-
-    def hold(self, accounts: Iterable[BudgetAccount], usd_picos: int) -> None:
-        """Hold so much against each of these accounts; a hard one must have room for it."""
-        for account in accounts:
-            some = self.changes.setdefault(account.key, {})
-            some[account.id] = some.get(account.id, Balance()) + hold(usd_picos)
-            if account.is_hard:
-                limits, limit = self.limits.setdefault(account.key, {}), account.limit_usd_picos
-                limits[account.id] = min(limits.get(account.id, limit), limit)
-
-    def take(self, debits: Iterable[Debit]) -> None:
-        """Take tokens, for which there is room, and give back what is owed to the same buckets."""
-        for debit in debits:
-            key = (debit.entity, debit.resource)
-            total, due = _plus(debit, self._taken.get(key, {})), self._due(debit)
-            net = _plus(total, due)
-            step = plan(self._buckets.get(key), net, self.reading_ms(key))
-            if isinstance(step, Denial):
-                raise LookupError("nobody looked whether they are there")  # noqa: TRY004
-            self._taken[key], self.given_back[key] = total.tokens, due
-            self.debits[key], self.steps[key] = net, step
-
-    def bucket_after(self, debit: Debit) -> Bucket | None:
-        """The bucket with all that was decided."""
-        key = (debit.entity, debit.resource)
-        step = self.steps.get(key)
-        bucket = self._buckets.get(key)
-        return bucket if step is None else expected(step, bucket, self.debits[key])
-
-    def find_violations(self, debit: Debit) -> Denial | None:
-        """Whether the bucket has too little for the debit, beside all that was decided."""
-        key = (debit.entity, debit.resource)
-        beside = _plus(debit, self._beside(debit))
-        step = plan(self._buckets.get(key), beside, self.reading_ms(key))
-        return step if isinstance(step, Denial) else None
-
-    def taken(self, debit: Debit, limit: str) -> int:
-        """What others that are decided with it take of a limit; less than zero is given back."""
-        return self._beside(debit).get(limit, 0)
-
-    def reading_ms(self, key: BucketKey) -> int:
-        """The time that counts for a bucket: never before it was last refilled."""
-        bucket = self._buckets.get(key)
-        return self.now_ms if bucket is None else max(self.now_ms, bucket.refilled_at_ms)
-
-    def _beside(self, debit: Debit) -> dict[str, int]:
-        """What is taken by others, less what is given back.
-
-        That comes first, and counts as far as the bucket has room for it. It is of no use for a
-        debit that is larger than the bucket.
-        """
-        key = (debit.entity, debit.resource)
-        beside, bucket = dict(self._taken.get(key, {})), self._buckets.get(key)
-        for name, count in self._due(debit).items():
-            limit, wanted = debit.limits[name], debit.tokens.get(name, 0)
-            if bucket is not None and wanted <= limit.capacity:
-                here = effective(bucket, bucket.holdings[name], self.reading_ms(key))
-                room = max(0, limit.capacity_units - here) // limit.units_per_token
-                beside[name] = beside.get(name, 0) - min(-count, room)
-        return beside
-
-    def _due(self, debit: Debit) -> dict[str, int]:
-        """What is owed to the bucket and can be given back with the debit: tokens below zero.
-
-        It must count in the same unit, then and now.
-        """
-        key = (debit.entity, debit.resource)
-        owed, bucket = self.owed.get(key), self._buckets.get(key)
-        if owed is None or bucket is None:
-            return {}
-        due: dict[str, int] = {}
-        for name, count in owed.tokens.items():
-            limit, holding = debit.limits.get(name), bucket.holdings.get(name)
-            if count < 0 and holding is not None and holding.limit == limit == owed.limits[name]:
-                due[name] = count
-        return due
-
-
-def _plus(debit: Debit, tokens: Mapping[str, int]) -> Debit:
-    """The debit, and that many tokens more."""
-    both = dict(tokens)
-    for name, count in debit.tokens.items():
-        both[name] = both.get(name, 0) + count
-    return Debit(debit.entity, debit.resource, debit.limits, both)
-
-
 def decide(books: Books, wanted: Wanted, authorization_id: str, nonce: bytes) -> Granted | Denied:
     """Take the first candidate that there is room for, or say what is in the way."""
     considered = list(wanted.passed_over)
     named: list[DeniedBy] | None = None
     for candidate in wanted.candidates:
         output_tokens = _fit(books, wanted, candidate)
-        denied_by = _find_obstacles(books, wanted, candidate, output_tokens)
+        debits = wanted.debits(candidate, output_tokens)
+        denied_by = _find_obstacles(books, candidate, output_tokens, debits)
         if not denied_by:
             considered.append(Considered(candidate.label))
-            return _grant(
-                books, wanted, candidate, output_tokens, authorization_id, nonce, considered
-            )
+            call = _Call(wanted, candidate, output_tokens, debits)
+            return _grant(books, call, authorization_id, nonce, considered)
         considered.append(Considered(candidate.label, "; ".join(one.text for one in denied_by)))
         if named is None or _farness(denied_by) < _farness(named):
             named = denied_by
@@ -284,12 +153,12 @@ def _fit(books: Books, wanted: Wanted, candidate: Candidate) -> int:
             for violation in () if denial is None else denial.violations:
                 if violation.limit == TOKENS:
                     left = violation.available - books.taken(debit, TOKENS)
-                    output_tokens = min(output_tokens, left - wanted.input_tokens)
+                    output_tokens = min(output_tokens, left - candidate.input_tokens)
     return max(least, output_tokens)
 
 
 def _find_obstacles(
-    books: Books, wanted: Wanted, candidate: Candidate, output_tokens: int
+    books: Books, candidate: Candidate, output_tokens: int, debits: Sequence[Debit]
 ) -> list[DeniedBy]:
     """Everything that denies the candidate."""
     needed = candidate.worst.cost_usd_picos(output_tokens)
@@ -301,10 +170,12 @@ def _find_obstacles(
     barred_by = candidate.barred_by
     if barred_by is not None and barred_by.name not in {one.name for one in found}:
         found.append(barred_by)
-    scopes = {bucket.entity: bucket.scope for bucket in candidate.buckets}
-    for debit in wanted.debits(candidate, output_tokens):
+    for debit in debits:
         denial = books.find_violations(debit)
-        for violation in () if denial is None else denial.violations:
+        if denial is None:
+            continue
+        scopes = {bucket.entity: bucket.scope for bucket in candidate.buckets}
+        for violation in denial.violations:
             taken = books.taken(debit, violation.limit)
             found.append(
                 DeniedBy(
@@ -345,17 +216,24 @@ def _account_obstacle(books: Books, account: BudgetAccount, needed: int) -> Deni
     )
 
 
+class _Call(NamedTuple):
+    """A call with a candidate that there is room for."""
+
+    wanted: Wanted
+    candidate: Candidate
+    output_tokens: int
+    debits: tuple[Debit, ...]
+
+
 def _grant(
     books: Books,
-    wanted: Wanted,
-    candidate: Candidate,
-    output_tokens: int,
+    call: _Call,
     authorization_id: str,
     nonce: bytes,
     considered: Sequence[Considered],
 ) -> Granted:
+    wanted, candidate, output_tokens, debits = call
     held = candidate.worst.cost_usd_picos(output_tokens)
-    debits = wanted.debits(candidate, output_tokens)
     books.hold(candidate.accounts, held)
     books.take(debits)
     grant = Grant(
@@ -365,10 +243,7 @@ def _grant(
         label=candidate.label,
         reason=candidate.reason,
         held_usd_picos=held,
-        accounts=tuple(
-            HeldAccount(account.key.pk, account.key.sk or "", account.id)
-            for account in candidate.accounts
-        ),
+        accounts=candidate.held,
         buckets=tuple(
             HeldTokens(
                 debit.entity,
@@ -387,6 +262,7 @@ def _grant(
     authorization = Authorization(
         authorization_id, grant, State.OPEN, books.now_ms + wanted.hold_ms, nonce
     )
-    balances = {account: books.balance(account) or Balance() for account in candidate.accounts}
-    limits = scarcest(debits, [books.bucket_after(debit) for debit in debits], books.now_ms)
-    return Granted(authorization, candidate, balances, limits)
+    balances = tuple(
+        (account, books.balance(account) or Balance()) for account in candidate.accounts
+    )
+    return Granted(authorization, candidate, balances, books.scarcest(debits))

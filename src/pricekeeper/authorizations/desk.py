@@ -10,15 +10,17 @@ from random import Random
 from typing import Any, Final
 
 from pricekeeper.authorizations.authorization import Authorization
-from pricekeeper.authorizations.decision import BucketKey
+from pricekeeper.authorizations.books import Balances, BucketKey
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.pace import Pace
+from pricekeeper.budgets import Balance
+from pricekeeper.budgets.items import balances_of
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.metering.posting import Poster
-from pricekeeper.storage import Item, Key, Store
+from pricekeeper.storage import Key, Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 SEEN_MAX: Final = 20_000
@@ -37,7 +39,7 @@ class Desk:
         self.meter = meter
         self.give_up: Callable[[str, Authorization], None] = lambda *_: None
         """What to do with a grant that nobody has been told of."""
-        self._accounts: BoundedCache[Key, Item] = BoundedCache(SEEN_MAX)
+        self._accounts: BoundedCache[Key, Balances] = BoundedCache(SEEN_MAX)
         self._buckets: BoundedCache[BucketKey, Bucket] = BoundedCache(SEEN_MAX)
         self._paces: BoundedCache[str, Pace] = BoundedCache(SEEN_MAX)
 
@@ -51,12 +53,12 @@ class Desk:
 
     async def recall(
         self, keys: Collection[Key], buckets: Collection[BucketKey]
-    ) -> tuple[dict[Key, Item | None], dict[BucketKey, Bucket | None], bool]:
-        """These items and buckets, and whether all of them were read just now.
+    ) -> tuple[dict[Key, Balances | None], dict[BucketKey, Bucket | None], bool]:
+        """These accounts and buckets, and whether all of them were read just now.
 
         What was not seen before, or is not there, is read.
         """
-        items: dict[Key, Item | None] = {key: self._accounts.get(key) for key in keys}
+        items: dict[Key, Balances | None] = {key: self._accounts.get(key) for key in keys}
         seen: dict[BucketKey, Bucket | None] = {key: self._buckets.get(key) for key in buckets}
         missing = [key for key, item in items.items() if item is None]
         unseen = [key for key, bucket in seen.items() if bucket is None]
@@ -68,19 +70,31 @@ class Desk:
                 ]
             )
             for key, item in zip(missing, found, strict=False):
-                items[key] = item
-                self.note_item(key, item)
+                items[key] = self.note_item(key, item)
             for bucket, item in zip(unseen, found[len(missing) :], strict=True):
                 seen[bucket] = bucket_of(item)
                 self.note_bucket(bucket, seen[bucket])
         return items, seen, len(missing) == len(items) and len(unseen) == len(seen)
 
-    def note_item(self, key: Key, item: Mapping[str, Any] | None) -> None:
-        """Remember an item of accounts as it is now."""
-        if item is None:
+    def note_item(self, key: Key, item: Mapping[str, Any] | None) -> Balances | None:
+        """Remember the accounts of an item as they are now."""
+        balances = balances_of(item)
+        if balances is None:
             self._accounts.pop(key)
         else:
-            self._accounts.put(key, dict(item))
+            self._accounts.put(key, balances)
+        return balances
+
+    def note_changes(self, key: Key, changes: Mapping[str, Balance]) -> None:
+        """Remember what was added to accounts of an item, if it was seen."""
+        before = self._accounts.peek(key)
+        if before is not None:
+            after = dict(before)
+            for name, change in changes.items():
+                balance = before.get(name)
+                if isinstance(balance, Balance):
+                    after[name] = balance + change
+            self._accounts.put(key, after)
 
     def note_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
         """Remember a bucket as it is now."""
@@ -89,8 +103,8 @@ class Desk:
         else:
             self._buckets.put(key, bucket)
 
-    def seen_item(self, key: Key) -> Item | None:
-        """The item as it was last seen."""
+    def seen_balances(self, key: Key) -> Balances | None:
+        """The accounts of an item as they were last seen."""
         return self._accounts.peek(key)
 
     def seen_bucket(self, key: BucketKey) -> Bucket | None:

@@ -14,8 +14,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from pricekeeper.authorizations.books import BucketKey
 from pricekeeper.authorizations.commands import Settle
-from pricekeeper.authorizations.decision import TOKENS, BucketKey
+from pricekeeper.authorizations.decision import TOKENS
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.settling import Capture, Void
 from pricekeeper.errors import ConditionFailedError, StoreError

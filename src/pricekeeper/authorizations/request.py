@@ -80,7 +80,9 @@ def check_hold_secs(hold_secs: int) -> None:
 
 def fingerprint(client_id: str, request: AuthorizationRequest) -> bytes:
     """Equal exactly for the same request of the same client, whatever its id."""
-    body = msgspec.structs.replace(request, authorization_id=None, dry_run=False)
+    body = request
+    if request.authorization_id is not None or request.dry_run:
+        body = msgspec.structs.replace(request, authorization_id=None, dry_run=False)
     try:
         return fingerprint_of(client_id, _canonical(body))
     except UnicodeEncodeError as error:

@@ -27,9 +27,10 @@ from pricekeeper.authorizations.authorization import (
     new_authorization_id,
     parse_id,
 )
+from pricekeeper.authorizations.books import Books
 from pricekeeper.authorizations.candidates import Candidates
 from pricekeeper.authorizations.commands import Authorize, Repeated, Settle, Settled
-from pricekeeper.authorizations.decision import Books, Denied, Granted, Wanted, decide
+from pricekeeper.authorizations.decision import Denied, Granted, Wanted, decide
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.expiry import VISITS_MS, OpenList, Regions
 from pricekeeper.authorizations.items import (
@@ -44,7 +45,8 @@ from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_
 from pricekeeper.authorizations.request import fingerprint as fingerprint_of_request
 from pricekeeper.authorizations.settling import Action, Capture, Expire, Extend, Void
 from pricekeeper.authorizations.worker import Worker
-from pricekeeper.budgets import Budgets, accounts_for
+from pricekeeper.budgets import BudgetAccount, Budgets
+from pricekeeper.budgets.items import balances_of
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -54,7 +56,7 @@ from pricekeeper.errors import (
     StoreError,
 )
 from pricekeeper.limiter.items import bucket_key, bucket_of
-from pricekeeper.metering import Metering, Recorded, Submission, Usage, fingerprint
+from pricekeeper.metering import Metering, Recorded, Submission, Usage
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
@@ -166,13 +168,13 @@ class Authorizations:
         submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
         settlement = Settlement(
             at_ms=self._clock.now_ms(),
-            fingerprint=fingerprint(policy.client_id, usage),
+            fingerprint=submission.fingerprint,
             cost_usd_picos=submission.cost_usd_picos,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             pricing_version=submission.terms.pricing_version,
             org_day=submission.terms.day,
-            price_estimated=submission.receipt(b"", 0).price_estimated,
+            price_estimated=submission.price_estimated,
         )
         action = Capture(settlement, self._bucket_tokens(grant.label, usage))
         since = await self._open_since(policy, seen, tags)
@@ -309,12 +311,15 @@ class Authorizations:
     ) -> tuple[HeldAccount, ...]:
         """The accounts of budgets that are newer than the authorization: it is spent from them."""
         grant, now_ms = seen.grant, self._clock.now_ms()
+        accounts = self._budgets.find(policy, grant.label, tags, grant.authorized_at_ms)
+        if len(accounts) == len(grant.accounts) and all(map(_is_held, accounts, grant.accounts)):
+            return ()
         held = {(one.pk, one.id) for one in grant.accounts}
-        accounts = [
+        accounts = tuple(
             account
-            for account in accounts_for(policy, grant.label, tags, grant.authorized_at_ms)
+            for account in accounts
             if account.span.ends_at_ms > now_ms and (account.key.pk, account.id) not in held
-        ]
+        )
         await self._budgets.open_all(accounts)
         return tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
 
@@ -341,7 +346,7 @@ class Authorizations:
         authorization = settled.authorization
         settlement = authorization.settlement
         receipt = submission.receipt(authorization.nonce, self._clock.now_ms())
-        if settlement is not None:  # a duplicate gets the answer of the first
+        if settlement is not None and not settled.changed:  # it gets the answer of the first
             receipt = msgspec.structs.replace(
                 receipt,
                 cost_usd_picos=settlement.cost_usd_picos,
@@ -356,14 +361,15 @@ class Authorizations:
 
     async def _try(self, policy: Policy, wanted: Wanted, now_ms: int) -> Authorized:
         """Decide on what the store has now, and take nothing."""
-        keys = {account.key for one in wanted.candidates for account in one.accounts}
-        buckets = {(b.entity, one.label) for one in wanted.candidates for b in one.buckets}
+        keys = {key for one in wanted.candidates for key in one.keys}
+        buckets = {key for one in wanted.candidates for key in one.bucket_keys}
         items = await self._budgets.read_items(keys)
+        balances = {key: balances_of(item) for key, item in items.items()}
         listed = list(buckets)
         found = await self._store.batch_get([(RATE_BUCKETS, bucket_key(*one)) for one in listed])
         seen = {key: bucket_of(item) for key, item in zip(listed, found, strict=True)}
         authorization_id = new_authorization_id(now_ms, 0)
-        decided = decide(Books(items, seen, now_ms), wanted, authorization_id, b"")
+        decided = decide(Books(balances, seen, now_ms), wanted, authorization_id, b"")
         if isinstance(decided, Denied):
             raise await self._deny(policy, decided)
         return Authorized(decided.authorization, decided)
@@ -419,6 +425,11 @@ class Authorizations:
 
     def _new_nonce(self) -> bytes:
         return self._random.randbytes(8)
+
+
+def _is_held(account: BudgetAccount, held: HeldAccount) -> bool:
+    """Whether an authorization is held against that account."""
+    return account.id == held.id and account.key.pk == held.pk
 
 
 def _repeated(existing: Authorization, fingerprint: bytes) -> Authorized:

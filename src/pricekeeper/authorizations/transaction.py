@@ -6,16 +6,17 @@ receipts of what is captured. Whatever becomes of it, each operation says whom i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pricekeeper.authorizations.authorization import is_own_id
+from pricekeeper.authorizations.books import Books, BucketKey, BucketStep
 from pricekeeper.authorizations.commands import Authorize, Settle
-from pricekeeper.authorizations.decision import Books, BucketKey, Granted
+from pricekeeper.authorizations.decision import Granted
 from pricekeeper.authorizations.items import alias_put, authorization_put, change_update
 from pricekeeper.authorizations.settling import Changed
 from pricekeeper.budgets.items import account_update
-from pricekeeper.limiter.bucket import Create, Debit, Normal
+from pricekeeper.limiter.bucket import Create, Normal
 from pricekeeper.limiter.writes import create, normal, retry
 from pricekeeper.metering.journal import region_at
 from pricekeeper.metering.journal_items import Written, page_update, private_page_put
@@ -34,7 +35,6 @@ class OnBucket(NamedTuple):
     """The operation takes from a bucket."""
 
     key: BucketKey
-    debit: Debit
 
 
 class OnAuthorization(NamedTuple):
@@ -68,6 +68,7 @@ class Step(NamedTuple):
 def make_transaction(
     org_id: str,
     books: Books,
+    buckets: Mapping[BucketKey, BucketStep],
     granted: Sequence[tuple[Authorize, Granted]],
     changed: Sequence[tuple[Settle, Changed]],
     *,
@@ -81,9 +82,7 @@ def make_transaction(
         for key, changes in books.changes.items()
         if changes
     ]
-    steps += [
-        Step(_bucket_write(books, key), OnBucket(key, books.debits[key])) for key in books.steps
-    ]
+    steps += [Step(_bucket_write(one), OnBucket(key)) for key, one in buckets.items()]
     for command, grant in granted:
         put = authorization_put(org_id, grant.authorization)
         steps.append(Step(put, OnAuthorization(command)))
@@ -97,8 +96,8 @@ def make_transaction(
     return steps + _records(org_id, captured, sent_at_ms, page_nonce, expires_at_epoch)
 
 
-def _bucket_write(books: Books, key: BucketKey) -> Put | Update:
-    step, debit = books.steps[key], books.debits[key]
+def _bucket_write(bucket: BucketStep) -> Put | Update:
+    step, debit = bucket.step, bucket.debit
     if isinstance(step, Create):
         return create(debit, step)
     if isinstance(step, Normal):

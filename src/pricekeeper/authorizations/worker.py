@@ -82,7 +82,7 @@ class Worker:
         while self._waiting and len(taken) < COMMANDS_MAX:
             command = self._waiting[0]
             operations += operations_of(command)
-            items |= items_of(command)
+            items.update(*items_of(command))
             if taken and (operations + len(items) > OPERATIONS_MAX or name_of(command) in names):
                 break
             names.add(name_of(command))

@@ -11,17 +11,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from pricekeeper.budgets.window import Span, window_at
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Key
 from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, QuotaScope, Window
 
 EVERY_VALUE: Final = "ALL"
+REMEMBERED_MAX: Final = 10_000
+"""Policies times labels whose accounts are remembered."""
 _QUOTA: Final = "quota-"
+_NEVER_MS: Final = 1 << 62
 
 
 class Kind(StrEnum):
@@ -84,6 +88,41 @@ def accounts_for(
     """Every account that a call at that time is held against and spent from."""
     found = _accounts(policy, at_ms, tags, label)
     return tuple(one for one in found if not one.labels or label in one.labels)
+
+
+class AccountMemory:
+    """The accounts of calls, made once for each policy, label and window.
+
+    The same policy is asked about thousands of times a second. As long as it is the same object and
+    no window has ended, the accounts are the same tuple.
+    """
+
+    def __init__(self) -> None:
+        self._made: BoundedCache[tuple[int, str], _Made] = BoundedCache(REMEMBERED_MAX)
+
+    def find(
+        self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
+    ) -> tuple[BudgetAccount, ...]:
+        """As `accounts_for`."""
+        key = (id(policy), label)
+        made = self._made.peek(key)
+        if made is not None and made.policy is policy and made.from_ms <= at_ms < made.until_ms:
+            return made.accounts
+        accounts = accounts_for(policy, label, tags, at_ms)
+        if not any(account.tag for account in accounts):  # else they are those of these tags
+            starts = [account.span.starts_at_ms for account in accounts]
+            ends = [account.span.ends_at_ms for account in accounts]
+            made = _Made(policy, accounts, max(starts, default=0), min(ends, default=_NEVER_MS))
+            self._made.put(key, made)
+        return accounts
+
+
+class _Made(NamedTuple):
+    policy: Policy
+    """It is kept, so that no other policy gets its identity."""
+    accounts: tuple[BudgetAccount, ...]
+    from_ms: int
+    until_ms: int
 
 
 def accounts_of(

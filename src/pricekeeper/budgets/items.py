@@ -21,6 +21,7 @@ import msgspec
 
 from pricekeeper.budgets.account import BudgetAccount
 from pricekeeper.days import day_start_ms
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import (
     Action,
     Add,
@@ -109,6 +110,22 @@ def balance_of(item: Mapping[str, Any] | None, account_id: str) -> Balance | Non
         typed.whole(HELD + account_id, 0),
         typed.whole(UNSETTLED + account_id, 0),
     )
+
+
+def balances_of(item: Mapping[str, Any] | None) -> dict[str, Balance | UnreadableItemError] | None:
+    """What each account of an item has that is open; ``None`` if there is no item.
+
+    In place of one that can't be read is the error: it concerns whoever needs that account.
+    """
+    if item is None:
+        return None
+    found: dict[str, Balance | UnreadableItemError] = {}
+    for account_id in account_ids(item):
+        try:
+            found[account_id] = balance_of(item, account_id) or NOTHING
+        except UnreadableItemError as error:
+            found[account_id] = error
+    return found
 
 
 def account_ids(item: Mapping[str, Any]) -> list[str]:

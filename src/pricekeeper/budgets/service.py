@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from typing import Final, TypeAlias
 
-from pricekeeper.budgets.account import BudgetAccount, accounts_for
+from pricekeeper.budgets.account import AccountMemory, BudgetAccount
 from pricekeeper.budgets.items import (
     Balance,
     account_ids,
@@ -47,13 +47,20 @@ class Budgets:
         self._clock = clock
         self._measure = measure
         self._open: BoundedCache[_OpenKey, bool] = BoundedCache(OPEN_MAX)
+        self._memory = AccountMemory()
         self._opening: SingleFlight[_OpenKey, None] = SingleFlight("pricekeeper-budget-open")
+
+    def find(
+        self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
+    ) -> tuple[BudgetAccount, ...]:
+        """Every account that a call at that time is held against and spent from."""
+        return self._memory.find(policy, label, tags, at_ms)
 
     async def open_for(
         self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
     ) -> tuple[BudgetAccount, ...]:
         """The accounts of a call at that time, all of them open."""
-        accounts = accounts_for(policy, label, tags, at_ms)
+        accounts = self.find(policy, label, tags, at_ms)
         if accounts:
             await self.open_all(accounts)
         return accounts

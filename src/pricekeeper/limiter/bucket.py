@@ -240,11 +240,7 @@ def status(
     statuses: dict[str, LimitStatus] = {}
     for name, limit in limits.items():
         holding = bucket.holdings.get(name) if bucket else None
-        units, consumed = limit.capacity_units, 0
-        if bucket and holding:
-            here = rescaled(effective(bucket, holding, now_ms), holding.limit, limit)
-            units = max(here, -limit.debt_units_max)
-            consumed = holding.consumed
+        units, consumed = available_units(bucket, limit, now_ms), holding.consumed if holding else 0
         full_at_ms = now_ms + limit.filling_ms(limit.capacity_units - units)
         statuses[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
     return statuses
@@ -273,13 +269,22 @@ def effective(bucket: Bucket, holding: Holding, now_ms: int) -> int:
     )
 
 
+def available_units(bucket: Bucket | None, limit: Limit, now_ms: int) -> int:
+    """What can be taken under that limit at that moment; below zero in debt."""
+    holding = None if bucket is None else bucket.holdings.get(limit.name)
+    if bucket is None or holding is None:
+        return limit.capacity_units
+    here = rescaled(effective(bucket, holding, now_ms), holding.limit, limit)
+    return max(here, -limit.debt_units_max)
+
+
 def rescaled(units: int, old: Limit, new: Limit) -> int:
     """A balance under new terms: credit keeps its share of the capacity, debt its tokens.
 
     So a full bucket stays full, an empty one empty, and what was really used stays owed.
     Rounded down: going back and forth between two limits never gains anything.
     """
-    if old == new:
+    if old is new or old == new:
         return units
     if units >= 0:
         return units * new.capacity_units // old.capacity_units
@@ -324,10 +329,11 @@ def _covered(bucket: Bucket, debit: Debit, as_of_ms: int) -> bool:
 
 def _up_to_date(bucket: Bucket, limits: Mapping[str, Limit]) -> bool:
     """Whether the bucket has all of these limits, on these terms."""
-    return all(
-        name in bucket.holdings and bucket.holdings[name].limit == limit
-        for name, limit in limits.items()
-    )
+    for name, limit in limits.items():
+        held = bucket.holdings.get(name)
+        if held is None or (held.limit is not limit and held.limit != limit):
+            return False
+    return True
 
 
 def _owes_too_much(bucket: Bucket, now_ms: int) -> bool:

@@ -186,7 +186,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.cache_read_tokens,
             self.cache_write_5m_tokens + self.cache_write_1h_tokens,
             1,
-            self.flags & _ERROR,
+            errors_of(self.flags),
         )
 
 
@@ -197,6 +197,16 @@ _decode_terms: Final = msgspec.msgpack.Decoder(Terms).decode
 def flags_of(*, is_error: bool, is_estimated: bool) -> int:
     """How the call ended and how it was priced, as one number."""
     return (_ERROR if is_error else 0) | (_ESTIMATED if is_estimated else 0)
+
+
+def errors_of(flags: int) -> int:
+    """1 if the call has failed."""
+    return flags & _ERROR
+
+
+def is_estimated(flags: int) -> bool:
+    """Whether it was priced at the highest prices, for want of its own."""
+    return bool(flags & _ESTIMATED)
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -232,7 +242,7 @@ class Record(NamedTuple):
             cache_read_tokens=entry.cache_read_tokens,
             cache_write_5m_tokens=entry.cache_write_5m_tokens,
             cache_write_1h_tokens=entry.cache_write_1h_tokens,
-            price_estimated=bool(entry.flags & _ESTIMATED),
+            price_estimated=is_estimated(entry.flags),
             calling_region=terms.calling_region,
             tags=dict(terms.tags),
         )

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.budgets import BudgetAccount, Budgets, accounts_for
+from pricekeeper.budgets import BudgetAccount, Budgets
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, error_copy
 from pricekeeper.days import date_of, org_day
@@ -386,7 +386,7 @@ class Metering:
         """The budgets that the record is spent from; those of windows that are over rest."""
         if self._budgets is None:
             return ()
-        accounts = accounts_for(policy, usage.model_label, usage.tags, at_ms)
+        accounts = self._budgets.find(policy, usage.model_label, usage.tags, at_ms)
         current = tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
         if current:
             await self._budgets.open_all(current)

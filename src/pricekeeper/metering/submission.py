@@ -14,6 +14,8 @@ from pricekeeper.metering.journal import (
     StoredTerms,
     Terms,
     encode_entry,
+    errors_of,
+    is_estimated,
     weight_of,
 )
 from pricekeeper.metering.journal_items import Written
@@ -81,7 +83,21 @@ class Submission:
     @property
     def counters(self) -> Counters:
         """What it adds to its account."""
-        return self._entry(b"", 0).counters
+        tokens = self.tokens
+        return Counters(
+            self.cost_usd_picos,
+            tokens.input_tokens,
+            tokens.output_tokens,
+            tokens.cache_read_tokens,
+            tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
+            1,
+            errors_of(self.flags),
+        )
+
+    @property
+    def price_estimated(self) -> bool:
+        """Whether what was served has no prices, and the highest were taken."""
+        return is_estimated(self.flags)
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
         """The answer that it gets if that sending of it counts."""

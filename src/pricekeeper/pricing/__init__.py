@@ -20,7 +20,13 @@ from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, 
 from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.pricing.service import PriceBook
-from pricekeeper.pricing.worst_case import CacheWrite, WorstCase, worst_case
+from pricekeeper.pricing.worst_case import (
+    CacheWrite,
+    WorstCase,
+    WorstRates,
+    worst_case,
+    worst_rates,
+)
 
 __all__ = [
     "PICOS_PER_MICRO",
@@ -49,6 +55,7 @@ __all__ = [
     "Unmatched",
     "Variant",
     "WorstCase",
+    "WorstRates",
     "charge",
     "check_plausible",
     "load_catalogue",
@@ -56,4 +63,5 @@ __all__ = [
     "parse_catalogue",
     "split_micros",
     "worst_case",
+    "worst_rates",
 ]

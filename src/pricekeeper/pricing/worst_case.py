@@ -21,8 +21,8 @@ import msgspec
 
 from pricekeeper.errors import UnpricedUsageError
 from pricekeeper.pricing.catalogue import Model
-from pricekeeper.pricing.cost import TokenUsage, highest_rates, served_variant
-from pricekeeper.pricing.prices import Component, Prices, RateCard, Rates, Variant
+from pricekeeper.pricing.cost import TOKENS_MAX, TokenUsage, highest_rates, served_variant
+from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, Rates, Variant
 
 
 class CacheWrite(StrEnum):
@@ -60,6 +60,24 @@ class WorstCase(msgspec.Struct, frozen=True):
         return left // self.output_usd_picos_per_token
 
 
+class WorstRates(msgspec.Struct, frozen=True):
+    """The highest prices that could apply to a call of some kind, in pico-dollars a token."""
+
+    prompt_usd_picos: int
+    output_usd_picos: int
+    from_tokens: int
+    until_tokens: int
+    """For prompts of more than the first, up to the second."""
+
+    def covers(self, input_tokens: int) -> bool:
+        """Whether these are the rates for a prompt of that length."""
+        return self.from_tokens < input_tokens <= self.until_tokens
+
+    def of(self, input_tokens: int) -> WorstCase:
+        """The most that a call with such a prompt can cost."""
+        return WorstCase(input_tokens * self.prompt_usd_picos, self.output_usd_picos)
+
+
 def worst_case(
     model: Model,
     prices: Prices,
@@ -73,23 +91,53 @@ def worst_case(
 
     Raises `UnpricedUsageError` if a kind of tokens that it may use has no known price.
     """
+    rates = worst_rates(
+        model,
+        prices,
+        input_tokens,
+        cache_write=cache_write,
+        service_tier=service_tier,
+        batch=batch,
+    )
+    return rates.of(input_tokens)
+
+
+def worst_rates(
+    model: Model,
+    prices: Prices,
+    input_tokens: int,
+    *,
+    cache_write: CacheWrite = CacheWrite.NONE,
+    service_tier: str | None = None,
+    batch: bool = False,
+) -> WorstRates:
+    """The highest prices that could apply to a prompt of that length, and up to which length.
+
+    Raises `UnpricedUsageError` if a kind of tokens that it may use has no known price.
+    """
     usage = TokenUsage(
         input_tokens=input_tokens, output_tokens=0, service_tier=service_tier, batch=batch
     )
     variant = served_variant(model, usage)
-    cards = [prices.table.default]
     asked = None if variant is None else prices.table.card(variant)
     if asked is None:
         rates = [highest_rates(prices.table, 0), highest_rates(prices.table, input_tokens)]
     else:
         cards = [asked] if variant is Variant.BATCH else [asked, prices.table.default]
         rates = [one for card in cards for one in _reachable(card, input_tokens)]
-    prompt = max(
-        (_dearest_prompt(model, one, cache_write) for one in rates),
-        default=0,
+    edges = _edges(prices.table)
+    return WorstRates(
+        max((_dearest_prompt(model, one, cache_write) for one in rates), default=0),
+        max(_price(model, one, Component.OUTPUT) for one in rates),
+        max((edge for edge in edges if edge < input_tokens), default=-1),
+        min((edge for edge in edges if edge >= input_tokens), default=TOKENS_MAX),
     )
-    output = max(_price(model, one, Component.OUTPUT) for one in rates)
-    return WorstCase(input_tokens * prompt, output)
+
+
+def _edges(table: PriceTable) -> set[int]:
+    """The lengths of a prompt beyond which other prices apply, of any variant."""
+    cards = (table.card(variant) for variant in Variant)
+    return {step.over_input_tokens for card in cards if card for step in card.long_context}
 
 
 def _reachable(card: RateCard, input_tokens: int) -> list[Rates]:

@@ -16,7 +16,7 @@ with each name that somebody makes up, so there it does not exist.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pricekeeper.client_ids import Client
@@ -106,6 +106,17 @@ class Policy:
     """The organisation's: whether ``quotas`` are hard budgets, too."""
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
+    client_id: str = field(init=False, compare=False)
+    scope_key: str = field(init=False, compare=False)
+    """Whose spend counts: the start of the keys of counters, totals and sticky state."""
+
+    def __post_init__(self) -> None:
+        derive = object.__setattr__
+        derive(self, "client_id", self.client.client_id)
+        scope_key = f"ORG#{self.client.org_id}"
+        if self.client.app_id is not None and self.quota_scope is not QuotaScope.ORG:
+            scope_key += f"#APP#{self.client.app_id}"
+        derive(self, "scope_key", scope_key)
 
     def __hash__(self) -> int:
         """Mappings can't be hashed; two policies of one client are rare, so it is enough."""
@@ -120,10 +131,6 @@ class Policy:
         return self.client.app_id
 
     @property
-    def client_id(self) -> str:
-        return self.client.client_id
-
-    @property
     def bucket_entity(self) -> str:
         """Under which name the limiter keeps the client's buckets and leases.
 
@@ -136,13 +143,6 @@ class Policy:
     def org_bucket_entity(self) -> str:
         """The same for the organisation that the client is, or belongs to."""
         return _in_life(self.client.org.client_id, self.org_incarnation)
-
-    @property
-    def scope_key(self) -> str:
-        """Whose spend counts: the start of the keys of counters, totals and sticky state."""
-        if self.client.app_id is None or self.quota_scope is QuotaScope.ORG:
-            return f"ORG#{self.client.org_id}"
-        return f"ORG#{self.client.org_id}#APP#{self.client.app_id}"
 
     def require_unfrozen(self) -> None:
         """Raise `FrozenError` if an administrator has frozen the client or its organisation."""

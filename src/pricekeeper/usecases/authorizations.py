@@ -209,7 +209,7 @@ async def _authorized(
         # The windows are those of now: what the call was held against may be over.
         now_ms = services.clock.now_ms()
         accounts = accounts_for(policy, grant.label, grant.tags, now_ms)
-        balances: Mapping[BudgetAccount, Balance] = await services.budgets.read(accounts)
+        balances = tuple((await services.budgets.read(accounts)).items())
     else:
         balances, limits = granted.balances, granted.limits
     return wire.AuthorizedAnswer(
@@ -221,7 +221,7 @@ async def _authorized(
         held_usd_micros=micros_up(grant.held_usd_picos),
         max_output_tokens=grant.max_output_tokens,
         expires_at=rfc3339(authorization.expires_at_ms),
-        budgets=[_budget_after(account, balance) for account, balance in balances.items()],
+        budgets=[_budget_after(account, balance) for account, balance in balances],
         limits={name: limit_state(status) for name, status in limits.items()},
         considered=[
             wire.ConsideredLabel(one.label, "SKIPPED", one.because)
