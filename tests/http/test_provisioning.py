@@ -144,6 +144,27 @@ def test_provisioning_needs_its_key(api: Api, tenant: Tenant, key: str | None) -
     assert (reply.status, reply.code) == (401, "UNAUTHORIZED")
 
 
+def test_a_client_reads_its_own_settings(api: Api, tenant: Tenant) -> None:
+    """As an administrator sees them, without a secret; the organisation also those of its apps."""
+    org, app = f"{tenant.org}/settings", f"{tenant.app}/settings"
+    assert (
+        api.call("GET", org, token=tenant.org_token).json == api.provision("GET", tenant.org).json
+    )
+    own = api.call("GET", app, token=tenant.app_token).json
+    assert (
+        own
+        == api.provision("GET", tenant.app).json
+        == api.call("GET", app, token=tenant.org_token).json
+    )
+    assert "timezone" in own["configuration"]
+    assert own["inherited_fields"]
+    assert not [name for name in own if "secret" in name and not name.endswith("_created_at")]
+    assert api.call("GET", org, token=tenant.app_token).status == 403
+    other = Tenant(api).register()
+    for path in (f"{other.org}/settings", f"{other.app}/settings"):
+        assert api.call("GET", path, token=tenant.org_token).status == 404
+
+
 def test_ids_are_checked_before_they_come_near_a_key(api: Api) -> None:
     """A hash sign, a traversal, an upper-case UUID."""
     for path in (

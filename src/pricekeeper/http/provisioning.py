@@ -51,6 +51,11 @@ async def get_org(call: Call) -> Answer:
     return Answer(200, await cases.get_org(call.services, call.org_id))
 
 
+async def get_org_settings(call: Call) -> Answer:
+    """The settings of an organisation, for itself."""
+    return await get_org(call)
+
+
 async def list_orgs(call: Call) -> Answer:
     """Every organisation that the key covers, page by page."""
     after, limit = page_of(call)
@@ -93,6 +98,11 @@ async def patch_app(call: Call) -> Answer:
 async def get_app(call: Call) -> Answer:
     """An app's settings, and which of them are inherited."""
     return Answer(200, await cases.get_app(call.services, call.org_id, call.app_id))
+
+
+async def get_app_settings(call: Call) -> Answer:
+    """The settings of an app, and which of them are inherited, for itself or its organisation."""
+    return await get_app(call)
 
 
 async def list_apps(call: Call) -> Answer:
@@ -165,6 +175,10 @@ _READING: Final = (
     _row("GET", f"{_ORG}/apps", "listApps", list_apps, {200: wire.AppList},
          role=Role.VIEWER, query=_APP_PAGES),
     _row("GET", _APP, "getApp", get_app, {200: wire.AppAnswer}, role=Role.VIEWER),
+    _row("GET", f"{_ORG}/settings", "getOrgSettings", get_org_settings, {200: wire.OrgAnswer},
+         access=Access.ORG, role=Role.VIEWER, tag="runtime"),
+    _row("GET", f"{_APP}/settings", "getAppSettings", get_app_settings, {200: wire.AppAnswer},
+         access=Access.APP, role=Role.VIEWER, tag="runtime"),
 )  # fmt: skip
 _SETTINGS: Final = (
     _row("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,

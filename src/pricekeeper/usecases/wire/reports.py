@@ -19,8 +19,8 @@ class SpendSum(Response, frozen=True):
     cache_write_tokens: int
     requests: int
     errors: int
-    held_usd_micros: int = 0
-    unsettled_usd_micros: int = 0
+    held_usd_micros: int
+    unsettled_usd_micros: int
 
 
 SpendRow = Annotated[
