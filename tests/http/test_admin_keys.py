@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, Api, Reply, Tenant
+from pricekeeper.cli.demo.service import demo_settings, running_service
 from scraping import until
 from serving import Server, running_server
+from tokens.conftest import MovableClock
 
 KEYS = "/api/v1/admin-keys"
 
@@ -237,17 +240,32 @@ def guessed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_guesses_are_counted_with_those_at_the_deployments_key(guessed: Api) -> None:
-    """Once the address is barred, no key is compared. A right key that has ended is no guess."""
+    """Once the address is barred, no key is compared, not even a right one."""
     made, gone = created(guessed, role="ADMIN"), created(guessed)
-    path = f"{KEYS}/{gone['key_id']}/rotate"
-    assert guessed.provision("POST", path, {"grace_period_hours": 1}).status == 200
-    ended = guessed.call("POST", path, {"grace_period_hours": 1}, key=made["key"])
-    assert ended.status == 200
-    wrong = [made["key"][:-1], f"{made['key'][:-1]}!", gone["key_id"]]
+    assert guessed.call("DELETE", f"{KEYS}/{gone['key_id']}", key=made["key"]).status == 204
+    wrong = [made["key"][:-1], gone["key"], f"{made['key'][:-1]}!"]
     told = [guessed.call("GET", KEYS, key=key).status for key in wrong]
     assert told == [401, 401, 429]
     for right in (made["key"], KEY):
         assert guessed.call("GET", KEYS, key=right).status == 429
+
+
+def test_a_right_key_that_has_ended_is_no_guess(tmp_path: Path) -> None:
+    """Whoever forgot to replace one in a script does not bar everybody at the same address."""
+    limits = {"failures": 2}
+    settings = replace(demo_settings(tmp_path), provisioning_key=KEY, api_limits_per_minute=limits)
+    clock = MovableClock()
+    with running_service(settings, clock) as url:
+        api = Api(url)
+        end = datetime.fromtimestamp(clock.now_ms() // 1000 + 60, UTC)
+        expiring = created(api, expires_at=end.strftime("%Y-%m-%dT%H:%M:%SZ"))["key"]
+        rotated = created(api)
+        path = f"{KEYS}/{rotated['key_id']}/rotate"
+        assert api.provision("POST", path, {"grace_period_hours": 1}).status == 200
+        clock.pass_ms(3_600_000)
+        for key in (expiring, rotated["key"]) * 3:
+            assert api.call("GET", "/api/v1/orgs", key=key).status == 401
+        assert api.provision("GET", "/api/v1/orgs").status == 200
 
 
 def test_each_key_has_its_own_limit(guessed: Api) -> None:
