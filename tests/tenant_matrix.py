@@ -7,6 +7,8 @@ from typing import Any
 from http_fixtures import ORG, Reply, usage
 from pricekeeper.http.operation import Operation
 
+CHANNEL = {"kind": "WEBHOOK", "url": "https://hooks.invalid/", "secret": "0123456789abcdef"}
+"""Of a channel that nobody listens to."""
 BODIES: dict[str, Any] = {
     "recordUsage": usage(),
     "recordUsageBatch": {"requests": [usage()]},
@@ -26,6 +28,8 @@ BODIES: dict[str, Any] = {
     "putAppOverride": {"model_label": "premium"},
     "putApp": {"app_name": "App"},
     "putOrg": ORG,
+    "putOrgAlertChannel": CHANNEL,
+    "putDeploymentAlertChannel": CHANNEL,
     "patchOrg": {"session_limit": 5},
     "patchApp": {"session_limit": 5},
     "createAdminKey": {"name": "another", "role": "VIEWER"},
@@ -49,6 +53,7 @@ def path_of(operation: Operation, org_id: str, app_id: str, **known: str) -> str
         "authorization_id": str(uuid.uuid4()),
         "session_id": "x",
         "key_id": "0" * 12,
+        "channel": "ops",
         **known,
     }
     path = operation.path.format(org_id=org_id, app_id=app_id, **named)

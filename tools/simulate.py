@@ -1,11 +1,11 @@
 """Simulate histories and say which seed breaks a promise: ``make simulate``.
 
-``--what`` says of what: of metering, of authorizations, or, by default, so many of each.
+``--what`` says of what: of metering, of authorizations, of alerts, or, by default, so many of each.
 
 Each seed decides everything: instances, clients, what the network loses, delays and repeats, who
 dies, how wrong the clocks are, and when the aggregators run. What is checked is in
-``tests/metering/test_simulation.py`` and ``tests/authorizations/test_simulation.py``. A seed that
-fails, fails again: ``--first`` takes it.
+``test_simulation.py`` of ``tests/metering``, ``tests/authorizations`` and ``tests/alerts``. A seed
+that fails, fails again: ``--first`` takes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import structlog
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 CHUNK = 100
-KINDS = ("authorizations", "metering")
+KINDS = ("alerts", "authorizations", "metering")
 
 
 def simulation(what: str) -> Callable[[int], Awaitable[object]]:
@@ -34,6 +34,10 @@ def simulation(what: str) -> Callable[[int], Awaitable[object]]:
         from authorizations.test_simulation import simulate  # noqa: PLC0415
 
         return simulate
+    if what == "alerts":
+        from alerts.test_simulation import simulate as simulate_alerts  # noqa: PLC0415
+
+        return simulate_alerts
     from metering import test_simulation  # noqa: PLC0415
     from metering.variants import SOUND  # noqa: PLC0415
 

@@ -23,6 +23,7 @@
     ├── FrozenError                    an administrator has stopped this organisation or app
     ├── KeyringError                   the signing keys can't be read, written or trusted
     ├── ExportError                    an export can't be written where it shall go
+    ├── DeliveryError                  an alert could not be delivered to a channel
     ├── PricingError
     │   ├── DeploymentFileError        the deployment file is refused, field by field
     │   ├── UnknownModelLabelError     the deployment has no model with that label
@@ -402,6 +403,19 @@ class ExportError(PriceKeeperError):
     """An export can't be written; the message says where to, and why."""
 
     code = "EXPORT_FAILED"
+
+
+class DeliveryError(PriceKeeperError):
+    """An alert could not be delivered to a channel; the message says why, without any secret.
+
+    ``is_refused``: the channel is there and did not take this alert; another may be taken.
+    """
+
+    code = "DELIVERY_FAILED"
+
+    def __init__(self, message: str, *, is_refused: bool = False) -> None:
+        super().__init__(message)
+        self.is_refused = is_refused
 
 
 class PricingError(PriceKeeperError):

@@ -36,6 +36,11 @@ def new_request_id(epoch_ms: int) -> str:
     return str(UUID(int=value | 0b10 << 62 | random & (1 << 62) - 1))
 
 
+def id_minted_ms(version_7: str) -> int:
+    """When such an id was made, by the clock of whoever made it."""
+    return int(version_7[:8] + version_7[9:13], 16)
+
+
 def parse_org_id(text: str, field: str = "org_id") -> OrgId:
     """An organisation is named by a UUID in its canonical, lower-case form."""
     canonical = text.lower() if isinstance(text, str) else ""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from alerts.conftest import COST_USD_MICROS, Instance, Org, budget
 from deploy.conftest import DEPLOY
 from deploy.policies import Policy, permissions
 from deploy.stacks import filled_in, read_template
@@ -29,6 +30,7 @@ from pricekeeper.metering.items import (
     total_from,
     total_key,
 )
+from pricekeeper.metering.journal_items import Repair, repair_put
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.storage.tables import ALL_TABLES
@@ -224,13 +226,26 @@ async def test_accounts_left_behind_are_an_error_of_the_invocation(
 async def test_the_functions_role_grants_exactly_what_it_needs(
     invoke: Invoker, store: Store, proxy: FaultProxy, prefix: str
 ) -> None:
-    """On each table: what two runs do is allowed, and nothing else is."""
+    """On each table: what two runs do is allowed, and nothing else is.
+
+    They meet shards of an earlier version, records with a threshold that they cross, and a day that
+    is to be summed anew.
+    """
     policy = role_policy(prefix)
     await count_a_request(store)
+    instance, clock = Instance(store, SystemClock()), SystemClock()
+    org = Org(instance, clock)
+    await org.configure(budgets=[budget(COST_USD_MICROS, 100)])
+    await org.add_channel("https://8.8.8.8/")
+    await org.spend()
+    today = org_day("UTC", clock.now_ms())
+    await store.put(repair_put(Repair(org.id, today), "nonce", clock.now_ms() // 1000 + 3_600))
 
     await invoke()
     await invoke()
 
+    assert [one.state for one in await org.history()] == ["pending"]
+    await instance.close()
     needed = permissions(proxy.seen)
     tables = [prefix + table.name for table in ALL_TABLES]
     assert policy.granted(tables) == needed

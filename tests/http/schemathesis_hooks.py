@@ -6,7 +6,7 @@ Data that fits the document has to be accepted. Most rules are in the document; 
 - what can be true: how many tokens a call of a model can have used;
 - how many bytes a text has: a document counts characters;
 - what must go together: an ordering and its quotas, the two ends of a range, a model and its id,
-  a budget and its tag;
+  a budget and its tag, a kind of channel and its address;
 - how a number is written: 5.0 is an integer to JSON Schema, but not to a service that counts money.
 
 So the document is narrowed to what exists before data is made from it, and what must go together
@@ -32,7 +32,14 @@ from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
-from pricekeeper.usecases.wire import admin_keys, authorizations, containment, runtime, values
+from pricekeeper.usecases.wire import (
+    admin_keys,
+    alerts,
+    authorizations,
+    containment,
+    runtime,
+    values,
+)
 
 CATALOGUE: Final = load_catalogue(None)
 LABELS: Final = tuple(CATALOGUE.labels)
@@ -303,6 +310,13 @@ def adjustment(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+def channel(body: dict[str, Any]) -> dict[str, Any]:
+    """An address that may be called, and that nobody has."""
+    if fits(body, alerts.ChannelBody):
+        body |= {"url": "https://hooks.invalid/", "secret": "0123456789abcdef"}
+    return body
+
+
 def client(body: dict[str, Any]) -> dict[str, Any]:
     """A client must say who it is, here or by HTTP Basic; a refresh token is for its own grant."""
     if not fits(body, wire.TokenBody):
@@ -337,6 +351,8 @@ BODIES: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "acquire": lease,
     "createAdminKey": admin_key,
     "adjustLease": adjustment,
+    "putDeploymentAlertChannel": channel,
+    "putOrgAlertChannel": channel,
     "issueToken": client,
     "refreshToken": refresh,
     **{

@@ -91,6 +91,7 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.FrozenError("APP", "leaked", NOW_MS // 1000),
     errors.KeyringError("signing-keys.json is damaged"),
     errors.ExportError("can't write to exports"),
+    errors.DeliveryError("HTTP 500"),
     errors.DeploymentFileError("config.yaml", [FieldError("models", "is missing")]),
     errors.UnknownModelLabelError("gold", ["premium"]),
     errors.ModelMismatchError("premium", "anthropic.a", "anthropic.b", "is another model"),

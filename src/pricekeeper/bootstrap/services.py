@@ -14,11 +14,18 @@ from typing import Final
 import structlog
 
 from pricekeeper.admin_keys import AdminKeys
+from pricekeeper.alerts import Alerts, Guard
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.containment import Containment
-from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Verifier
+from pricekeeper.credentials import (
+    Credentials,
+    Provisioning,
+    ProvisioningKeys,
+    Sealer,
+    Verifier,
+)
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.export import DailyExports
@@ -65,6 +72,7 @@ class Services:
     containment: Containment
     exports: DailyExports
     spend_history: SpendHistory
+    alerts: Alerts
 
 
 @asynccontextmanager
@@ -123,6 +131,14 @@ async def open_services(
             budgets=budgets,
         )
         closing.push_async_callback(authorizations.close)
+        alerts = Alerts(
+            store,
+            clock,
+            tenants,
+            sealer=Sealer(peppers),
+            guard=Guard(settings.alert_networks),
+        )
+        closing.push_async_callback(alerts.close)
         yield Services(
             settings=settings,
             clock=clock,
@@ -136,7 +152,9 @@ async def open_services(
             identity=identity,
             prices=prices,
             metering=metering,
-            aggregator=Aggregator(store, clock, retention_days=settings.retention_days),
+            aggregator=Aggregator(
+                store, clock, retention_days=settings.retention_days, look=alerts.look
+            ),
             selection=selection,
             budgets=budgets,
             authorizations=authorizations,
@@ -144,6 +162,7 @@ async def open_services(
             containment=Containment(tenants, credentials, identity, limiter),
             exports=DailyExports(store, clock, settings),
             spend_history=SpendHistory(store, clock),
+            alerts=alerts,
         )
 
 

@@ -3,7 +3,8 @@
 The function's handler is ``pricekeeper.cli.aggregator_lambda.handler``; its settings are the
 service's own, from the environment. The event is not looked at, so any schedule will do, and
 two functions at once do no harm: totals only move forward. It opens the store and nothing else:
-a function that sums needs no keys, and has no folder to keep any in.
+a function that sums needs no keys, and has no folder to keep any in. Alerts that follow from what
+it sums are decided here, and delivered by the instances of the service.
 
 Lambda gives one event at a time to a process and freezes it in between. So what took time to
 open is kept: the event loop, and the store that is bound to it. A frozen process loses its
@@ -20,9 +21,11 @@ from typing import Any
 import msgspec
 import structlog
 
+from pricekeeper.alerts import make_look
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator
+from pricekeeper.metering.folding import Look, look_at_nothing
 from pricekeeper.settings import RETENTION_DAYS_DEFAULT, StoreLocation, read_settings
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
@@ -41,6 +44,7 @@ class WarmAggregator:
         self._clock = SystemClock()
         self._runner = asyncio.Runner()
         self._store: Store | None = None
+        self._look: Look = look_at_nothing
 
     def run_once(self) -> AggregationReport:
         """Aggregate. If the store could not be opened, the next run tries that again."""
@@ -55,7 +59,10 @@ class WarmAggregator:
     async def _run_once(self) -> AggregationReport:
         if self._store is None:
             self._store = await open_store(self._location, clock=self._clock)
-        aggregator = Aggregator(self._store, self._clock, retention_days=self._retention_days)
+            self._look = make_look(self._store, self._clock)
+        aggregator = Aggregator(
+            self._store, self._clock, retention_days=self._retention_days, look=self._look
+        )
         return await aggregator.run_once()
 
 

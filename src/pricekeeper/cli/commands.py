@@ -12,6 +12,7 @@ import typer
 from pricekeeper.cli import (
     access,
     admin_keys,
+    alerts,
     applying,
     authorizations,
     buckets,
@@ -161,6 +162,7 @@ app.add_typer(access.sessions, name="sessions")
 app.add_typer(usage.usage, name="usage")
 app.add_typer(buckets.limits, name="limits")
 app.add_typer(authorizations.authorizations, name="authorizations")
+app.add_typer(alerts.alerts, name="alerts")
 app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(upkeep.keys, name="keys")

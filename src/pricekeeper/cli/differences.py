@@ -126,10 +126,17 @@ def _budget_lines(budgets: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, s
         yield f"budget {budget['name']}", budget_terms(budget, usd_exact)
 
 
+def _alert_lines(alerts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in alerts.items():
+        if value is not None:
+            yield f"alerts {name.replace('_', ' ')}", _shown(name, value)
+
+
 _SEVERAL: Final[Mapping[str, Callable[[Any], Iterator[tuple[str, str]]]]] = {
     "quotas": _quota_lines,
     "rate_limits": _limit_lines,
     "budgets": _budget_lines,
+    "alerts": _alert_lines,
 }
 
 
@@ -137,5 +144,5 @@ def _shown(field: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return (" > " if field == "model_ordering" else ", ").join(value) or NONE
+        return (" > " if field == "model_ordering" else ", ").join(map(str, value)) or NONE
     return f"{value}{_UNITS.get(field, '')}"

@@ -19,10 +19,11 @@ from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.text import Text
 
+from pricekeeper import showing
 from pricekeeper.cli.terminal import INDENT, harmless
 
-MICROS_PER_CENT: Final = 10_000
-MICROS_PER_USD: Final = 1_000_000
+usd: Final = showing.usd
+usd_exact: Final = showing.usd_exact
 BAR_WIDTH: Final = 24
 FULL_PCT: Final = 100
 PROGRAM: Final = "pricekeeper"
@@ -34,23 +35,6 @@ STATUS_STYLES: Final[Mapping[str, str]] = {
     "TIGHT": "yellow",
     "EXCEEDED": "red",
 }
-
-
-def usd(micros: int) -> str:
-    """Dollars and cents; all six decimals for what is less than a cent."""
-    if micros < 0:
-        return f"-{usd(-micros)}"
-    decimals = 6 if 0 < micros < MICROS_PER_CENT else 2
-    scale = 10 ** (6 - decimals)
-    whole, rest = divmod(micros // scale, 10**decimals)
-    return f"${whole:,}.{rest:0{decimals}}"
-
-
-def usd_exact(micros: int) -> str:
-    """Dollars and cents, and as many further decimals as there are."""
-    whole, rest = divmod(micros, MICROS_PER_USD)
-    decimals = f"{rest:06}".rstrip("0").ljust(2, "0")
-    return f"${whole:,}.{decimals}"
 
 
 def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:

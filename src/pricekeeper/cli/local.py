@@ -33,6 +33,7 @@ from pricekeeper.tenants.listing import PAGE_MAX
 from pricekeeper.usecases import (
     admin_keys,
     aggregates,
+    alerts,
     authorizations,
     budgets,
     containment,
@@ -44,10 +45,11 @@ from pricekeeper.usecases import (
     usage_records,
 )
 from pricekeeper.usecases.wire.admin_keys import AdminKeyBody, RotateKeyBody
+from pricekeeper.usecases.wire.alerts import ChannelBody
 from pricekeeper.usecases.wire.authorizations import VoidBody
 from pricekeeper.usecases.wire.containment import ReasonBody, RevokeCredentialsBody
 from pricekeeper.usecases.wire.provisioning import ClaimBody, OverrideBody, RotateBody
-from pricekeeper.values import Attribution, parse_app_id, parse_org_id
+from pricekeeper.values import Attribution, OrgId, parse_app_id, parse_org_id
 
 Json: TypeAlias = dict[str, Any]
 
@@ -213,6 +215,36 @@ class LocalAdmin:
         request = spend.parse_request({"from": first, "to": last, "group_by": group_by})
         return plain((await spend.read_spend(self._services, spend.Viewer(), request))[0])
 
+    async def alerts(
+        self,
+        org_id: str | None = None,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        after: str | None = None,
+    ) -> Json:
+        query = {"org_id": org_id, "kind": kind, "state": state, "after": after}
+        given = {name: value for name, value in query.items() if value is not None}
+        request = alerts.parse_request(given)
+        return plain(await alerts.list_alerts(self._services, request, ALL_ORGS))
+
+    async def alert_channels(self, org_id: str | None = None) -> Json:
+        return plain(await alerts.list_channels(self._services, _org(org_id)))
+
+    async def put_alert_channel(
+        self, org_id: str | None, name: str, channel: Mapping[str, Any]
+    ) -> Json:
+        self._require_pepper()
+        body = convert(msgspec.to_builtins(channel), ChannelBody)
+        return plain(await alerts.put_channel(self._services, _org(org_id), name, body))
+
+    async def remove_alert_channel(self, org_id: str | None, name: str) -> None:
+        await alerts.delete_channel(self._services, _org(org_id), name)
+
+    async def test_alert_channel(self, org_id: str | None, name: str) -> Json:
+        self._require_pepper()
+        return plain(await alerts.try_channel(self._services, _org(org_id), name))
+
     def _require_pepper(self) -> None:
         """Hand out no secret whose hash is made under another pepper than the service's own."""
         if not self._has_pepper:
@@ -376,6 +408,10 @@ async def _read_pages(
         page, after = await read_page(after)
         found += page
     return found
+
+
+def _org(org_id: str | None) -> OrgId | None:
+    return None if org_id is None else parse_org_id(org_id)
 
 
 def _client(org_id: str, app_id: str | None) -> Client:

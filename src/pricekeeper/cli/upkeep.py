@@ -28,14 +28,19 @@ top = typer.Typer()
 async def aggregate(settings: Settings) -> Outcome:
     """Bring every daily total up to date, once: for cron, where no service does it.
 
+    Alerts that follow from them are decided; running services deliver them.
+
     [dim]* * * * * pricekeeper aggregate --json >> aggregate.log[/dim]
     """
+    from pricekeeper.alerts import make_look  # noqa: PLC0415
     from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
     async with open_local_store(settings) as store:
-        aggregator = Aggregator(store, SystemClock(), retention_days=settings.retention_days)
+        clock = SystemClock()
+        look, days = make_look(store, clock), settings.retention_days
+        aggregator = Aggregator(store, clock, retention_days=days, look=look)
         report = await aggregator.run_once()
     heading = Text("aggregated", "bold green")
     if report.unreadable:

@@ -217,6 +217,37 @@ class Admin:
         query = {"from": first, "to": last, "group_by": group_by}
         return await self._ask("GET", path_of(*_BASE, "spend"), query=query)
 
+    async def alerts(
+        self,
+        org_id: str | None = None,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        after: str | None = None,
+    ) -> dict[str, Any]:
+        """A page of alerts, the newest first: of one organisation, or of whom the key covers."""
+        query = {"org_id": org_id, "kind": kind, "state": state, "after": after}
+        given = {name: value for name, value in query.items() if value is not None}
+        return await self._ask("GET", path_of(*_BASE, "alerts"), query=given)
+
+    async def alert_channels(self, org_id: str | None = None) -> dict[str, Any]:
+        """The channels of an organisation, or of the deployment."""
+        return await self._ask("GET", _channels(org_id))
+
+    async def put_alert_channel(
+        self, org_id: str | None, name: str, channel: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Create a channel or change it."""
+        return await self._ask("PUT", _channels(org_id) + path_of(name), channel)
+
+    async def remove_alert_channel(self, org_id: str | None, name: str) -> None:
+        """Remove a channel."""
+        await self._ask("DELETE", _channels(org_id) + path_of(name))
+
+    async def test_alert_channel(self, org_id: str | None, name: str) -> dict[str, Any]:
+        """Send a test through a channel."""
+        return await self._ask("POST", _channels(org_id) + path_of(name, "test"))
+
     def reader(self, client: Client) -> Api:
         """A look at a client's data, with the key: its usage and its limits, and nothing else.
 
@@ -260,6 +291,10 @@ class Admin:
 
 def _org(org_id: str) -> str:
     return path_of(*_BASE, "orgs", parse_org_id(org_id))
+
+
+def _channels(org_id: str | None) -> str:
+    return (path_of(*_BASE) if org_id is None else _org(org_id)) + path_of("alert-channels")
 
 
 def _client(org_id: str, app_id: str | None) -> str:

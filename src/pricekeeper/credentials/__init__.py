@@ -7,6 +7,7 @@
 from pricekeeper.credentials.hashing import Pepper, Peppers
 from pricekeeper.credentials.provisioning import Provisioned, Provisioning
 from pricekeeper.credentials.provisioning_keys import ProvisioningKeys
+from pricekeeper.credentials.sealing import Sealer
 from pricekeeper.credentials.secret import Secret
 from pricekeeper.credentials.service import (
     Authenticated,
@@ -28,6 +29,7 @@ __all__ = [
     "ProvisioningKeys",
     "Retrieval",
     "Rotation",
+    "Sealer",
     "Secret",
     "Verifier",
 ]

@@ -50,6 +50,17 @@ class Peppers:
         if len(self._known) != 1 + len(older):
             raise InvalidValueError("pepper", "every version has a key of its own")
 
+    @property
+    def current(self) -> Pepper:
+        """The pepper in use."""
+        return self._current
+
+    @property
+    def all(self) -> tuple[Pepper, ...]:
+        """The pepper in use, and then the older ones."""
+        older = (pepper for pepper in self._known.values() if pepper is not self._current)
+        return (self._current, *older)
+
     def hash(self, client_id: str, secret: str) -> str:
         """What is stored of the secret: enough to recognise it, nothing to read it from."""
         digest = _digest(self._current, client_id, secret)

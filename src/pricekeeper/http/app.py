@@ -20,6 +20,7 @@ from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http import (
     admin_keys,
     aggregates,
+    alerts,
     authorizations,
     connections,
     containment,
@@ -64,6 +65,7 @@ OPERATIONS: Final = (
     *containment.OPERATIONS,
     *dashboard.OPERATIONS,
     *admin_keys.OPERATIONS,
+    *alerts.OPERATIONS,
     *health.OPERATIONS,
 )
 
@@ -235,6 +237,7 @@ async def _run_background(
         )
     sweep_interval_ms = SWEEP_INTERVAL_MS if interval_secs else SELDOM_MS
     supervisor.start("expiry", lambda: services.authorizations.run_forever(sweep_interval_ms))
+    supervisor.start("alerts", services.alerts.run_forever)
     if services.settings.export_to is not None:
         supervisor.start("export", services.exports.run_forever)
     else:

@@ -133,8 +133,17 @@ LEAP: Final = Family(
     kind=Kind.GAUGE,
 )
 
+OUTBOX_AGE: Final = Family(
+    "pricekeeper_alert_outbox_age_seconds",
+    "For how long the oldest alert waits that could not be delivered at once.",
+    kind=Kind.GAUGE,
+)
+OUTBOX_CHANNELS: Final = Family(
+    "pricekeeper_alert_outbox_channels", "Channels that alerts wait for.", kind=Kind.GAUGE
+)
 _GAUGES: Final = (
     *(LAG, QUOTA, HELD, UNSETTLED, BUDGET_USED, BUDGET_LIMIT, SECRETS, IN_DOUBT, LEAP),
+    *(OUTBOX_AGE, OUTBOX_CHANNELS),
 )
 _AS_GAUGE: Final = b"\n# TYPE %s gauge\n" % SPEND.name.encode()
 _AS_COUNTER: Final = b"\n# TYPE %s counter\n" % SPEND.name.encode()

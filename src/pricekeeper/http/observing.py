@@ -22,6 +22,8 @@ from pricekeeper.http.metrics import (
     LEAP,
     LEAPS,
     MULTIPROCESS,
+    OUTBOX_AGE,
+    OUTBOX_CHANNELS,
     QUOTA,
     SECRETS,
     Metrics,
@@ -64,6 +66,7 @@ class Observer:
             services.aggregator.meter,
             services.selection.meter,
             services.authorizations.meter,
+            services.alerts.meter,
         ):
             metrics.watch(meter)
         metrics.watch(api_limits.limiter.meter, "api")
@@ -106,6 +109,7 @@ class Observer:
         self._show_aggregator_lag()
         self._show_quotas()
         self._show_secrets()
+        self._show_outbox()
 
     async def carry_forever(self) -> None:
         """Carry over again and again, for workers that are seldom scraped."""
@@ -161,6 +165,11 @@ class Observer:
                 ratio = 0.0 if use.ends_at_ms <= now_ms else hundredths / 10_000
                 shown[*owner, label] = ratio
         self.metrics.show_changes(QUOTA, shown)
+
+    def _show_outbox(self) -> None:
+        meter = self._services.alerts.meter
+        self.metrics.show(OUTBOX_AGE, meter.outbox_age_secs)
+        self.metrics.show(OUTBOX_CHANNELS, meter.outbox_channels)
 
     def _show_secrets(self) -> None:
         ages = self._services.credentials.meter.secret_ages

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pricekeeper.alerts.channel import NAME as CHANNEL
 from pricekeeper.http.edge import FORM, JSON, MERGE_PATCH
 from pricekeeper.http.operation import Access, Operation
 from pricekeeper.http.wire import OAuthError, ProblemBody
@@ -47,6 +48,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "key_id": {"type": "string", "pattern": "^[A-Za-z0-9]{12}$"},
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
     "file": {"type": "string", "minLength": 1, "maxLength": 255},
+    "channel": {"type": "string", "pattern": CHANNEL, "examples": ["ops"]},
 }
 _MEANINGS: Final = {
     400: "The request is malformed; every bad field is named.",

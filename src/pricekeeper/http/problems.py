@@ -151,6 +151,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.SettingsError: (500, "INTERNAL"),
     errors.KeyringError: (500, "INTERNAL"),
     errors.ExportError: (500, "INTERNAL"),
+    errors.DeliveryError: (500, "INTERNAL"),
     errors.DeploymentFileError: (500, "INTERNAL"),
     errors.PriceSourceError: (500, "INTERNAL"),
 }

@@ -28,7 +28,7 @@ from pricekeeper.clock import LEAP_MS_MAX, Clock
 from pricekeeper.days import MS_PER_DAY, day_of
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
 from pricekeeper.metering.aggregation_report import AggregationReport, RebuildReport, Tally
-from pricekeeper.metering.folding import Folder
+from pricekeeper.metering.folding import Folder, Look, look_at_nothing
 from pricekeeper.metering.items import (
     CHECKPOINT,
     RETENTION_DAYS,
@@ -79,13 +79,15 @@ class Aggregator:
         clock: Clock,
         *,
         retention_days: int = RETENTION_DAYS,
+        look: Look = look_at_nothing,
         randomness: random.Random | None = None,
     ) -> None:
+        """``look`` is told of every organisation whose totals a run has looked at."""
         self._store = store
         self._clock = clock
         self._retention_days = retention_days
         self._random = randomness or random.Random()  # noqa: S311  # spreads runs, no secret
-        self._folder = Folder(store, clock, retention_days)
+        self._folder = Folder(store, clock, retention_days, look)
         self._shards = ShardSums(store, clock, retention_days)
 
     @property

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -77,15 +77,26 @@ ACCOUNTS_MAX: Final = 50_000
 """Accounts whose shards this process has looked for; a forgotten one is looked at again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
 SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
+Look: TypeAlias = Callable[[str, Mapping[Facet, Counters]], Awaitable[None]]
+"""Looks at totals of an organisation after they were brought up to date, moved or not. If it
+raises, they are looked at again by a later run."""
+
+
+async def look_at_nothing(org_id: str, totals: Mapping[Facet, Counters]) -> None:
+    """Nobody wants to know."""
+    del org_id, totals
 
 
 class Folder:
     """Moves totals forward."""
 
-    def __init__(self, store: Store, clock: Clock, retention_days: int) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, retention_days: int, look: Look = look_at_nothing
+    ) -> None:
         self._store = store
         self._clock = clock
         self._retention_days = retention_days
+        self._look = look
         self._reader = JournalReader(store)
         self._shards_sought: BoundedCache[Account, bool] = BoundedCache(ACCOUNTS_MAX)
         self._pauses: BoundedCache[Repair, int] = BoundedCache(ACCOUNTS_MAX)
@@ -171,15 +182,20 @@ class Folder:
         """
         as_of_ms = self._clock.now_ms()
         facets: Collection[Facet] = await self._read_day(repair, tally)
+        totals: dict[Facet, Counters] = {}
         for _ in range(ATTEMPTS_MAX):
             stored = await self._read_totals(facets)
             found = await self._read_day(repair, tally)
             left = [facet for facet in found if facet not in stored]
             for facet, item in stored.items():
                 sums = found.get(facet, {})
-                if not await self._put_rebuilt(facet, item, sums, closable, as_of_ms, tally):
+                total = await self._put_rebuilt(facet, item, sums, closable, as_of_ms, tally)
+                if total is None:
                     left.append(facet)
+                else:
+                    totals[facet] = total
             if not left:
+                await self._look(repair.org_id, totals)
                 return
             facets = list(found)
         raise ContendedError(f"the totals of {repair.org_id} on {repair.day} kept changing")
@@ -197,6 +213,7 @@ class Folder:
         """
         org_id = postings[0].org_id
         left: Collection[Facet] | None = None
+        totals: dict[Facet, Counters] = {}
         try:
             for _ in range(ATTEMPTS_MAX):
                 as_of_ms = self._clock.now_ms()
@@ -206,8 +223,9 @@ class Folder:
                 tally.accounts += 0 if left is not None else _accounts(found)
                 if left is None:
                     await self._mark_shards(found, max(posting.lanes for posting in postings))
-                left = await self._bring_forward(wanted, ticks, closable, as_of_ms, tally)
+                left = await self._bring_forward(wanted, ticks, closable, as_of_ms, tally, totals)
                 if not left:
+                    await self._look(org_id, totals)
                     if skipped:
                         await self._note_lacking(org_id, ticks, found)
                         tally.fail(1, skipped[0])
@@ -284,9 +302,18 @@ class Folder:
         return await self._tag_values.limit_values(found, tally)
 
     async def _bring_forward(
-        self, found: SumsByFacet, ticks: Sequence[int], closable: int, as_of_ms: int, tally: Tally
+        self,
+        found: SumsByFacet,
+        ticks: Sequence[int],
+        closable: int,
+        as_of_ms: int,
+        tally: Tally,
+        totals: dict[Facet, Counters],
     ) -> list[Facet]:
-        """Move these totals forward; returns those for which more has to be read."""
+        """Move these totals forward; returns those for which more has to be read.
+
+        What the others come to is put into ``totals``.
+        """
         facets, left = list(found), list[Facet]()
         unmade: dict[Repair, None] = {}
         for start in range(0, len(facets), TOTALS_AT_ONCE):
@@ -296,7 +323,7 @@ class Folder:
                 if item is not None and not has_fold(item):
                     unmade[Repair(facet.org_id, facet.day)] = None
             puts = [
-                self._move(facet, item, found[facet], ticks, closable, as_of_ms, tally)
+                self._move(facet, item, found[facet], ticks, closable, as_of_ms, tally, totals)
                 for item, facet in zip(stored, some, strict=True)
                 if item is None or has_fold(item)
             ]
@@ -318,12 +345,15 @@ class Folder:
         closable: int,
         as_of_ms: int,
         tally: Tally,
+        totals: dict[Facet, Counters],
     ) -> Facet | None:
         """Move one total forward; returns it if more has to be read for that."""
         try:
-            fold = fold_from(stored).forward(sums, ticks[-1], closable, ticks[0])
+            before = fold_from(stored)
+            fold = before.forward(sums, ticks[-1], closable, ticks[0])
             if fold is not None:
                 await self._put(facet, fold, stored, as_of_ms, tally)
+            totals[facet] = (fold or before).total
         except (Behind, ConditionFailedError, OutcomeUnknownError):
             return facet
         except UnreadableItemError as error:
@@ -339,8 +369,8 @@ class Folder:
         closable: int,
         as_of_ms: int,
         tally: Tally,
-    ) -> bool:
-        """Put a total that was made anew; whether nobody else was faster."""
+    ) -> Counters | None:
+        """Put a total that was made anew, and return it; ``None`` if somebody was faster."""
         if not has_fold(stored):
             await self._list(facet)
         shards = await self._read_shards(facet, stored)
@@ -349,15 +379,15 @@ class Folder:
         if fold is None and lacks_shards(stored):  # now it has everything, and is to say so
             fold = msgspec.structs.replace(before, rev=before.rev + 1)
         if fold is None:
-            return True
+            return before.total
         try:
             await self._put(facet, fold, stored, as_of_ms, tally, is_whole=True)
         except (ConditionFailedError, OutcomeUnknownError):
-            return False
+            return None
         if fold.total != before.total:
             change = Change(facet.org_id, facet.pk, facet.sk, before.total, fold.total)
             tally.changes.append(change)
-        return True
+        return fold.total
 
     async def _read_shards(self, facet: Facet, stored: Item | None) -> Counters:
         """What an earlier version or another program has counted there."""

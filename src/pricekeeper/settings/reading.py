@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from pricekeeper.settings.locations import (
 )
 from pricekeeper.settings.table import (
     AGGREGATOR_INTERVAL,
+    ALERT_NETWORKS,
     API_RATE_LIMITS,
     AUDIENCE,
     BEDROCK_REGION,
@@ -132,6 +133,8 @@ class Settings:
     bedrock: BedrockLocation | None = None
     """Where the gateway sends calls on to; there is none without it."""
     gateway_body_mb_max: int = 25
+    alert_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Where alerts may be sent to although it is not the public internet."""
     serves_api: bool = True
     serves_gateway: bool = True
 
@@ -191,6 +194,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         s3_endpoint=parse_s3_endpoint(given.get(S3_ENDPOINT)),
         bedrock=parse_bedrock_location(given.get(BEDROCK_UPSTREAM), given.get(BEDROCK_REGION)),
         gateway_body_mb_max=_whole(GATEWAY_BODY, given.get(GATEWAY_BODY) or "25", _BODY_MB_RANGE),
+        alert_networks=_networks(ALERT_NETWORKS, given.get(ALERT_NETWORKS) or ""),
         serves_api=_serves(given.get(SERVE_ONLY) or "", "api"),
         serves_gateway=_serves(given.get(SERVE_ONLY) or "", "gateway"),
     )
@@ -254,14 +258,20 @@ def _proxies(text: str | None) -> str | None:
         return text
     if text.lower() == NO_PROXIES:
         return ""
-    named = [part.strip() for part in text.split(",")]
-    for one in named:
+    _networks(TRUSTED_PROXIES, text)
+    return ",".join(part.strip() for part in text.split(","))
+
+
+def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Addresses and networks with commas between them."""
+    networks = []
+    for one in (part.strip() for part in text.split(",")) if text else ():
         try:
-            ip_network(one)
+            networks.append(ip_network(one))
         except ValueError as error:
             message = f"{one!r} is no address and no network such as 10.0.0.0/16 ({error})"
-            raise SettingsError(TRUSTED_PROXIES, message) from None
-    return ",".join(named)
+            raise SettingsError(setting, message) from None
+    return tuple(networks)
 
 
 def _refresh_needs_secret(text: str) -> bool:

@@ -33,6 +33,7 @@ BEDROCK_UPSTREAM: Final = "PRICEKEEPER_BEDROCK_UPSTREAM"
 BEDROCK_REGION: Final = "PRICEKEEPER_BEDROCK_REGION"
 GATEWAY_BODY: Final = "PRICEKEEPER_GATEWAY_BODY_MB_MAX"
 SERVE_ONLY: Final = "PRICEKEEPER_SERVE_ONLY"
+ALERT_NETWORKS: Final = "PRICEKEEPER_ALERT_NETWORKS"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
 ADMIN_KEY: Final = "PRICEKEEPER_ADMIN_KEY"
@@ -92,6 +93,11 @@ SETTINGS: Final = (
     Setting(BEDROCK_UPSTREAM, "", "the URL of the gateway's upstream, if it is not AWS's own"),
     Setting(GATEWAY_BODY, "25", "the largest body of a call through the gateway, in megabytes"),
     Setting(SERVE_ONLY, "", "api or gateway, to serve one part alone"),
+    Setting(
+        ALERT_NETWORKS,
+        "",
+        "networks that alerts may go to although they are not public, with commas",
+    ),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )
 IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}

@@ -68,6 +68,7 @@ SECRET_RETRIEVAL_TOKENS: Final = Table("SecretRetrievalTokens", sorted=False)
 REQUEST_DEDUP: Final = Table("RequestDedup", sorted=False)
 SESSIONS: Final = Table("Sessions")
 RATE_BUCKETS: Final = Table("RateBuckets")
+ALERTS: Final = Table("Alerts")
 
 ALL_TABLES: Final = (
     CONFIG,
@@ -80,4 +81,5 @@ ALL_TABLES: Final = (
     REQUEST_DEDUP,
     SESSIONS,
     RATE_BUCKETS,
+    ALERTS,
 )

@@ -5,6 +5,7 @@ no more, is a `NotFoundError` there, which is how everybody else learns of a del
 """
 
 from pricekeeper.client_ids import Client, parse_client_id
+from pricekeeper.tenants.alerting import AlertSettings
 from pricekeeper.tenants.budget import Budget, Enforcement, QuotaEnforcement, Window
 from pricekeeper.tenants.configuration import (
     ANY_LABEL,
@@ -25,6 +26,7 @@ from pricekeeper.tenants.service import Enrolment, Record, Saved, Tenants
 __all__ = [
     "ANY_LABEL",
     "REVOCATIONS",
+    "AlertSettings",
     "AppPage",
     "AppSettings",
     "Budget",

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 from msgspec.structs import fields
 
 from pricekeeper.shapes import MESSAGE
+from pricekeeper.tenants import alerting
 from pricekeeper.tenants import budget as budget_bounds
 from pricekeeper.tenants import configuration as bounds
 
@@ -125,6 +126,28 @@ TagKeys = Annotated[
 ]
 
 
+Thresholds = Annotated[
+    list[Annotated[int, _whole(*budget_bounds.ALERT_PCT_RANGE)]],
+    _with_message(
+        f"must be a list of at most {budget_bounds.ALERTS_MAX} percentages",
+        max_length=budget_bounds.ALERTS_MAX,
+        examples=[[80, 100]],
+    ),
+]
+
+
+class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """When the organisation's people are told of something; null is as good as left out."""
+
+    quota_at_pct: (
+        Annotated[
+            Thresholds,
+            Meta(description="Percentages of each daily quota; an empty list is never."),
+        ]
+        | None
+    ) = field(default_factory=lambda: list(alerting.QUOTA_AT_PCT_DEFAULT))
+
+
 class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
     """What may be spent in each window, by the organisation's calendar; null is left out."""
 
@@ -182,13 +205,8 @@ class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
     ) = "HARD"
     alert_at_pct: (
         Annotated[
-            list[Annotated[int, _whole(*budget_bounds.ALERT_PCT_RANGE)]],
-            _with_message(
-                f"must be a list of at most {budget_bounds.ALERTS_MAX} percentages",
-                max_length=budget_bounds.ALERTS_MAX,
-                description="Percentages of the limit; kept in rising order, each once.",
-                examples=[[80, 100]],
-            ),
+            Thresholds,
+            Meta(description="Percentages of the limit; kept in rising order, each once."),
         ]
         | None
     ) = field(default_factory=list)
@@ -234,6 +252,7 @@ class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | None
     ) = "ADVISORY"
+    alerts: AlertsBody | None = field(default_factory=AlertsBody)
 
 
 class AppBody(Struct, frozen=True, forbid_unknown_fields=True):

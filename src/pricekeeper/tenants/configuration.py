@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from pricekeeper.tenants.alerting import DEFAULTS, AlertSettings
 from pricekeeper.tenants.budget import Budget, QuotaEnforcement
 from pricekeeper.values import ModelLabel
 
@@ -95,6 +96,7 @@ class OrgSettings:
     budgets: tuple[Budget, ...] = ()
     """All of its apps spend from them."""
     quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
+    alerts: AlertSettings = DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)

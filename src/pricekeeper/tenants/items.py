@@ -36,6 +36,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import configuration as bounds
+from pricekeeper.tenants.alerting import AlertSettings
 from pricekeeper.tenants.budget import BUDGETS_MAX, Budget, QuotaEnforcement, is_budget_name
 from pricekeeper.tenants.configuration import (
     AppSettings,
@@ -60,6 +61,8 @@ from pricekeeper.values import AppId, ModelLabel, OrgId
 INDEX_PK: Final = "ORGS"
 ORG_SORT_KEY: Final = "ORG"
 APP_PREFIX: Final = "APP#"
+ALERTS_SORT_KEY: Final = "ALERTS"
+"""The item of an organisation's alert channels; the form of it is `pricekeeper.alerts`' own."""
 
 INCARNATION: Final = "incarnation"
 ORG_INCARNATION: Final = "org_incarnation"
@@ -101,6 +104,11 @@ def apps_query(client: Client, after: str, limit: int) -> Query:
 def app_of(org_id: OrgId, sort_key: str) -> Client:
     """The app whose item has that sort key."""
     return Client(org_id, AppId(sort_key.removeprefix(APP_PREFIX)))
+
+
+def alerts_key(client: Client) -> Key:
+    """The item of the organisation's alert channels, which ends with it."""
+    return Key(org_partition(client), ALERTS_SORT_KEY)
 
 
 def index_key(client: Client) -> Key:
@@ -285,6 +293,7 @@ def org_settings(item: Item) -> OrgSettings:
         tag_keys=_tag_keys(typed),
         budgets=_budgets(typed, ()),
         quota_enforcement=QuotaEnforcement(enforcement),
+        alerts=_alerts(typed),
     )
 
 
@@ -321,6 +330,8 @@ def _settings(settings: OrgSettings | AppSettings) -> Item:
         written["tag_keys"] = list(written["tag_keys"])
     if "budgets" in written:
         written["budgets"] = [_stored(budget) for budget in written["budgets"]]
+    if "alerts" in written:
+        written["alerts"] = _as_map(written["alerts"])
     for name in ("quota_scope", "quota_enforcement"):
         if name in written:
             written[name] = str(written[name])
@@ -378,6 +389,19 @@ def _stored(budget: Budget) -> Item:
     plain = msgspec.to_builtins(budget)
     lists = {name: list(plain[name]) for name in ("labels", "alert_at_pct")}
     return {name: value for name, value in {**plain, **lists}.items() if value is not None}
+
+
+def _as_map(alerts: AlertSettings) -> Item:
+    """The thresholds as a map, with lists as every store returns them."""
+    plain = msgspec.to_builtins(alerts)
+    return {**plain, "quota_at_pct": list(alerts.quota_at_pct)}
+
+
+def _alerts(typed: TypedItem) -> AlertSettings:
+    try:
+        return msgspec.convert(typed.mapping("alerts", {}), AlertSettings)
+    except msgspec.ValidationError as error:
+        raise typed.report_unreadable(f"alerts can't be read: {error}") from error
 
 
 def _budgets(typed: TypedItem, default: tuple[Budget, ...] | None) -> Any:

@@ -21,6 +21,7 @@ from pricekeeper.errors import ConflictError, FieldError, InvalidConfigError
 from pricekeeper.shapes import Wording, cropped, shape_errors
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants import configuration as bounds
+from pricekeeper.tenants.alerting import AlertSettings
 from pricekeeper.tenants.budget import (
     BUDGETS_MAX,
     LABELS_MAX,
@@ -74,6 +75,7 @@ def parse_org_settings(
     values["quota_scope"] = QuotaScope(values["quota_scope"])
     values["quota_enforcement"] = QuotaEnforcement(values["quota_enforcement"])
     values["tag_keys"] = tuple(values["tag_keys"])
+    values["alerts"] = _alerts(values["alerts"])
     return OrgSettings(**values)
 
 
@@ -125,6 +127,15 @@ def _budget(body: bodies.BudgetBody) -> Budget:
         enforcement=Enforcement(body.enforcement or Enforcement.HARD),
         alert_at_pct=tuple(sorted(set(body.alert_at_pct or ()))),
     )
+
+
+def _alerts(body: bodies.AlertsBody) -> AlertSettings:
+    stated = {
+        name: value for name, value in msgspec.structs.asdict(body).items() if value is not None
+    }
+    if "quota_at_pct" in stated:
+        stated["quota_at_pct"] = tuple(sorted(set(stated["quota_at_pct"])))
+    return AlertSettings(**stated)
 
 
 def _refuse(

@@ -48,6 +48,8 @@ def stated_body(settings: OrgSettings | AppSettings) -> dict[str, Any]:
     if "budgets" in body:
         body["budgets"] = list(map(_budget_body, body["budgets"]))
     plain: dict[str, Any] = msgspec.to_builtins(body)
+    if "alerts" in plain:
+        plain["alerts"]["quota_at_pct"] = list(plain["alerts"]["quota_at_pct"])
     for name in ("model_ordering", "tag_keys"):
         if name in plain:
             plain[name] = list(plain[name])

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pricekeeper.client_ids import Client
+from pricekeeper.tenants.alerting import DEFAULTS, AlertSettings
 from pricekeeper.tenants.budget import Budget, QuotaEnforcement
 from pricekeeper.tenants.configuration import (
     INHERITED,
@@ -104,6 +105,8 @@ class Policy:
     org_budgets: tuple[Budget, ...] = ()
     quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
     """The organisation's: whether ``quotas`` are hard budgets, too."""
+    alerts: AlertSettings = DEFAULTS
+    """The organisation's thresholds of alerts; budgets have their own."""
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
     client_id: str = field(init=False, compare=False)
@@ -229,4 +232,5 @@ def _policy(
         tag_keys=org.tag_keys,
         org_budgets=org.budgets,
         quota_enforcement=org.quota_enforcement,
+        alerts=org.alerts,
     )

@@ -462,6 +462,7 @@ class Tenants:
         operations = [
             Delete(CONFIG, key, items.same_life(life)),
             Delete(CONFIG, items.index_key(client)),
+            Delete(CONFIG, items.alerts_key(client)),
         ]
         try:
             await self._store.transact(operations)

@@ -148,6 +148,7 @@ def _configuration(policy: Policy) -> wire.Configuration:
             for budget in (policy.org_budgets if policy.app_id is None else policy.budgets)
         ],
         quota_enforcement=policy.quota_enforcement,
+        alerts=wire.AlertsBody(list(policy.alerts.quota_at_pct)),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from pricekeeper.tenants.bodies import (
+    AlertsBody,
     AppBody,
     AppPatch,
     BudgetBody,
@@ -16,7 +17,15 @@ from pricekeeper.tenants.bodies import (
 )
 from pricekeeper.usecases.wire.values import Label, Request, Response
 
-__all__ = ["AppBody", "AppPatch", "BudgetBody", "OrgBody", "OrgPatch", "RateLimitBody"]
+__all__ = [
+    "AlertsBody",
+    "AppBody",
+    "AppPatch",
+    "BudgetBody",
+    "OrgBody",
+    "OrgPatch",
+    "RateLimitBody",
+]
 
 
 class SecretRetrieval(Response, frozen=True):
@@ -43,6 +52,7 @@ class Configuration(Response, frozen=True):
     tag_keys: list[str]
     budgets: list[BudgetBody]
     quota_enforcement: str
+    alerts: AlertsBody
 
 
 class Frozen(Response, frozen=True):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from pricekeeper import showing
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.tenants.bodies import LABEL, LIMIT_NAME
 
@@ -25,8 +25,8 @@ Amount = Annotated[int, Meta(ge=0, le=10**12)]
 Delta = Annotated[int, Meta(ge=-(10**12), le=10**12)]
 ShortText = Annotated[str, Meta(max_length=256)]
 TIMESTAMP: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$"
-LAST_EPOCH: Final = 253_402_300_799
-"""The end of the year 9999, after which RFC 3339 has no word for a moment."""
+LAST_EPOCH: Final = showing.LAST_EPOCH
+rfc3339: Final = showing.rfc3339
 _RFC3339: Final = re.compile(TIMESTAMP, re.ASCII)
 Timestamp = Annotated[
     str,
@@ -45,16 +45,6 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Response(msgspec.Struct, frozen=True):
     """What we send back."""
-
-
-def rfc3339(epoch_ms: int) -> str:
-    """A moment as the API writes it: UTC, whole seconds, the last of them in the year 9999."""
-    return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
-
-
-@lru_cache(maxsize=4096)
-def _rfc3339(epoch: int) -> str:
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_timestamp(text: str, field: str = "timestamp") -> int:

@@ -1,0 +1,122 @@
+"""Where alerts may be sent to: nowhere inside the network that the service is in.
+
+An organisation's administrator chooses the address of a webhook, and the service calls it. So it
+must be https, in the public internet: no loopback, private, link-local or metadata address, by
+whatever name or spelling, unless the deployment allows the network. Plain http is for loopback
+alone, where that is allowed. Names are checked when they are resolved, for each request: what a
+name pointed to yesterday does not count. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from pricekeeper.errors import InvalidValueError
+
+URL_LENGTH_MAX: Final = 2_048
+_LOCALHOST: Final = "localhost"
+_NAT64: Final = ip_network("64:ff9b::/96")
+Network: TypeAlias = IPv4Network | IPv6Network
+_Address: TypeAlias = IPv4Address | IPv6Address
+
+
+class Guard:
+    """Which addresses are allowed."""
+
+    def __init__(self, allowed: Sequence[Network] = ()) -> None:
+        """``allowed`` are networks that are not public, and may be called all the same."""
+        self._allowed = tuple(allowed)
+
+    def check_url(self, url: str, field: str = "url") -> SplitResult:
+        """The parts of an address that may be called, as far as the text alone can tell."""
+        parts = _split(url, field)
+        host = parts.hostname or ""
+        literal = _literal(host)
+        if literal is None and host.rstrip(".").rpartition(".")[2][:1].isdigit():
+            raise InvalidValueError(field, "must have a name or an address for a host")
+        if literal is not None and not self.permits(literal):
+            raise InvalidValueError(field, "must not be an address inside of a network")
+        if parts.scheme == "https":
+            return parts
+        is_loopback = host == _LOCALHOST or (literal is not None and literal.is_loopback)
+        if parts.scheme != "http" or not (is_loopback and self._allows_loopback):
+            raise InvalidValueError(field, "must begin with https://")
+        return parts
+
+    def permits(self, address: _Address) -> bool:
+        """Whether the service may connect to that address."""
+        if any(address in network for network in self._allowed):
+            return True
+        return all(one.is_global and not one.is_multicast for one in (address, *_inside(address)))
+
+    @property
+    def _allows_loopback(self) -> bool:
+        return any(network.is_loopback for network in self._allowed)
+
+
+class AddressNotAllowedError(OSError):
+    """A name has no address that may be called."""
+
+
+class GuardedResolver(AbstractResolver):
+    """Finds the addresses of a name that may be called, and no others."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._resolver = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses; raises if there is none that is allowed."""
+        found = await self._resolver.resolve(host, port, family)
+        allowed = [one for one in found if self._guard.permits(ip_address(one["host"]))]
+        if not allowed:
+            raise AddressNotAllowedError("no address of that name may be called")
+        return allowed
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def _split(url: str, field: str) -> SplitResult:
+    if not 1 <= len(url) <= URL_LENGTH_MAX or not url.isascii() or not url.isprintable():
+        raise InvalidValueError(field, f"must be a URL of at most {URL_LENGTH_MAX} characters")
+    if " " in url or "\\" in url:
+        raise InvalidValueError(field, "must be a URL, without blanks and backslashes")
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_host = False
+    if not has_host:
+        raise InvalidValueError(field, "must be a URL such as https://hooks.example.com/alerts")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidValueError(field, "must not have a user or a password in it")
+    return parts
+
+
+def _literal(host: str) -> _Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _inside(address: _Address) -> list[_Address]:
+    """The IPv4 addresses that an IPv6 address stands for."""
+    if isinstance(address, IPv4Address):
+        return []
+    found: list[_Address | None] = [address.ipv4_mapped, address.sixtofour]
+    if address.teredo is not None:
+        found += address.teredo
+    if address in _NAT64:
+        found.append(IPv4Address(int(address) & 0xFFFF_FFFF))
+    return [one for one in found if one is not None]

@@ -1,0 +1,244 @@
+"""The channels of organisations and of the deployment, in the store.
+
+All channels of an owner are in one item of Config, ``ORG#{org}`` / ``ALERTS`` or ``ALERTS`` /
+``ALERTS``, so that their number is bounded by its condition, and one read finds them. The item of
+an organisation names the life that it belongs to, and ends with it. Addresses are sealed: without
+the pepper, as in the aggregator's function, channels can be found and not opened.
+
+A change replaces the item that was read, and no other. After a lost reply the same change may be
+sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pricekeeper.alerts.addresses import Guard
+from pricekeeper.alerts.alert import DEPLOYMENT, Finding, Owner
+from pricekeeper.alerts.channel import (
+    CHANNELS_MAX,
+    Address,
+    Channel,
+    ChannelRequest,
+    address_of,
+    is_channel_name,
+    shown_address,
+)
+from pricekeeper.alerts.items import Receiver
+from pricekeeper.clock import Clock
+from pricekeeper.credentials import Sealer
+from pricekeeper.errors import (
+    ConflictError,
+    ContendedError,
+    DeliveryError,
+    InvalidValueError,
+    NotFoundError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage import ITEM_ABSENT, Check, Item, Key, Put, Store, TypedItem, Write, attr
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import Client, Tenants
+from pricekeeper.tenants.items import (
+    ALERTS_SORT_KEY,
+    ORG_INCARNATION,
+    alerts_key,
+    config_key,
+    same_life,
+)
+from pricekeeper.values import OrgId
+
+ATTEMPTS_MAX: Final = 8
+_CHANNELS, _VERSION = "channels", "version"
+_OF_DEPLOYMENT: Final = Key(ALERTS_SORT_KEY, ALERTS_SORT_KEY)
+
+
+class _StoredChannel(msgspec.Struct, frozen=True):
+    channel: Channel
+    sealed: str
+
+
+class _Stored(NamedTuple):
+    """The channels of an owner, and the version that a change replaces."""
+
+    channels: dict[str, _StoredChannel]
+    version: int
+
+
+class OpenChannel(NamedTuple):
+    """A channel with its address."""
+
+    channel: Channel
+    address: Address
+
+
+class Saved(NamedTuple):
+    """A channel as it is now."""
+
+    channel: Channel
+    created: bool
+
+
+class Channels:
+    """Reads and changes channels. Without a sealer it only finds them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tenants: Tenants,
+        *,
+        sealer: Sealer | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._tenants = tenants
+        self._sealer = sealer
+        self.guard = guard or Guard()
+
+    async def find_owner(self, org_id: OrgId | None) -> Owner:
+        """The organisation in its present life, or the deployment."""
+        if org_id is None:
+            return DEPLOYMENT
+        record = await self._tenants.read_record(Client(org_id))
+        return Owner(org_id, record.life.incarnation)
+
+    async def read_all(self, owner: Owner) -> list[Channel]:
+        """The channels of an owner by name."""
+        stored = await self._read(owner)
+        return [stored.channels[name].channel for name in sorted(stored.channels)]
+
+    async def find_receivers(self, finding: Finding) -> list[Receiver]:
+        """The channels that a finding goes to: its owner's and the deployment's. One read."""
+        owners = [finding.owner, *([] if finding.owner == DEPLOYMENT else [DEPLOYMENT])]
+        items = await self._store.batch_get([(CONFIG, _key(owner)) for owner in owners])
+        return [
+            Receiver(owner, name)
+            for owner, item in zip(owners, items, strict=True)
+            for name, stored in sorted(_stored_from(owner, item).channels.items())
+            if stored.channel.takes(finding.kind)
+        ]
+
+    async def open(self, receiver: Receiver) -> OpenChannel | None:
+        """A channel with its address; ``None`` if it is there no more."""
+        found = (await self._read(receiver.owner)).channels.get(receiver.name)
+        if found is None:
+            return None
+        return OpenChannel(found.channel, self._unseal(receiver, found.sealed))
+
+    async def put(
+        self, owner: Owner, name: str, request: ChannelRequest, also: Sequence[Write] = ()
+    ) -> Saved:
+        """Create a channel or change it. ``also`` is written in the same transaction."""
+        if not is_channel_name(name):
+            raise InvalidValueError("channel", "must be 1 to 32 of a-z 0-9 -, and not begin with -")
+        for _ in range(ATTEMPTS_MAX):
+            stored = await self._read(owner)
+            before = stored.channels.get(name)
+            if before is None and len(stored.channels) >= CHANNELS_MAX:
+                raise ConflictError("channel", f"there are {CHANNELS_MAX} already; remove one")
+            made = self._make(Receiver(owner, name), request, before)
+            if await self._write(owner, stored, {**stored.channels, name: made}, also):
+                return Saved(made.channel, created=before is None)
+        raise ContendedError("others kept changing these channels")
+
+    async def remove(self, owner: Owner, name: str, also: Sequence[Write] = ()) -> None:
+        """Remove a channel; what waits for it is dropped. Raises `NotFoundError` without one."""
+        for _ in range(ATTEMPTS_MAX):
+            stored = await self._read(owner)
+            if name not in stored.channels:
+                raise NotFoundError("channel")
+            left = {other: one for other, one in stored.channels.items() if other != name}
+            if await self._write(owner, stored, left, also):
+                return
+        raise ContendedError("others kept changing these channels")
+
+    def _make(
+        self, receiver: Receiver, request: ChannelRequest, before: _StoredChannel | None
+    ) -> _StoredChannel:
+        known = None
+        if before is not None and before.channel.kind is request.kind:
+            known = self._unseal(receiver, before.sealed)
+        address = address_of(request, known, self.guard)
+        channel = Channel(
+            receiver.name,
+            request.kind,
+            shown_address(address),
+            tuple(dict.fromkeys(request.kinds)),
+            self._clock.now_ms() // 1000,
+        )
+        text = msgspec.json.encode(address).decode()
+        return _StoredChannel(channel, self._require_sealer().seal(receiver.key, text))
+
+    def _unseal(self, receiver: Receiver, sealed: str) -> Address:
+        text = self._require_sealer().unseal(receiver.key, sealed)
+        if text is None:
+            raise DeliveryError("its address can't be read with this pepper; set the channel anew")
+        return msgspec.json.decode(text, type=Address)
+
+    def _require_sealer(self) -> Sealer:
+        if self._sealer is None:
+            raise DeliveryError("addresses of channels can't be read here: there is no pepper")
+        return self._sealer
+
+    async def _read(self, owner: Owner) -> _Stored:
+        return _stored_from(owner, await self._store.get(CONFIG, _key(owner)))
+
+    async def _write(
+        self,
+        owner: Owner,
+        before: _Stored,
+        channels: Mapping[str, _StoredChannel],
+        also: Sequence[Write],
+    ) -> bool:
+        """Replace the channels that were read; whether nobody else was faster."""
+        key = _key(owner)
+        item: Item = {
+            "PK": key.pk,
+            "SK": key.sk,
+            _CHANNELS: {name: _as_map(one) for name, one in channels.items()},
+            _VERSION: before.version + 1,
+            ORG_INCARNATION: owner.life,
+        }
+        same = attr(_VERSION).eq(before.version) & attr(ORG_INCARNATION).eq(owner.life)
+        if not before.version:
+            same = ITEM_ABSENT | attr(ORG_INCARNATION).ne(owner.life)
+        writes: list[Write] = [Put(CONFIG, item, same)]
+        if owner.org_id is not None:
+            record = await self._tenants.read_record(Client(owner.org_id))
+            if record.life.incarnation != owner.life:
+                raise NotFoundError("org")
+            org = config_key(Client(owner.org_id))
+            writes.append(Check(CONFIG, org, same_life(record.life)))
+        try:
+            await self._store.transact([*writes, *also])
+        except TransactionCancelledError:
+            return False
+        return True
+
+
+def _key(owner: Owner) -> Key:
+    return _OF_DEPLOYMENT if owner.org_id is None else alerts_key(Client(owner.org_id))
+
+
+def _as_map(stored: _StoredChannel) -> Item:
+    plain: Item = msgspec.to_builtins(stored)
+    return {**plain["channel"], "kinds": list(plain["channel"]["kinds"]), "sealed": stored.sealed}
+
+
+def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _Stored:
+    """The channels in the item; those of another life of the organisation are none."""
+    if item is None or item.get(ORG_INCARNATION, "") != owner.life:
+        return _Stored({}, 0)
+    typed = TypedItem(CONFIG, item)
+    channels: dict[str, _StoredChannel] = {}
+    for name, plain in typed.mapping(_CHANNELS).items():
+        try:
+            channel = msgspec.convert(plain, Channel)
+            channels[name] = _StoredChannel(channel, msgspec.convert(plain["sealed"], str))
+        except (msgspec.ValidationError, KeyError, TypeError) as error:
+            raise typed.report_unreadable(f"the channel {name} can't be read") from error
+    return _Stored(channels, typed.whole(_VERSION, least=1))

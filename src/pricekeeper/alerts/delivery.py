@@ -1,0 +1,297 @@
+"""Delivers alerts: at least once to each channel, under one idempotency key.
+
+Any instance may deliver. One at a time is at a channel: it holds a lease, which ends by itself if
+the instance dies. It sends what waits, the oldest first. A channel that can't be reached is tried
+again after a wait that doubles up to a quarter of an hour, with jitter; one that refuses an alert
+gets the others. What could not be delivered within a day is given up: the log, the metric and the
+list of alerts say so.
+
+Bounds: `SLOTS` channels are served at once, each by one attempt of `webhook.ATTEMPT_SECS` at a time
+and for `LEASE_MS` at most, so a dead channel holds up no other one. A channel has at most
+`items.PENDING_MAX` alerts waiting, an owner `channel.CHANNELS_MAX` channels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from pricekeeper.alerts import items
+from pricekeeper.alerts.alert import Owner, State
+from pricekeeper.alerts.channel import ChannelKind
+from pricekeeper.alerts.channels import Channels, OpenChannel
+from pricekeeper.alerts.items import Delivery, Receiver, Waiting
+from pricekeeper.alerts.meter import AlertMeter
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.errors import (
+    ConditionFailedError,
+    DeliveryError,
+    OutcomeUnknownError,
+    ReasonCode,
+    StoreError,
+    TransactionCancelledError,
+    UnreadableItemError,
+)
+from pricekeeper.storage import Store, query_items
+from pricekeeper.storage.tables import ALERTS
+from pricekeeper.values import id_minted_ms
+
+INTERVAL_MS: Final = 5_000
+SLOTS: Final = 64
+LEASE_MS: Final = 60_000
+MARGIN_MS: Final = 15_000
+"""How long before the end of its lease an instance begins no further attempt."""
+SENT_AT_ONCE: Final = 20
+"""Alerts that are read at a time for one channel."""
+PAUSE_FIRST_MS: Final = 10_000
+PAUSE_MAX_MS: Final = 15 * 60_000
+GIVE_UP_MS: Final = 24 * 3_600_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Destination(Protocol):
+    """Sends alerts to channels of one kind."""
+
+    async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
+        """Send an alert; raises `DeliveryError` if it was not accepted."""
+        ...
+
+
+class _Round(NamedTuple):
+    """What came of serving a channel once."""
+
+    failed: bool
+    oldest_ms: int | None = None
+    """When the oldest alert was decided that could not be delivered."""
+    has_more: bool = False
+
+
+class Courier:
+    """Delivers what waits, for as long as it runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        channels: Channels,
+        destinations: Mapping[ChannelKind, Destination],
+        *,
+        meter: AlertMeter | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._channels = channels
+        self._destinations = destinations
+        self._random = randomness or random.Random()  # noqa: S311  # spreads attempts, no secret
+        self.meter = meter or AlertMeter()
+        self._busy: dict[Receiver, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at once for what waits: something was decided here."""
+        self._wake.set()
+
+    async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
+        """Deliver whatever is due, at every interval and when it is woken, until cancelled."""
+        try:
+            while True:
+                try:
+                    await self.start_due()
+                except StoreError as error:  # the next interval tries again
+                    _log.warning("alert_outbox_unread", code=error.code)
+                await self._wait(interval_ms)
+        finally:
+            for task in self._busy.values():
+                task.cancel()
+            await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
+    async def run_once(self) -> None:
+        """Deliver whatever is due, and wait for that."""
+        await self.start_due()
+        await asyncio.gather(*self._busy.values())
+
+    async def start_due(self) -> None:
+        """Begin to serve the channels that are due, as far as there are slots."""
+        now_ms = self._clock.now_ms()
+        waiting = await self._read_waiting()
+        ages = [now_ms - one.oldest_ms for one in waiting if one.oldest_ms is not None]
+        self.meter.outbox_age_secs = max(0, *ages, 0) // 1000
+        self.meter.outbox_channels = len(waiting)
+        for one in sorted(waiting, key=lambda one: one.due_ms):
+            is_free = one.receiver not in self._busy and one.leased_until_ms <= now_ms
+            if one.due_ms <= now_ms and is_free and len(self._busy) < SLOTS:
+                self._busy[one.receiver] = asyncio.create_task(
+                    self._serve(one), name="pricekeeper-alerts"
+                )
+
+    async def _read_waiting(self) -> list[Waiting]:
+        waiting: list[Waiting] = []
+        async for item in query_items(self._store, items.outbox_query()):
+            with contextlib.suppress(UnreadableItemError):  # it was reported
+                waiting.append(items.waiting_from(item))
+        return waiting
+
+    async def _wait(self, interval_ms: int) -> None:
+        """Wait for the interval, or until somebody wakes us."""
+        self._wake.clear()
+        sleeping = asyncio.create_task(self._clock.sleep_ms(interval_ms))
+        waking = asyncio.create_task(self._wake.wait())
+        try:
+            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            waking.cancel()
+
+    async def _serve(self, waiting: Waiting) -> None:
+        """Send what waits for a channel, if nobody else is at it."""
+        try:
+            await self._serve_leased(waiting.receiver)
+        except StoreError as error:  # a lease that we have taken ends by itself
+            _log.warning("alert_delivery_put_off", channel=waiting.receiver.key, code=error.code)
+        finally:
+            del self._busy[waiting.receiver]
+
+    async def _serve_leased(self, receiver: Receiver) -> None:
+        lease = secrets.token_hex(8)
+        now_ms = self._clock.now_ms()
+        until_ms = now_ms + LEASE_MS
+        try:
+            leased = await self._store.update(items.lease_update(receiver, lease, now_ms, until_ms))
+        except ConditionFailedError:
+            return
+        done = await self._send_all(receiver, until_ms - MARGIN_MS)
+        await self._release(items.waiting_from(leased), lease, done)
+
+    async def _release(self, waiting: Waiting, lease: str, done: _Round) -> None:
+        now_ms, failures = self._clock.now_ms(), 0
+        if done.failed:
+            failures = waiting.failures + 1
+            now_ms += self._pause_ms(failures)
+        update = items.release_update(
+            waiting.receiver, lease, due_ms=now_ms, failures=failures, oldest_ms=done.oldest_ms
+        )
+        try:
+            left = items.waiting_from(await self._store.update(update))
+            if left.pending <= 0:
+                await self._store.delete(items.emptied_delete(waiting.receiver))
+        except ConditionFailedError:  # the lease has ended, or something came meanwhile
+            return
+
+    def _pause_ms(self, failures: int) -> int:
+        return full_jitter_ms(
+            failures,
+            first_ms=PAUSE_FIRST_MS,
+            longest_ms=PAUSE_MAX_MS,
+            randbelow=self._random.randrange,
+        )
+
+    async def _send_all(self, receiver: Receiver, until_ms: int) -> _Round:
+        """Send what waits, the oldest first, until nothing does, it fails or time is up."""
+        try:
+            channel = await self._channels.open(receiver)
+        except DeliveryError as unopened:
+            return await self._fail(receiver, unopened)
+        failed, oldest_ms, after = False, None, ""
+        while True:
+            page = await self._store.query(items.queue_query(receiver, SENT_AT_ONCE, after))
+            for item in page.items:
+                if self._clock.now_ms() >= until_ms:
+                    return _Round(failed, oldest_ms, has_more=True)
+                owner, alert_id = items.queued_from(item)
+                error = await self._send(receiver, channel, owner, alert_id)
+                if error is not None:
+                    failed, oldest_ms = True, oldest_ms or id_minted_ms(alert_id)
+                    if not error.is_refused:
+                        return _Round(failed, oldest_ms, has_more=True)
+            after = page.after
+            if not after:
+                return _Round(failed, oldest_ms)
+
+    async def _fail(self, receiver: Receiver, error: DeliveryError) -> _Round:
+        """Nothing can be sent there now; what is too old is given up all the same."""
+        page = await self._store.query(items.queue_query(receiver, SENT_AT_ONCE))
+        oldest_ms = None
+        for item in page.items:
+            owner, alert_id = items.queued_from(item)
+            if not await self._give_up_if_old(receiver, owner, alert_id, error):
+                oldest_ms = oldest_ms or id_minted_ms(alert_id)
+        _log.warning("alert_delivery_failed", channel=receiver.key, error=str(error))
+        return _Round(failed=True, oldest_ms=oldest_ms, has_more=True)
+
+    async def _send(
+        self, receiver: Receiver, channel: OpenChannel | None, owner: Owner, alert_id: str
+    ) -> DeliveryError | None:
+        """Send one alert and settle it; returns why that failed, if it is to be tried again."""
+        item = await self._store.get(ALERTS, items.alert_key(owner, alert_id))
+        if item is None or channel is None:
+            why = "the channel was removed" if channel is None else "the alert is gone"
+            await self._settle(receiver, owner, alert_id, State.GIVEN_UP, why)
+            return None
+        kind = channel.channel.kind
+        try:
+            alert = items.alert_from(item)
+            await self._destinations[kind].send(channel, alert_id, alert.body)
+        except UnreadableItemError:  # it was reported
+            await self._settle(receiver, owner, alert_id, State.GIVEN_UP, "it can't be read")
+            return None
+        except DeliveryError as error:
+            self.meter.failed[kind.value] += 1
+            _log.warning(
+                "alert_delivery_failed",
+                alert_id=alert_id,
+                channel=receiver.key,
+                error=str(error),
+            )
+            if await self._give_up_if_old(receiver, owner, alert_id, error, kind):
+                return None
+            return error
+        self.meter.delivered[kind.value] += 1
+        _log.info("alert_delivered", alert_id=alert_id, channel=receiver.key)
+        await self._settle(receiver, owner, alert_id, State.DELIVERED)
+        return None
+
+    async def _give_up_if_old(
+        self,
+        receiver: Receiver,
+        owner: Owner,
+        alert_id: str,
+        error: DeliveryError,
+        kind: ChannelKind | None = None,
+    ) -> bool:
+        """Give up what has waited for too long, loudly; whether it was given up."""
+        if self._clock.now_ms() - id_minted_ms(alert_id) < GIVE_UP_MS:
+            return False
+        self.meter.given_up["unknown" if kind is None else kind.value] += 1
+        _log.error("alert_given_up", alert_id=alert_id, channel=receiver.key, error=str(error))
+        await self._settle(receiver, owner, alert_id, State.GIVEN_UP, str(error))
+        return True
+
+    async def _settle(
+        self,
+        receiver: Receiver,
+        owner: Owner,
+        alert_id: str,
+        state: State,
+        error: str | None = None,
+    ) -> None:
+        """Take an alert out of the queue. If the reply is lost, it may be delivered once more."""
+        delivery = Delivery("", state, self._clock.now_ms(), error)
+        writes = items.settle_writes(receiver, owner, delivery, alert_id)
+        try:
+            await self._store.transact(writes)
+        except OutcomeUnknownError:
+            return
+        except TransactionCancelledError as cancelled:
+            if cancelled.reasons[0].code is ReasonCode.CONDITION_FAILED:
+                return  # somebody else has done it
+            with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
+                await self._store.transact(writes[:-1])  # the alert itself has expired

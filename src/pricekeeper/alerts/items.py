@@ -1,0 +1,293 @@
+"""Alerts in the store: keys, codec, and the writes that decide and deliver them.
+
+In the table Alerts, where ``owner`` is ``ORG#{org}@{life}`` or ``DEPLOYMENT``:
+
+- ``{owner}#KEYS`` / digest of an identity: this was decided, as that alert
+- ``{owner}`` / id: an alert, what is sent of it, and what became of it at each channel
+- ``LIST`` / id: whose that alert is, for those who see everybody's
+- ``OUTBOX`` / ``{owner}#{channel}``: alerts wait for this channel: how many, when it is tried
+  next, and who is at it
+- ``{owner}#TO#{channel}`` / id: that alert waits for this channel
+
+An alert, its key, its line in the list and what waits for its channels are written in one
+transaction: whoever writes the key first decides, and nobody decides without telling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pricekeeper.alerts.alert import Alert, Kind, Owner, State, joined_state, owner_from
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    ITEM_EXISTS,
+    Add,
+    Delete,
+    Item,
+    Key,
+    Put,
+    Query,
+    Remove,
+    Set,
+    TypedItem,
+    Update,
+    Write,
+    attr,
+)
+from pricekeeper.storage.tables import ALERTS
+from pricekeeper.storage.values import EXPIRY
+
+LIST: Final = "LIST"
+OUTBOX: Final = "OUTBOX"
+KEPT_SECS: Final = 90 * 86_400
+"""How long an alert is kept."""
+KEY_KEPT_SECS: Final = 7 * 86_400
+"""How long a decision is remembered after the same can be found no more: records come late."""
+PENDING_MAX: Final = 100
+"""Alerts that may wait for one channel."""
+
+_ALERT, _KIND, _BODY, _OWNER, _DELIVERY = "alert_id", "kind", "body", "owner", "to:"
+_OF_ORG: Final = "org/"
+_PENDING, _DUE, _FAILURES, _OLDEST = "pending", "due_ms", "failures", "oldest_ms"
+_LEASE, _LEASED_UNTIL = "lease", "leased_until_ms"
+
+
+class Receiver(NamedTuple):
+    """A channel that an alert goes to."""
+
+    owner: Owner
+    name: str
+
+    @property
+    def key(self) -> str:
+        """The channel as a part of keys."""
+        return f"{self.owner.key}#{self.name}"
+
+    @property
+    def attribute(self) -> str:
+        """Where an alert says what became of it at this channel."""
+        return f"{_DELIVERY}{'' if self.owner.org_id is None else _OF_ORG}{self.name}"
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What became of an alert at a channel."""
+
+    channel: str
+    """Its name, behind ``org/`` if it is the organisation's own."""
+    state: State
+    at_ms: int | None = None
+    error: str | None = None
+
+
+class StoredAlert(NamedTuple):
+    """An alert as it is listed, and as it is sent."""
+
+    id: str
+    owner: Owner
+    kind: Kind
+    body: bytes
+    """JSON, the same bytes for every channel and every attempt."""
+    deliveries: tuple[Delivery, ...] = ()
+
+    def for_its_organisation(self) -> StoredAlert:
+        """The same without what became of it at channels of the deployment."""
+        own = [
+            msgspec.structs.replace(one, channel=one.channel.removeprefix(_OF_ORG))
+            for one in self.deliveries
+            if one.channel.startswith(_OF_ORG)
+        ]
+        return self._replace(deliveries=tuple(own))
+
+    @property
+    def state(self) -> State:
+        """The state of all deliveries together."""
+        return joined_state([delivery.state for delivery in self.deliveries])
+
+
+class Waiting(NamedTuple):
+    """A channel that alerts wait for."""
+
+    receiver: Receiver
+    pending: int
+    due_ms: int
+    failures: int
+    oldest_ms: int | None
+    """Since when the oldest of them waits, if it could not be delivered at once."""
+    leased_until_ms: int
+
+
+def key_key(owner: Owner, digest: str) -> Key:
+    """Where it is said that something was decided."""
+    return Key(f"{owner.key}#KEYS", digest)
+
+
+def alert_key(owner: Owner, alert_id: str) -> Key:
+    """Where an alert is."""
+    return Key(owner.key, alert_id)
+
+
+def decision_writes(
+    alert: Alert, body: bytes, receivers: Iterable[Receiver], full: Iterable[Receiver]
+) -> list[Write]:
+    """Decide an alert, if nobody has decided the same, and have it sent to these channels.
+
+    The first write is the one that is refused if it was decided. Behind the first three come two
+    for each receiver, of which the second is refused if its channel is ``full``.
+    """
+    finding, at_epoch = alert.finding, alert.at_ms // 1000
+    expires = at_epoch + KEPT_SECS
+    lasts = max(finding.lasts_until_ms // 1000, at_epoch) + KEY_KEPT_SECS
+    key, own = key_key(finding.owner, finding.digest), alert_key(finding.owner, alert.id)
+    item: Item = {
+        "PK": own.pk,
+        "SK": own.sk,
+        _KIND: finding.kind.value,
+        _BODY: body,
+        EXPIRY: expires,
+    }
+    receivers = list(receivers)
+    item |= {one.attribute: {"state": State.PENDING.value} for one in receivers}
+    item |= {one.attribute: {"state": State.UNSENT.value} for one in full}
+    writes: list[Write] = [
+        Put(ALERTS, {"PK": key.pk, "SK": key.sk, _ALERT: alert.id, EXPIRY: lasts}, ITEM_ABSENT),
+        Put(ALERTS, item),
+        Put(ALERTS, {"PK": LIST, "SK": alert.id, _OWNER: finding.owner.key, EXPIRY: expires}),
+    ]
+    has_room = attr(_PENDING).absent() | attr(_PENDING).lt(PENDING_MAX)
+    for one in receivers:
+        entry: Item = {"PK": _queue(one), "SK": alert.id, _OWNER: finding.owner.key}
+        writes.append(Put(ALERTS, entry))
+        writes.append(Update(ALERTS, outbox_key(one), (Add(_PENDING, 1),), has_room))
+    return writes
+
+
+def outbox_key(receiver: Receiver) -> Key:
+    """Where it is said that alerts wait for a channel."""
+    return Key(OUTBOX, receiver.key)
+
+
+def outbox_query() -> Query:
+    """Every channel that alerts wait for."""
+    return Query(ALERTS, OUTBOX)
+
+
+def waiting_from(item: Mapping[str, Any]) -> Waiting:
+    """A channel that alerts wait for; a name has no ``#`` in it."""
+    typed = TypedItem(ALERTS, item)
+    owner, _, name = typed.text("SK").rpartition("#")
+    return Waiting(
+        Receiver(owner_from(owner), name),
+        typed.whole(_PENDING, 0),
+        typed.whole(_DUE, 0),
+        typed.whole(_FAILURES, 0),
+        typed.whole(_OLDEST, None),
+        typed.whole(_LEASED_UNTIL, 0),
+    )
+
+
+def lease_update(receiver: Receiver, lease: str, now_ms: int, until_ms: int) -> Update:
+    """Be the one who delivers to a channel until then, if nobody else is and it is time."""
+    is_due = attr(_DUE).absent() | attr(_DUE).le(now_ms)
+    is_free = attr(_LEASED_UNTIL).absent() | attr(_LEASED_UNTIL).le(now_ms)
+    return Update(
+        ALERTS,
+        outbox_key(receiver),
+        (Set(_LEASE, lease), Set(_LEASED_UNTIL, until_ms)),
+        ITEM_EXISTS & is_due & is_free,
+    )
+
+
+def release_update(
+    receiver: Receiver, lease: str, *, due_ms: int, failures: int, oldest_ms: int | None
+) -> Update:
+    """Let others deliver to a channel, from then on."""
+    oldest = Remove(_OLDEST) if oldest_ms is None else Set(_OLDEST, oldest_ms)
+    return Update(
+        ALERTS,
+        outbox_key(receiver),
+        (
+            Remove(_LEASE),
+            Remove(_LEASED_UNTIL),
+            Set(_DUE, due_ms),
+            Set(_FAILURES, failures),
+            oldest,
+        ),
+        attr(_LEASE).eq(lease),
+    )
+
+
+def emptied_delete(receiver: Receiver) -> Delete:
+    """Nothing waits for the channel any more, unless something came meanwhile."""
+    return Delete(ALERTS, outbox_key(receiver), attr(_PENDING).le(0))
+
+
+def queue_query(receiver: Receiver, limit: int, after: str = "") -> Query:
+    """The alerts that wait for a channel, the oldest first."""
+    return Query(ALERTS, _queue(receiver), after=after, limit=limit)
+
+
+def queued_from(item: Mapping[str, Any]) -> tuple[Owner, str]:
+    """Whose alert waits, and its id."""
+    typed = TypedItem(ALERTS, item)
+    return owner_from(typed.text(_OWNER)), typed.text("SK")
+
+
+def settle_writes(
+    receiver: Receiver, owner: Owner, delivery: Delivery, alert_id: str
+) -> list[Write]:
+    """Take an alert out of the queue of a channel, and note what became of it there.
+
+    The first write is refused if somebody else has done it, the last if the alert is gone.
+    """
+    settled: Item = {"state": delivery.state.value, "at_ms": delivery.at_ms}
+    if delivery.error is not None:
+        settled["error"] = delivery.error
+    return [
+        Delete(ALERTS, Key(_queue(receiver), alert_id), ITEM_EXISTS),
+        Update(ALERTS, outbox_key(receiver), (Add(_PENDING, -1),)),
+        Update(
+            ALERTS, alert_key(owner, alert_id), (Set(receiver.attribute, settled),), ITEM_EXISTS
+        ),
+    ]
+
+
+def alert_from(item: Mapping[str, Any]) -> StoredAlert:
+    """An alert as it is stored."""
+    typed = TypedItem(ALERTS, item)
+    kind, body = typed.text(_KIND), item.get(_BODY)
+    if kind not in set(Kind) or not isinstance(body, bytes):
+        raise typed.report_unreadable("it is no alert")
+    deliveries = [_delivery(typed, name) for name in sorted(item) if name.startswith(_DELIVERY)]
+    return StoredAlert(
+        typed.text("SK"), owner_from(typed.text("PK")), Kind(kind), body, tuple(deliveries)
+    )
+
+
+def _delivery(typed: TypedItem, name: str) -> Delivery:
+    stored = typed.mapping(name)
+    try:
+        return msgspec.convert({**stored, "channel": name.removeprefix(_DELIVERY)}, Delivery)
+    except msgspec.ValidationError as error:
+        raise typed.report_unreadable(f"{name} can't be read: {error}") from error
+
+
+def history_query(owner: Owner, limit: int, after: str = "") -> Query:
+    """The alerts of an owner, the newest first."""
+    return Query(ALERTS, owner.key, after=after, limit=limit, descending=True)
+
+
+def list_query(limit: int, after: str = "") -> Query:
+    """Everybody's alerts, the newest first."""
+    return Query(ALERTS, LIST, after=after, limit=limit, descending=True)
+
+
+def listed_owner(item: Mapping[str, Any]) -> Owner:
+    """Whose the alert is that a line of the list names."""
+    return owner_from(TypedItem(ALERTS, item).text(_OWNER))
+
+
+def _queue(receiver: Receiver) -> str:
+    return f"{receiver.owner.key}#TO#{receiver.name}"

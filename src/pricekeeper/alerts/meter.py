@@ -1,0 +1,37 @@
+"""Counts what was decided and delivered, for the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.alerts.alert import Kind
+from pricekeeper.alerts.channel import ChannelKind
+from pricekeeper.telemetry import Family, counted
+
+_ALERTS: Final = Family("pricekeeper_alerts", "Alerts that were decided, by kind.", ("kind",))
+_DELIVERIES: Final = Family(
+    "pricekeeper_alert_deliveries",
+    "Attempts to deliver an alert, by kind of channel and outcome.",
+    ("channel", "outcome"),
+)
+
+
+@dataclass(slots=True)
+class AlertMeter:
+    """What one instance has decided and delivered, and what it last saw waiting."""
+
+    decided: Counter[str] = counted(_ALERTS, shown=tuple(Kind), factory=Counter)
+    """Alerts by kind; each was decided by one instance."""
+    delivered: Counter[str] = counted(
+        _DELIVERIES, "delivered", shown=tuple(ChannelKind), factory=Counter
+    )
+    failed: Counter[str] = counted(_DELIVERIES, "failed", shown=tuple(ChannelKind), factory=Counter)
+    given_up: Counter[str] = counted(
+        _DELIVERIES, "given_up", shown=tuple(ChannelKind), factory=Counter
+    )
+    outbox_age_secs: int = 0
+    """For how long the oldest alert waits that could not be delivered at once."""
+    outbox_channels: int = 0
+    """Channels that alerts wait for."""

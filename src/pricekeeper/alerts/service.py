@@ -1,0 +1,102 @@
+"""Alerts: what people should know is found, decided once, and delivered.
+
+`look` is what the aggregator calls for whatever it has counted. `run_forever` delivers. `list` and
+the channels are for administrators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pricekeeper.alerts.addresses import Guard
+from pricekeeper.alerts.alert import Alert, Owner
+from pricekeeper.alerts.body import trial_body
+from pricekeeper.alerts.channel import ChannelKind
+from pricekeeper.alerts.channels import Channels
+from pricekeeper.alerts.deciding import Decider, Observer
+from pricekeeper.alerts.delivery import Courier, Destination
+from pricekeeper.alerts.history import History
+from pricekeeper.alerts.items import Receiver
+from pricekeeper.alerts.meter import AlertMeter
+from pricekeeper.alerts.watching import Watcher
+from pricekeeper.alerts.webhook import HttpSender, Webhook
+from pricekeeper.clock import Clock
+from pricekeeper.credentials import Sealer
+from pricekeeper.errors import DeliveryError, NotFoundError
+from pricekeeper.metering.folding import Look
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Tenants
+from pricekeeper.values import new_request_id
+
+
+class Trial(NamedTuple):
+    """What came of trying a channel; ``error`` is ``None`` if it took the test."""
+
+    alert_id: str
+    error: str | None
+
+
+class Alerts:
+    """Everything about alerts, for an instance that serves."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tenants: Tenants,
+        *,
+        sealer: Sealer,
+        guard: Guard | None = None,
+        observe: Observer = lambda _: None,
+    ) -> None:
+        """``observe`` is told of each alert that is decided here."""
+        self._clock = clock
+        self._observe = observe
+        self.meter = AlertMeter()
+        self.channels = Channels(store, clock, tenants, sealer=sealer, guard=guard)
+        self._http = HttpSender(self.channels.guard)
+        self._destinations: Mapping[ChannelKind, Destination] = {
+            ChannelKind.WEBHOOK: Webhook(self._http, clock),
+        }
+        self.courier = Courier(store, clock, self.channels, self._destinations, meter=self.meter)
+        decider = Decider(store, clock, self.channels, self.meter, self._note_decided)
+        self._watcher = Watcher(store, tenants, decider)
+        self.history = History(store)
+
+    @property
+    def look(self) -> Look:
+        """What the aggregator is to call for whatever it has counted."""
+        return self._watcher.look
+
+    async def run_forever(self) -> None:
+        """Deliver what waits, until cancelled."""
+        await self.courier.run_forever()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def try_channel(self, owner: Owner, name: str) -> Trial:
+        """Send a test through a channel, at once and past the queue."""
+        alert_id, now_ms = new_request_id(self._clock.now_ms()), self._clock.now_ms()
+        try:
+            channel = await self.channels.open(Receiver(owner, name))
+            if channel is None:
+                raise NotFoundError("channel")
+            body = trial_body(alert_id, now_ms, name)
+            await self._destinations[channel.channel.kind].send(channel, alert_id, body)
+        except DeliveryError as error:
+            return Trial(alert_id, str(error))
+        return Trial(alert_id, None)
+
+    def _note_decided(self, alert: Alert) -> None:
+        self.courier.wake()
+        self._observe(alert)
+
+
+def make_look(store: Store, clock: Clock) -> Look:
+    """The same for an aggregator without a service: it decides, and instances deliver."""
+    tenants = Tenants(store, clock, ())
+    decider = Decider(store, clock, Channels(store, clock, tenants))
+    return Watcher(store, tenants, decider).look

@@ -1,0 +1,185 @@
+"""Looks at what has moved, and finds what people should know of it.
+
+The aggregator tells of every organisation whose totals it has looked at, and of which, before it
+remembers the run: a failure here leaves the checkpoint where it is, and the next run, on whichever
+instance, looks again. So nothing that was counted is left out, and the cost follows what was
+counted: settings of clients that have spent, and the accounts of their budgets. Totals that have
+not moved since this process looked cost nothing.
+
+An item that can't be read concerns its own client: it is reported, and the others are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pricekeeper.alerts.alert import Finding
+from pricekeeper.alerts.deciding import Decider
+from pricekeeper.alerts.thresholds import budget_findings, quota_findings
+from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of
+from pricekeeper.budgets.items import balance_of
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.days import day_start_ms, next_midnight_ms
+from pricekeeper.errors import NotFoundError, UnreadableItemError
+from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.facets import HOUR, MS_PER_HOUR, NO_APP, Facet, hour_from
+from pricekeeper.storage import Item, Key, Store
+from pricekeeper.storage.tables import RATE_BUCKETS
+from pricekeeper.tenants import Policy, QuotaScope, Tenants
+from pricekeeper.values import AppId, OrgId
+
+SEEN_MAX: Final = 50_000
+"""Totals that this process remembers to have looked at; a forgotten one is looked at again."""
+CONCURRENCY: Final = 16
+"""Settings of clients that are read at once."""
+_APP: Final = "#APP#"
+_LABEL: Final = "#LABEL#"
+
+
+class Moved(NamedTuple):
+    """What has moved: in which hours of which days, and which values of tags."""
+
+    hours: frozenset[tuple[str, int]]
+    tags: frozenset[tuple[str, str]]
+
+
+class Watcher:
+    """Finds crossed thresholds among what was counted, and has them decided."""
+
+    def __init__(self, store: Store, tenants: Tenants, decider: Decider) -> None:
+        self._store = store
+        self._tenants = tenants
+        self._decider = decider
+        self._seen: BoundedCache[Facet, int] = BoundedCache(SEEN_MAX)
+
+    async def look(self, org_id: str, totals: Mapping[Facet, Counters]) -> None:
+        """Look at totals of an organisation; raises `StoreError` if that has to be done again."""
+        moved = {
+            facet: total.cost_usd_picos
+            for facet, total in totals.items()
+            if self._seen.get(facet) != total.cost_usd_picos
+        }
+        if not moved:
+            return
+        by_app: dict[AppId | None, dict[Facet, int]] = {None: {}}
+        for facet, cost in moved.items():
+            by_app.setdefault(app_of(facet.pk), {})[facet] = cost
+        policies = await self._read_policies(OrgId(org_id), list(by_app))
+        if None in policies:  # else the organisation is gone, or can't be read
+            findings = list(_quotas(policies, by_app))
+            findings += await self._look_at_budgets(policies, moved, by_app)
+            await self._decider.decide(findings)
+        for facet, cost in moved.items():
+            self._seen.put(facet, cost)
+
+    async def _read_policies(
+        self, org_id: OrgId, app_ids: Sequence[AppId | None]
+    ) -> dict[AppId | None, Policy]:
+        """The settings of those clients that there are, and whose settings can be read."""
+
+        async def read(app_id: AppId | None) -> Policy | None:
+            try:
+                return await self._tenants.find_policy(org_id, app_id)
+            except (NotFoundError, UnreadableItemError):  # the latter was reported
+                return None
+
+        found: dict[AppId | None, Policy] = {}
+        for start in range(0, len(app_ids), CONCURRENCY):
+            some = app_ids[start : start + CONCURRENCY]
+            read_now = zip(some, await asyncio.gather(*map(read, some)), strict=True)
+            found |= {app_id: policy for app_id, policy in read_now if policy is not None}
+        return found
+
+    async def _look_at_budgets(
+        self,
+        policies: Mapping[AppId | None, Policy],
+        moved: Mapping[Facet, int],
+        by_app: Mapping[AppId | None, Mapping[Facet, int]],
+    ) -> list[Finding]:
+        accounts = {
+            app_id: budget_accounts(policy, moved_of(moved if app_id is None else by_app[app_id]))
+            for app_id, policy in policies.items()
+        }
+        keys = list({account.key: None for some in accounts.values() for account in some})
+        if not keys:
+            return []
+        items = await self._store.batch_get([(RATE_BUCKETS, key) for key in keys])
+        found = dict(zip(keys, items, strict=True))
+        return [
+            finding
+            for app_id, some in accounts.items()
+            for finding in budget_findings(policies[app_id], _balances(some, found))
+        ]
+
+
+def app_of(partition: str) -> AppId | None:
+    """The app whose totals are in a partition; ``None`` if they are the organisation's own."""
+    app_id = partition.partition(_LABEL)[0].partition(_APP)[2]
+    return None if app_id in ("", NO_APP) else AppId(app_id)
+
+
+def moved_of(facets: Iterable[Facet]) -> Moved:
+    """The hours and tags of these facets."""
+    hours = {hour_from(facet.sk) for facet in facets if facet.sk.startswith(HOUR)}
+    tags = [tag for facet in facets if (tag := facet.tag) is not None]
+    return Moved(frozenset(hours), frozenset((tag.key, tag.value) for tag in tags))
+
+
+def budget_accounts(policy: Policy, moved: Moved) -> list[BudgetAccount]:
+    """Every account of the client's own budgets with thresholds that something was spent from.
+
+    An hour of UTC may lie in two hours of a zone, so both of its ends are looked at; its day is
+    the organisation's own. What has no such tag has the empty value.
+    """
+    own = policy.org_budgets if policy.app_id is None else policy.budgets
+    wanted = {budget.name: budget.per_tag for budget in own if budget.alert_at_pct}
+    if not wanted:
+        return []
+    per_tag = {key for key in wanted.values() if key is not None}
+    values = [(key, value) for key, value in moved.tags if key in per_tag]
+    tags: list[Mapping[str, str]] = [{}, *(dict([one]) for one in values)]
+    scope = Scope.ORG if policy.app_id is None else Scope.APP
+    accounts: dict[BudgetAccount, None] = {}
+    for at_ms in sorted({at for hour in moved.hours for at in _ends(policy.timezone, *hour)}):
+        for some in tags:
+            for account in accounts_of(policy, at_ms, some):
+                is_asked = not some or (account.tag is not None and account.tag[0] in some)
+                if account.scope is scope and account.name in wanted and is_asked:
+                    accounts[account] = None
+    return list(accounts)
+
+
+def _quotas(
+    policies: Mapping[AppId | None, Policy], by_app: Mapping[AppId | None, Mapping[Facet, int]]
+) -> Iterator[Finding]:
+    """What there is to know of quotas; where apps have their own, the organisation has none."""
+    for app_id, policy in policies.items():
+        if app_id is None and policy.quota_scope is QuotaScope.APP:
+            continue
+        for facet, cost in by_app[app_id].items():
+            account = facet.account
+            if account is not None and account.scope_key == policy.scope_key:
+                yield from quota_findings(policy, account.label, account.day, cost)
+
+
+def _balances(
+    accounts: Iterable[BudgetAccount], items: Mapping[Key, Item | None]
+) -> dict[BudgetAccount, Balance]:
+    """What the accounts have; one that is not open, or can't be read, is left out."""
+    found: dict[BudgetAccount, Balance] = {}
+    for account in accounts:
+        with contextlib.suppress(UnreadableItemError):  # it was reported
+            balance = balance_of(items[account.key], account.id)
+            if balance is not None:
+                found[account] = balance
+    return found
+
+
+def _ends(zone: str, day: str, hour: int) -> Iterator[int]:
+    """The first and the last instant of what of that hour belongs to that day."""
+    starts_at_ms = day_start_ms(zone, day)
+    yield max(hour * MS_PER_HOUR, starts_at_ms)
+    yield min((hour + 1) * MS_PER_HOUR, next_midnight_ms(zone, starts_at_ms)) - 1

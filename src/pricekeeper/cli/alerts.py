@@ -1,0 +1,170 @@
+"""``alerts``: what people were told, the channels that it goes to, and whether they work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.backends import Backend
+from pricekeeper.cli.command import Outcome, backend_command
+from pricekeeper.cli.drawing import done, minute, moment, page
+from pricekeeper.cli.exits import hint_if_missing
+from pricekeeper.cli.listing import table
+from pricekeeper.cli.secret_input import HELP, read_secret
+
+alerts = typer.Typer(no_args_is_help=True, help="Who is told of what, and what was told.")
+
+_STYLES: Final = {"delivered": "green", "pending": "yellow", "given_up": "red", "unsent": "dim"}
+_HINT: Final = "'pricekeeper alerts channels' shows what there is"
+OrgOption = Annotated[
+    str | None, typer.Option("--org", metavar="ORG", help="Of this organisation.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.")]
+
+
+@backend_command(alerts, "list")
+async def list_alerts(
+    backend: Backend,
+    *,
+    org: OrgOption = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Of this kind.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", help="Only those: pending, delivered, given_up or unsent."),
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Go on behind that page.")
+    ] = None,
+) -> Outcome:
+    """Show what people were told, the newest first, and whether it has arrived.
+
+    [dim]pricekeeper alerts list --org $ORG[/dim]
+
+    [dim]pricekeeper alerts list --state given_up[/dim]
+    """
+    answer = await backend.admin.alerts(org, kind=kind, state=state, after=after)
+    rows = table("when (UTC)", "", "what", "alert", wraps=["what"])
+    for one in answer["alerts"]:
+        rows.add_row(
+            minute(one["at"]), Text(one["state"], _STYLES[one["state"]]), one["title"], one["id"]
+        )
+    parts: list[RenderableType] = [rows] if answer["alerts"] else []
+    parts += [Text(one, "red") for one in _errors(answer)]
+    if "next" in answer:
+        parts.append(Text(f"more: --after {answer['next']}", "dim"))
+    return Outcome(answer, page(Text(f"{len(answer['alerts'])} alerts", "bold"), *parts))
+
+
+@backend_command(alerts, "channels")
+async def list_channels(backend: Backend, *, org: OrgOption = None) -> Outcome:
+    """Show where alerts go: an organisation's channels, or those of the deployment.
+
+    [dim]pricekeeper alerts channels --org $ORG[/dim]
+    """
+    answer = await backend.admin.alert_channels(org)
+    rows = table("channel", "kind", "where", "what", "since (UTC)")
+    for one in answer["channels"]:
+        kinds = ", ".join(one["kinds"]) or "everything"
+        rows.add_row(one["channel"], one["kind"], one["address"], kinds, minute(one["updated_at"]))
+    if not answer["channels"]:
+        hint = "no channels; see 'pricekeeper alerts set --help'"
+        return Outcome(answer, Text(f"{org or 'the deployment'} has {hint}"))
+    return Outcome(answer, page(Text(org or "of the deployment", "bold"), rows))
+
+
+@backend_command(alerts, "set")
+async def set_channel(
+    backend: Backend,
+    name: NameArgument,
+    *,
+    org: OrgOption = None,
+    kind: Annotated[str, typer.Option("--kind", help="webhook.")] = "webhook",
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", parser=read_secret, help=f"Its address; {HELP}."),
+    ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            "--secret", metavar="TEXT", parser=read_secret, help=f"What signs alerts; {HELP}."
+        ),
+    ] = None,
+    kinds: Annotated[
+        str | None, typer.Option("--kinds", metavar="KINDS", help="Only these, with commas.")
+    ] = None,
+) -> Outcome:
+    """Create a channel or change it; what a change does not say stays as it is.
+
+    [dim]pricekeeper alerts set ops --org $ORG --to https://hooks.example.com --secret @FILE[/dim]
+
+    [dim]pricekeeper alerts set ops --org $ORG --kinds BUDGET,QUOTA[/dim]
+    """
+    body: dict[str, Any] = {"kind": kind.upper(), "url": to, "secret": secret}
+    body = {field: value for field, value in body.items() if value is not None}
+    if kinds is not None:
+        body["kinds"] = [part.strip().upper() for part in kinds.split(",") if part.strip()]
+    answer = await backend.admin.put_alert_channel(org, name, body)
+    where = f" --org {org}" if org else ""
+    text = f"{name} {answer['status']}: {answer['address']}"
+    return Outcome(answer, done(text, f"try it: pricekeeper alerts test{where} --channel {name}"))
+
+
+@backend_command(alerts, "remove")
+async def remove_channel(backend: Backend, name: NameArgument, *, org: OrgOption = None) -> Outcome:
+    """Remove a channel; alerts that wait for it are given up.
+
+    [dim]pricekeeper alerts remove ops --org $ORG[/dim]
+    """
+    with hint_if_missing(_HINT):
+        await backend.admin.remove_alert_channel(org, name)
+    return Outcome({"channel": name, "status": "removed"}, done(f"{name} is removed"))
+
+
+@backend_command(alerts, "test")
+async def try_channels(
+    backend: Backend,
+    *,
+    org: OrgOption = None,
+    channel: Annotated[
+        str | None, typer.Option("--channel", metavar="NAME", help="This one alone.")
+    ] = None,
+) -> Outcome:
+    """Send a marked test through each channel, and say what happened; exit 1 if one failed.
+
+    [dim]pricekeeper alerts test --org $ORG[/dim]
+
+    [dim]pricekeeper alerts test --channel ops[/dim]
+    """
+    names = [channel]
+    if channel is None:
+        found = await backend.admin.alert_channels(org)
+        names = [one["channel"] for one in found["channels"]]
+    with hint_if_missing(_HINT):
+        tried = [await backend.admin.test_alert_channel(org, str(name)) for name in names]
+    answer = {"channels": tried}
+    if not tried:
+        hint = "there is no channel to try; 'pricekeeper alerts set' makes one"
+        return Outcome(answer, Text(hint), exits.FAILED)
+    rows = table("channel", "", "why", wraps=["why"])
+    for one in tried:
+        style = "green" if one["outcome"] == "delivered" else "red"
+        rows.add_row(one["channel"], Text(one["outcome"], style), one.get("error", ""))
+    failed = any(one["outcome"] != "delivered" for one in tried)
+    heading = Text("some tests did not arrive" if failed else "every test has arrived", "bold")
+    return Outcome(answer, page(heading, rows), exits.FAILED if failed else exits.OK)
+
+
+def _errors(answer: Mapping[str, Any]) -> list[str]:
+    """Why alerts did not arrive, each once."""
+    found = [
+        f"{delivery['channel']}, {moment(delivery['at'])}: {delivery['error']}"
+        for one in answer["alerts"]
+        for delivery in one["deliveries"]
+        if "error" in delivery
+    ]
+    return list(dict.fromkeys(found))

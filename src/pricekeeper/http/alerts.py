@@ -1,0 +1,113 @@
+"""Alerts: those that there were, and the channels that they go to."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from pricekeeper.alerts import Kind, State
+from pricekeeper.authority import Role
+from pricekeeper.errors import NotFoundError
+from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.problems import WrongAudienceError
+from pricekeeper.usecases import alerts as cases
+from pricekeeper.usecases.wire import alerts as wire
+from pricekeeper.values import OrgId
+
+_NO_STORE: Final = ((b"cache-control", b"no-store"),)
+_UUID: Final = {"type": "string", "format": "uuid"}
+_QUERY: Final = (
+    Parameter("org_id", "Alerts of this organisation alone.", _UUID),
+    Parameter("kind", "Alerts of this kind alone.", {"type": "string", "enum": list(Kind)}),
+    Parameter(
+        "state",
+        "Alerts with this state of delivery alone.",
+        {"type": "string", "enum": list(State)},
+    ),
+    Parameter("after", "The `next` of the page before.", _UUID),
+)
+
+
+async def list_alerts(call: Call) -> Answer:
+    """Alerts that were decided, the newest first; a page may be empty and have a next."""
+    names = [parameter.name for parameter in _QUERY]
+    request = cases.parse_request(call.request.query_once(names))
+    if call.principal is not None and call.principal.app_id is not None:
+        raise WrongAudienceError("an app's token does not read what is the organisation's")
+    if request.org_id is not None and request.org_id not in call.coverage:
+        raise NotFoundError("org")
+    return Answer(200, await cases.list_alerts(call.services, request, call.coverage), _NO_STORE)
+
+
+async def list_channels(call: Call) -> Answer:
+    """The channels that alerts go to, without their secrets."""
+    return Answer(200, await cases.list_channels(call.services, _org_of(call)), _NO_STORE)
+
+
+async def put_channel(call: Call) -> Answer:
+    """Create a channel for alerts or change it; its address and its secret are never shown."""
+    name = call.path["channel"]
+    saved = await cases.put_channel(call.services, _org_of(call), name, call.body)
+    return Answer(201 if saved.status == "created" else 200, saved, _NO_STORE)
+
+
+async def delete_channel(call: Call) -> Answer:
+    """Remove a channel; alerts that wait for it are given up."""
+    await cases.delete_channel(call.services, _org_of(call), call.path["channel"])
+    return Answer(204)
+
+
+async def try_channel(call: Call) -> Answer:
+    """Send a test through a channel now, and say what came of it."""
+    name = call.path["channel"]
+    return Answer(200, await cases.try_channel(call.services, _org_of(call), name), _NO_STORE)
+
+
+def _org_of(call: Call) -> OrgId | None:
+    """The organisation in the path; ``None`` is the deployment, for who covers all of it."""
+    if "org_id" in call.path:
+        return call.org_id
+    if not call.coverage.is_all:
+        raise WrongAudienceError("this takes a key for all organisations", by_key=True)
+    return None
+
+
+def _channels(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
+    row = partial(
+        Operation,
+        access=access,
+        role=Role.ADMIN,
+        tag="alerts",
+        limit="provisioning",
+        problems=(404,),
+    )
+    one = f"{base}/{{channel}}"
+    saved = {200: wire.ChannelAnswer, 201: wire.ChannelAnswer}
+    return (
+        row("GET", base, f"list{kind}AlertChannels", list_channels, {200: wire.ChannelList},
+            role=Role.VIEWER),
+        row("PUT", one, f"put{kind}AlertChannel", put_channel, saved, body=wire.ChannelBody,
+            problems=(404, 409)),
+        row("DELETE", one, f"delete{kind}AlertChannel", delete_channel, {204: None}),
+        row("POST", f"{one}/test", f"test{kind}AlertChannel", try_channel,
+            {200: wire.TrialAnswer}, bounds_itself=True, role=Role.OPERATOR),
+    )  # fmt: skip
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/api/v1/alerts",
+        "listAlerts",
+        list_alerts,
+        {200: wire.AlertList},
+        Access.ANY_CLIENT,
+        query=_QUERY,
+        limit="aggregates",
+        tag="alerts",
+        role=Role.VIEWER,
+        problems=(403, 404),
+    ),
+    *_channels("Deployment", "/api/v1/alert-channels", Access.DEPLOYMENT),
+    *_channels("Org", "/api/v1/orgs/{org_id}/alert-channels", Access.PROVISIONING),
+)

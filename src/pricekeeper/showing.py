@@ -1,0 +1,39 @@
+"""How money and moments are written, wherever somebody reads them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+MICROS_PER_CENT: Final = 10_000
+MICROS_PER_USD: Final = 1_000_000
+LAST_EPOCH: Final = 253_402_300_799
+"""The end of the year 9999, after which RFC 3339 has no word for a moment."""
+
+
+def usd(micros: int) -> str:
+    """Dollars and cents; all six decimals for what is less than a cent."""
+    if micros < 0:
+        return f"-{usd(-micros)}"
+    decimals = 6 if 0 < micros < MICROS_PER_CENT else 2
+    scale = 10 ** (6 - decimals)
+    whole, rest = divmod(micros // scale, 10**decimals)
+    return f"${whole:,}.{rest:0{decimals}}"
+
+
+def usd_exact(micros: int) -> str:
+    """Dollars and cents, and as many further decimals as there are."""
+    whole, rest = divmod(micros, MICROS_PER_USD)
+    decimals = f"{rest:06}".rstrip("0").ljust(2, "0")
+    return f"${whole:,}.{decimals}"
+
+
+def rfc3339(epoch_ms: int) -> str:
+    """A moment as the API writes it: UTC, whole seconds, the last of them in the year 9999."""
+    return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
+
+
+@lru_cache(maxsize=4096)
+def _rfc3339(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

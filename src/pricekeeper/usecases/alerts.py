@@ -1,0 +1,157 @@
+"""Alerts that there were, and the channels that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from msgspec import UNSET
+
+from pricekeeper.alerts import (
+    Channel,
+    ChannelKind,
+    ChannelRequest,
+    Delivery,
+    Kind,
+    State,
+    StoredAlert,
+)
+from pricekeeper.alerts.body import parse_body
+from pricekeeper.authority import Coverage
+from pricekeeper.bootstrap import Services
+from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
+from pricekeeper.usecases.wire import alerts as wire
+from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.values import OrgId, parse_org_id
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_UUID: Final = "must be the `next` of the page before"
+
+
+class ListRequest(NamedTuple):
+    """Which alerts are asked for."""
+
+    org_id: OrgId | None = None
+    kind: Kind | None = None
+    state: State | None = None
+    after: str = ""
+
+
+def parse_request(query: Mapping[str, str]) -> ListRequest:
+    """What the query asks for; every mistake is told."""
+    mistakes = list[FieldError]()
+
+    def choose(name: str, kind: type[_Choice]) -> _Choice | None:
+        text = query.get(name)
+        if text is None or text in set(kind):
+            return None if text is None else kind(text)
+        mistakes.append(FieldError(name, f"must be one of {', '.join(kind)}"))
+        return None
+
+    org_id = after = None
+    for name in ("org_id", "after"):
+        try:
+            found = parse_org_id(query[name], name) if name in query else None
+        except InvalidValueError as error:
+            message = _UUID if name == "after" else error.message
+            mistakes.append(FieldError(name, message))
+            continue
+        org_id, after = (found, after) if name == "org_id" else (org_id, found)
+    request = ListRequest(org_id, choose("kind", Kind), choose("state", State), after or "")
+    if mistakes:
+        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
+        raise RequestRefusedError(detail, tuple(mistakes))
+    return request
+
+
+async def list_alerts(
+    services: Services, request: ListRequest, coverage: Coverage
+) -> wire.AlertList:
+    """Read a page of alerts, of one organisation or of all that somebody covers.
+
+    Who does not cover all organisations does not see the deployment's channels, nor its alerts.
+    """
+    org_id, owner = request.org_id or coverage.one, None
+    if org_id is not None:
+        owner = await services.alerts.channels.find_owner(org_id)
+    page = await services.alerts.history.read_page(
+        owner, coverage, kind=request.kind, state=request.state, after=request.after
+    )
+    return wire.AlertList([_alert(one) for one in page.alerts], page.after or UNSET)
+
+
+async def list_channels(services: Services, org_id: OrgId | None) -> wire.ChannelList:
+    """Read the channels of an organisation, or of the deployment."""
+    owner = await services.alerts.channels.find_owner(org_id)
+    found = await services.alerts.channels.read_all(owner)
+    return wire.ChannelList([_channel(one) for one in found])
+
+
+async def put_channel(
+    services: Services, org_id: OrgId | None, name: str, body: wire.ChannelBody
+) -> wire.ChannelAnswer:
+    """Create a channel or change it."""
+    owner = await services.alerts.channels.find_owner(org_id)
+    request = ChannelRequest(
+        ChannelKind(body.kind), body.url, body.secret, tuple(map(Kind, body.kinds))
+    )
+    saved = await services.alerts.channels.put(owner, name, request)
+    return _channel(saved.channel, "created" if saved.created else "updated")
+
+
+async def delete_channel(services: Services, org_id: OrgId | None, name: str) -> None:
+    """Remove a channel; what waits for it is given up."""
+    owner = await services.alerts.channels.find_owner(org_id)
+    await services.alerts.channels.remove(owner, name)
+
+
+async def try_channel(services: Services, org_id: OrgId | None, name: str) -> wire.TrialAnswer:
+    """Send a test through a channel, and say what came of it."""
+    owner = await services.alerts.channels.find_owner(org_id)
+    trial = await services.alerts.try_channel(owner, name)
+    if trial.error is None:
+        return wire.TrialAnswer(name, "delivered", trial.alert_id)
+    return wire.TrialAnswer(name, "failed", trial.alert_id, trial.error)
+
+
+def _channel(channel: Channel, status: str | None = None) -> wire.ChannelAnswer:
+    return wire.ChannelAnswer(
+        channel.name,
+        channel.kind.value,
+        channel.shown,
+        [kind.value for kind in channel.kinds],
+        rfc3339(channel.updated_at_epoch * 1000),
+        status or UNSET,
+    )
+
+
+def _alert(alert: StoredAlert) -> wire.AlertAnswer:
+    body = parse_body(alert.body)
+    return wire.AlertAnswer(
+        id=body.id,
+        kind=alert.kind.value,
+        at=body.at,
+        title=body.title,
+        text=body.text,
+        next=body.next,
+        about=body.about,
+        org_id=body.org_id,
+        org_name=body.org_name,
+        app_id=body.app_id,
+        app_name=body.app_name,
+        state=alert.state.value,
+        deliveries=_deliveries(alert.deliveries),
+    )
+
+
+def _deliveries(deliveries: Iterable[Delivery]) -> list[wire.DeliveryAnswer]:
+    return [
+        wire.DeliveryAnswer(
+            one.channel,
+            one.state.value,
+            UNSET if one.at_ms is None else rfc3339(one.at_ms),
+            one.error or UNSET,
+        )
+        for one in deliveries
+    ]

@@ -1,0 +1,107 @@
+"""Alerts, and the channels that they go to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from pricekeeper.alerts.addresses import URL_LENGTH_MAX
+from pricekeeper.alerts.channel import SECRET_LENGTHS
+from pricekeeper.usecases.wire.values import Request, Response
+
+KindName = Literal["BUDGET", "QUOTA"]
+StateName = Literal["pending", "delivered", "given_up", "unsent"]
+
+
+class DeliveryAnswer(Response, frozen=True, omit_defaults=True):
+    """What became of an alert at a channel."""
+
+    channel: str
+    state: StateName
+    at: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+
+class AlertAnswer(Response, frozen=True):
+    """An alert as it was sent, and what became of it."""
+
+    id: str
+    kind: KindName
+    at: str
+    title: str
+    text: str
+    next: str
+    about: Annotated[dict[str, Any], Meta(description="The facts; each kind of alert has its own.")]
+    org_id: str | None
+    org_name: str | None
+    app_id: str | None
+    app_name: str | None
+    state: StateName
+    deliveries: list[DeliveryAnswer]
+
+
+class AlertList(Response, frozen=True, omit_defaults=True):
+    """Alerts, the newest first, and where to go on; a page may be empty and have a next."""
+
+    alerts: list[AlertAnswer]
+    next: str | UnsetType = UNSET
+
+
+class ChannelBody(Request, frozen=True):
+    """Where alerts go, and which; of a channel that there is, what is left out stays as it is."""
+
+    kind: Literal["WEBHOOK"]
+    url: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=URL_LENGTH_MAX,
+                description="Where alerts are posted to: https, in the public internet. "
+                "It is sealed, and never shown again.",
+                examples=["https://hooks.example.com/alerts"],
+            ),
+        ]
+        | None
+    ) = None
+    secret: (
+        Annotated[
+            str,
+            Meta(
+                min_length=SECRET_LENGTHS[0],
+                max_length=SECRET_LENGTHS[1],
+                description="What alerts are signed with. It is sealed, and never shown again.",
+            ),
+        ]
+        | None
+    ) = None
+    kinds: Annotated[list[KindName], Meta(max_length=64, description="All kinds if empty.")] = (
+        field(default_factory=list)
+    )
+
+
+class ChannelAnswer(Response, frozen=True, omit_defaults=True):
+    """A channel, without its secrets."""
+
+    channel: str
+    kind: str
+    address: str
+    kinds: list[str]
+    updated_at: str
+    status: str | UnsetType = UNSET
+
+
+class ChannelList(Response, frozen=True):
+    """The channels of an organisation or of the deployment, by name."""
+
+    channels: list[ChannelAnswer]
+
+
+class TrialAnswer(Response, frozen=True, omit_defaults=True):
+    """What came of a test that was sent through a channel."""
+
+    channel: str
+    outcome: Literal["delivered", "failed"]
+    alert_id: str
+    error: str | UnsetType = UNSET

@@ -1,0 +1,152 @@
+"""What the tests of alerts share: every store, instances, an organisation, and an endpoint."""
+
+import uuid
+from collections.abc import AsyncIterator
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+
+from alerts.endpoint import SECRET, Endpoint, open_endpoint
+from contract.conftest import location, meter, store
+from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_usage
+from minting import minted
+from pricekeeper.alerts import Alerts, ChannelKind, ChannelRequest, Guard, Owner
+from pricekeeper.alerts.alert import DEPLOYMENT
+from pricekeeper.alerts.items import StoredAlert
+from pricekeeper.budgets import Budgets
+from pricekeeper.clock import Clock
+from pricekeeper.credentials import Pepper, Peppers, Sealer
+from pricekeeper.metering import Aggregator, Metering, WindowSpend
+from pricekeeper.metering.aggregation_report import AggregationReport
+from pricekeeper.pricing import PriceBook
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Tenants
+from pricekeeper.values import AppId, OrgId
+from selection.conftest import NOON_MS, SettableClock
+
+__all__ = ["location", "meter", "store"]
+
+USD = 1_000_000
+APP = AppId("web")
+PEPPERS = Peppers(Pepper("v1", b"p" * 32))
+LOOPBACK = Guard([ip_network("127.0.0.0/8")])
+COST_USD_MICROS = 10_500
+"""What the record of `Org.spend` costs, once."""
+
+
+class Instance:
+    """One instance of the service, as far as alerts are concerned."""
+
+    def __init__(self, store: Store, clock: Clock, guard: Guard = LOOPBACK) -> None:
+        self.store = store
+        self.tenants = Tenants(store, clock, LABELS)
+        self.alerts = Alerts(store, clock, self.tenants, sealer=Sealer(PEPPERS), guard=guard)
+        self.aggregator = Aggregator(store, clock, look=self.alerts.look)
+        budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
+        self.metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE), budgets=budgets)
+
+    async def close(self) -> None:
+        await self.metering.close()
+        await self.alerts.close()
+
+    async def aggregate(self) -> AggregationReport:
+        report = await self.aggregator.run_once()
+        assert not report.failed, report.errors
+        return report
+
+    async def deliver(self) -> None:
+        await self.alerts.courier.run_once()
+
+
+class Org:
+    """An organisation with one app, its settings, and what it spends."""
+
+    def __init__(self, instance: Instance, clock: Clock) -> None:
+        self.id = OrgId(str(uuid.uuid4()))
+        self.instance = instance
+        self.clock = clock
+        self.settings: dict[str, Any] = {
+            "org_name": "Acme",
+            "timezone": "UTC",
+            "quota_scope": "APP",
+            "model_ordering": list(LABELS),
+            "quotas": dict.fromkeys(LABELS, 1_000 * USD),
+            "alerts": {"quota_at_pct": []},
+        }
+        self.app_settings: dict[str, Any] = {"app_name": "Web"}
+
+    async def configure(self, app: dict[str, Any] | None = None, **changes: Any) -> None:
+        self.settings |= changes
+        self.app_settings |= app or {}
+        await self.instance.tenants.put_org(self.id, self.settings)
+        await self.instance.tenants.put_app(self.id, APP, self.app_settings)
+
+    async def spend(self, times: int = 1, instance: Instance | None = None, **changes: Any) -> None:
+        """Have a record counted that costs so many times `COST_USD_MICROS`."""
+        on = instance or self.instance
+        policy = await on.tenants.find_policy(self.id, changes.pop("app_id", APP))
+        fields = {
+            "model_label": PREMIUM,
+            "input_tokens": 1_000 * times,
+            "output_tokens": 500 * times,
+            **changes,
+        }
+        await on.metering.record(policy, a_usage(minted(self.clock.now_ms()), **fields))
+
+    async def owner(self) -> Owner:
+        return await self.instance.alerts.channels.find_owner(self.id)
+
+    async def add_channel(self, url: str, name: str = "ops", **changes: Any) -> None:
+        request = ChannelRequest(ChannelKind.WEBHOOK, url, SECRET, **changes)
+        await self.instance.alerts.channels.put(await self.owner(), name, request)
+
+    async def history(self, **wanted: Any) -> list[StoredAlert]:
+        page = await self.instance.alerts.history.read_page(await self.owner(), **wanted)
+        return page.alerts
+
+
+def budget(limit_usd_micros: int, *at_pct: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": "daily",
+        "window": "DAY",
+        "limit_usd_micros": limit_usd_micros,
+        "alert_at_pct": list(at_pct),
+        **changes,
+    }
+
+
+async def add_deployment_channel(instance: Instance, url: str, name: str = "platform") -> None:
+    request = ChannelRequest(ChannelKind.WEBHOOK, url, SECRET)
+    await instance.alerts.channels.put(DEPLOYMENT, name, request)
+
+
+@pytest.fixture
+def table_prefix() -> str:
+    """Tables of each test's own: whoever delivers looks at everything that is there."""
+    return f"alerts-{uuid.uuid4().hex[:8]}-"
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock(NOON_MS)
+
+
+@pytest.fixture
+async def instance(store: Store, clock: SettableClock) -> AsyncIterator[Instance]:
+    made = Instance(store, clock)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def org(instance: Instance, clock: SettableClock) -> Org:
+    made = Org(instance, clock)
+    await made.configure()
+    return made
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with open_endpoint() as opened:
+        yield opened

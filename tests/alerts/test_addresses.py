@@ -1,0 +1,182 @@
+"""Nobody makes the service call what is inside of its own network, by whatever spelling."""
+
+import asyncio
+import socket
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+
+from alerts.conftest import LOOPBACK
+from alerts.endpoint import Endpoint
+from certificates import make_certificate
+from pricekeeper.alerts.addresses import AddressNotAllowedError, Guard, GuardedResolver
+from pricekeeper.alerts.webhook import HttpSender
+from pricekeeper.errors import DeliveryError, InvalidValueError
+
+PUBLIC = Guard()
+INSIDE = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "0.0.0.0",  # noqa: S104 - never bound here
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "224.0.0.1",
+    "255.255.255.255",
+    "192.0.2.1",
+    "198.18.0.1",
+    "::",
+    "::1",
+    "fe80::1",
+    "fd00:ec2::254",
+    "ff02::1",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "2002:7f00:1::",
+    "2002:a9fe:a9fe::1",
+    "2001:0:7f00:1::",
+    "2001:db8::1",
+]
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_addresses_that_are_not_public_are_refused(address: str) -> None:
+    """As an address and in a URL; one that stands for such an address, too."""
+    assert not PUBLIC.permits(ip_address(address))
+    host = f"[{address}]" if ":" in address else address
+    with pytest.raises(InvalidValueError, match="inside of a network"):
+        PUBLIC.check_url(f"https://{host}/hook")
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "93.184.216.34"])
+def test_public_addresses_are_allowed(address: str) -> None:
+    """What anybody may call, we may."""
+    assert PUBLIC.permits(ip_address(address))
+    host = f"[{address}]" if ":" in address else address
+    PUBLIC.check_url(f"https://{host}:8443/hook?token=1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "hooks.example.com",
+        "http://hooks.example.com/",
+        "http://8.8.8.8/",
+        "http://localhost/",
+        "http://127.0.0.1/",
+        "ftp://hooks.example.com/",
+        "file:///etc/passwd",
+        "gopher://hooks.example.com/",
+        "https://",
+        "https:///path",
+        "https://user:pass@hooks.example.com/",
+        "https://user@hooks.example.com/",
+        "https://hooks.example.com:0/",
+        "https://hooks.example.com:99999/",
+        "https://hooks.example.com:no/",
+        "https://[::1/",
+        "https://hooks.example.com/ two",
+        "https://hooks.example.com\\@169.254.169.254/",
+        "https://hooks.example.com/\r\nx: y",
+        "https://hooks.exämple.com/",
+        "https://2130706433/",
+        "https://0x7f000001/",
+        "https://127.1/",
+        "https://10.0.0.0177./",
+        "https://hooks.example.com/" + "x" * 2_048,
+    ],
+)
+def test_what_is_no_address_for_a_webhook_is_refused(url: str) -> None:
+    """Not https, no host, credentials in it, or not printable."""
+    with pytest.raises(InvalidValueError):
+        PUBLIC.check_url(url)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:80/", "http://localhost/", "https://127.0.0.1/"])
+def test_loopback_is_for_who_allows_it(url: str) -> None:
+    """Plain http is for loopback alone, also where more is allowed."""
+    LOOPBACK.check_url(url)
+    with pytest.raises(InvalidValueError):
+        LOOPBACK.check_url("http://10.0.0.1/")
+    wide = Guard([ip_network("10.0.0.0/8")])
+    wide.check_url("https://10.0.0.1/")
+    for refused in ("http://10.0.0.1/", "http://127.0.0.1/"):
+        with pytest.raises(InvalidValueError):
+            wide.check_url(refused)
+
+
+@pytest.mark.parametrize("name", ["localhost", "2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
+async def test_a_name_is_looked_at_when_it_is_resolved(name: str) -> None:
+    """Also a spelling that only the resolver takes for an address."""
+    with pytest.raises(AddressNotAllowedError):
+        await GuardedResolver(PUBLIC).resolve(name, 443)
+    found = await GuardedResolver(LOOPBACK).resolve(name, 443, socket.AF_INET)
+    assert {one["host"] for one in found} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("name", ["localhost", "2130706433", "127.1"])
+async def test_no_connection_is_made_to_what_is_not_allowed(name: str) -> None:
+    """A real listener on loopback sees nobody."""
+    came = []
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer)
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sender = HttpSender(PUBLIC)
+
+    with pytest.raises(DeliveryError, match=r"its address is not allowed|a name or an address"):
+        await sender.post(f"https://{name}:{port}/", b"{}", {})
+
+    assert came == []
+    await sender.close()
+    server.close()
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    """Alerts go to whom they are addressed to, or nowhere."""
+    context = make_certificate(tmp_path, "127.0.0.1").server
+    seen = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.read(1))
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    sender = HttpSender(LOOPBACK)
+
+    with pytest.raises(DeliveryError, match="its certificate is not valid"):
+        await sender.post(f"https://127.0.0.1:{port}/", b"{}", {})
+
+    assert seen == []
+    await sender.close()
+    server.close()
+
+
+async def test_what_was_allowed_once_is_looked_at_again(endpoint: Endpoint) -> None:
+    """A channel from before the setting was narrowed is not called."""
+    sender = HttpSender(PUBLIC)
+
+    with pytest.raises(DeliveryError):
+        await sender.post(endpoint.url, b"{}", {})
+
+    assert endpoint.requests == []
+    await sender.close()
+
+
+async def test_an_error_says_nothing_of_the_address() -> None:
+    """The path of a webhook is a secret."""
+    sender = HttpSender(LOOPBACK)
+    with pytest.raises(DeliveryError) as refused:
+        await sender.post("http://127.0.0.1:9/a-secret-path?and=query", b"{}", {})
+    assert "secret" not in str(refused.value)
+    await sender.close()

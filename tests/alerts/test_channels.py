@@ -1,0 +1,146 @@
+"""Channels: sealed where they rest, bounded, of one life of their organisation."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from alerts.conftest import PEPPERS, Instance, Org
+from alerts.endpoint import SECRET, Endpoint
+from pricekeeper.alerts import ChannelKind, ChannelRequest, Owner
+from pricekeeper.alerts.alert import DEPLOYMENT
+from pricekeeper.alerts.channel import CHANNELS_MAX
+from pricekeeper.alerts.channels import Channels
+from pricekeeper.alerts.items import Receiver
+from pricekeeper.credentials import Pepper, Peppers, Sealer
+from pricekeeper.errors import (
+    ConflictError,
+    ContendedError,
+    DeliveryError,
+    NotFoundError,
+    UnreadableItemError,
+)
+from pricekeeper.storage import Item, Key, Set, Store, Update
+from pricekeeper.storage.tables import CONFIG
+from selection.conftest import SettableClock
+
+URL = "https://hooks.example.com/a-secret-path"
+
+
+def request(**changes: Any) -> ChannelRequest:
+    return ChannelRequest(ChannelKind.WEBHOOK, **{"url": URL, "secret": SECRET, **changes})
+
+
+async def stored(store: Store, owner: Owner) -> Item:
+    key = Key("ALERTS", "ALERTS") if owner == DEPLOYMENT else Key(f"ORG#{owner.org_id}", "ALERTS")
+    item = await store.get(CONFIG, key)
+    assert item is not None
+    return item
+
+
+async def test_what_is_secret_is_sealed_where_it_rests(org: Org, instance: Instance) -> None:
+    """The item shows the host, and nothing that opens anything."""
+    channels, owner = instance.alerts.channels, await org.owner()
+    for of in (owner, DEPLOYMENT):
+        await channels.put(of, "ops", request())
+        text = str(await stored(instance.store, of))
+        assert "hooks.example.com" in text
+        assert "secret-path" not in text
+        assert SECRET not in text
+        opened = await channels.open(Receiver(of, "ops"))
+        assert opened is not None
+        assert (opened.address.url, opened.address.secret) == (URL, SECRET)
+        assert "secret" not in repr(opened)
+
+
+async def test_what_is_copied_to_another_owner_opens_nothing(org: Org, instance: Instance) -> None:
+    """Somebody who can write into the store does not get our calls to go elsewhere."""
+    channels, owner = instance.alerts.channels, await org.owner()
+    await channels.put(owner, "ops", request())
+    mine = await stored(instance.store, owner)
+    await channels.put(DEPLOYMENT, "ops", request(url="https://other.example.com/"))
+    copied = (Set("channels", mine["channels"]),)
+    await instance.store.update(Update(CONFIG, Key("ALERTS", "ALERTS"), copied))
+
+    with pytest.raises(DeliveryError, match="set the channel anew"):
+        await channels.open(Receiver(DEPLOYMENT, "ops"))
+
+
+async def test_another_pepper_opens_nothing_and_no_pepper_finds_them(
+    org: Org, instance: Instance, clock: SettableClock
+) -> None:
+    """Whoever decides needs no pepper; whoever delivers does."""
+    owner = await org.owner()
+    await instance.alerts.channels.put(owner, "ops", request())
+    other = Peppers(Pepper("v1", b"x" * 32))
+    wrong = Channels(instance.store, clock, instance.tenants, sealer=Sealer(other))
+    none = Channels(instance.store, clock, instance.tenants)
+
+    for channels in (wrong, none):
+        assert [one.name for one in await channels.read_all(owner)] == ["ops"]
+        with pytest.raises(DeliveryError):
+            await channels.open(Receiver(owner, "ops"))
+    assert PEPPERS.current.version == "v1"
+
+
+async def test_a_channel_keeps_what_a_change_does_not_say(org: Org, instance: Instance) -> None:
+    """Its address or its secret alone may change."""
+    channels, owner = instance.alerts.channels, await org.owner()
+    await channels.put(owner, "ops", request())
+    await channels.put(owner, "ops", request(url=None, secret="another-secret-of-it"))
+    opened = await channels.open(Receiver(owner, "ops"))
+
+    assert opened is not None
+    assert (opened.address.url, opened.address.secret) == (URL, "another-secret-of-it")
+
+
+async def test_changes_at_one_moment_all_hold(org: Org, instance: Instance) -> None:
+    """Each replaces the item that it has read; who comes second reads again."""
+    channels, owner = instance.alerts.channels, await org.owner()
+    names = [f"ops-{number}" for number in range(4)]
+    await asyncio.gather(*(channels.put(owner, name, request()) for name in names))
+
+    assert [one.name for one in await channels.read_all(owner)] == names
+
+
+async def test_their_number_is_bounded_by_construction(org: Org, instance: Instance) -> None:
+    """However many come at one moment."""
+    channels, owner = instance.alerts.channels, await org.owner()
+    for number in range(CHANNELS_MAX - 1):
+        await channels.put(owner, f"ops-{number}", request())
+    asked = (channels.put(owner, f"more-{number}", request()) for number in range(4))
+    done = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert len(await channels.read_all(owner)) == CHANNELS_MAX
+    refused = [one for one in done if isinstance(one, BaseException)]
+    assert len(refused) == 3
+    assert all(isinstance(one, ConflictError | ContendedError) for one in refused)
+
+
+async def test_channels_belong_to_one_life(
+    org: Org, instance: Instance, endpoint: Endpoint
+) -> None:
+    """An organisation that was made anew has none, and the old life can't set any."""
+    channels, owner = instance.alerts.channels, await org.owner()
+    await channels.put(owner, "ops", request())
+    await instance.tenants.delete_org(org.id)
+    assert await instance.store.get(CONFIG, Key(f"ORG#{org.id}", "ALERTS")) is None
+    with pytest.raises(NotFoundError):
+        await channels.put(owner, "ops", request())
+    await org.configure()
+
+    assert await channels.read_all(await org.owner()) == []
+    with pytest.raises(NotFoundError):
+        await channels.put(owner, "ops", request())
+    await channels.put(await org.owner(), "ops", request())
+
+
+async def test_an_item_that_makes_no_sense_is_reported(org: Org, instance: Instance) -> None:
+    """It is its owner's matter, and never an empty list."""
+    owner = await org.owner()
+    await instance.alerts.channels.put(owner, "ops", request())
+    damage = (Set("channels", {"ops": {"kind": "PIGEON"}}),)
+    await instance.store.update(Update(CONFIG, Key(f"ORG#{org.id}", "ALERTS"), damage))
+
+    with pytest.raises(UnreadableItemError, match="the channel ops"):
+        await instance.alerts.channels.read_all(owner)

@@ -1,0 +1,92 @@
+"""What alerts cost in DynamoDB's units, as documented in docs/costs.md; counted by dynoxide."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from alerts.conftest import COST_USD_MICROS, USD, Instance, Org, budget
+from alerts.endpoint import Endpoint
+from pricekeeper.metering import Aggregator
+from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.storage import Store, open_store
+from pricekeeper.telemetry import StoreMeter
+from selection.conftest import SettableClock
+
+
+@pytest.fixture
+async def store(
+    dynoxide: str, table_prefix: str, clock: SettableClock, meter: StoreMeter
+) -> AsyncIterator[Store]:
+    location = DynamoDbLocation("us-east-1", table_prefix, dynoxide)
+    opened = await open_store(location, clock=clock, meter=meter)
+    await opened.create_tables()
+    yield opened
+    await opened.close()
+
+
+def units(meter: StoreMeter) -> tuple[float, float]:
+    """Written and read, and counting begins anew."""
+    made = sum(meter.write_half_units.values()) / 2, sum(meter.read_half_units.values()) / 2
+    meter.clear()
+    return made
+
+
+async def cost_of_look(org: Org, instance: Instance, meter: StoreMeter) -> tuple[float, float]:
+    """What an aggregation costs more than one that looks at nothing."""
+    await Aggregator(instance.store, org.clock).run_once()  # the totals are written now
+    meter.clear()
+    await Aggregator(instance.store, org.clock).run_once()
+    writes, reads = units(meter)
+    org.clock.advance_ms(31_000)  # type: ignore[attr-defined]  # settings are read anew
+    await instance.aggregate()
+    all_writes, all_reads = units(meter)
+    return all_writes - writes, all_reads - reads
+
+
+async def test_a_look_that_finds_nothing(org: Org, instance: Instance, meter: StoreMeter) -> None:
+    """The settings of the organisation, 1, and of the app, 2."""
+    await org.spend()
+    assert await cost_of_look(org, instance, meter) == (0, 3)
+
+
+async def test_a_look_at_budgets(org: Org, instance: Instance, meter: StoreMeter) -> None:
+    """Each item of accounts with thresholds is 1 more: the organisation's and the app's."""
+    own = {"budgets": [budget(USD, 100, name="own")]}
+    await org.configure(budgets=[budget(USD, 50, 100)], app=own)
+    await org.spend()
+    assert await cost_of_look(org, instance, meter) == (0, 5)
+
+
+async def test_a_decision_and_its_delivery(
+    org: Org, instance: Instance, meter: StoreMeter, endpoint: Endpoint, clock: SettableClock
+) -> None:
+    """A decision is 6, and 4 for each channel; a delivery 9: lease 1, note 6, release and end 2."""
+    await org.add_channel(endpoint.url)
+    await org.configure(budgets=[budget(COST_USD_MICROS, 100)])
+    await org.spend()
+    writes, reads = await cost_of_look(org, instance, meter)
+    assert (writes, reads) == (10, 7)
+    await instance.deliver()
+    assert units(meter) == (9, 4)
+    assert len(endpoint.accepted) == 1
+
+
+async def test_an_empty_outbox(instance: Instance, meter: StoreMeter) -> None:
+    """One query, by each instance every 5 seconds."""
+    meter.clear()
+    await instance.deliver()
+    assert units(meter) == (0, 1)
+
+
+async def test_failing_attempts(
+    org: Org, instance: Instance, meter: StoreMeter, endpoint: Endpoint
+) -> None:
+    """A lease and its release; what waits is read."""
+    await org.add_channel(endpoint.url)
+    await org.configure(budgets=[budget(COST_USD_MICROS, 100)])
+    await org.spend()
+    await instance.aggregate()
+    endpoint.answer = lambda _: 503
+    meter.clear()
+    await instance.deliver()
+    assert units(meter) == (2, 4)

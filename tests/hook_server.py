@@ -1,0 +1,60 @@
+"""A webhook on loopback in a thread, for tests that talk to a server in another process."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Posted:
+    """One request, as it came."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(self.body)
+        return made
+
+
+@dataclass
+class Hook:
+    """Where alerts are posted to."""
+
+    url: str
+    status: int = 200
+    requests: list[Posted] = field(default_factory=list)
+
+
+@contextmanager
+def running_hook() -> Iterator[Hook]:
+    """Serve until the end of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", "0")))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            hook.requests.append(Posted(self.path, headers, body))
+            self.send_response(hook.status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+            del format, args
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hook = Hook(f"http://127.0.0.1:{server.server_port}/a-secret-path")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield hook
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
