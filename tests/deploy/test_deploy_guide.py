@@ -9,7 +9,7 @@ import typer.main
 import yaml
 
 from deploy.conftest import ROOT
-from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.bootstrap.secrets import KEY_FILE
 from pricekeeper.cli.commands import app
 from pricekeeper.cli.listening import Listening
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE

@@ -14,7 +14,7 @@ from botocore.exceptions import CredentialRetrievalError
 from botocore.utils import ContainerMetadataFetcher
 
 from http_fixtures import ENVIRONMENT, Api, Reply, Tenant
-from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.bootstrap.secrets import KEY_FILE
 from pricekeeper.clock import SystemClock
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi

@@ -16,6 +16,7 @@ import structlog
 from pricekeeper.admin_keys import AdminKeys
 from pricekeeper.alerts import Alerts, Guard
 from pricekeeper.authorizations import Authorizations
+from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.containment import Containment
@@ -26,8 +27,6 @@ from pricekeeper.credentials import (
     Sealer,
     Verifier,
 )
-from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
-from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.export import DailyExports
 from pricekeeper.forecast import SpendHistory
 from pricekeeper.limiter import Limiter
@@ -39,9 +38,8 @@ from pricekeeper.settings import Settings
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Tenants
-from pricekeeper.tokens import Identity, Keys
+from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher
 
-KEY_FILE: Final = "signing-keys.json"
 STORE_WAIT_MS: Final = 60_000
 """For how long a service that starts waits for a store that keeps failing."""
 
@@ -62,6 +60,9 @@ class Services:
     provisioning_keys: ProvisioningKeys
     admin_keys: AdminKeys
     identity: Identity
+    key_watcher: KeyWatcher | None
+    """Who brings the signing keys, if they come from elsewhere; the service lets it run."""
+    keys_meter: KeysMeter
     prices: PriceBook
     metering: Metering
     aggregator: Aggregator
@@ -86,7 +87,7 @@ async def open_services(
     """
     clock, meter = trusted_clock(clock), StoreMeter()
     catalogue = load_catalogue(settings.config_path)
-    peppers = load_or_create_peppers(settings.data_dir / PEPPER_FILE)
+    peppers = await read_peppers(settings, clock)
     async with AsyncExitStack() as closing:
         store = await open_store(
             settings.store, clock=clock, meter=meter, start_wait_ms=store_wait_ms
@@ -96,7 +97,7 @@ async def open_services(
         tenants = Tenants(store, clock, catalogue.labels)
         verifier = Verifier(clock, peppers)
         credentials = Credentials(store, clock, tenants, peppers, verifier=verifier)
-        keys = Keys.in_file(settings.data_dir / KEY_FILE, clock)
+        keys, key_watcher = await open_keys(settings, clock)
         identity = Identity(
             store,
             clock=clock,
@@ -150,6 +151,8 @@ async def open_services(
             provisioning_keys=ProvisioningKeys(store, clock, tenants, peppers, verifier=verifier),
             admin_keys=AdminKeys(store, clock, peppers),
             identity=identity,
+            key_watcher=key_watcher,
+            keys_meter=keys.meter,
             prices=prices,
             metering=metering,
             aggregator=Aggregator(

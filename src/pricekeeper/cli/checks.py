@@ -18,7 +18,7 @@ from pricekeeper.cli.backends import Target
 from pricekeeper.cli.check import OTHERS, Check
 from pricekeeper.cli.checks_keys import (
     administrators_check,
-    data_folder_checks,
+    own_secrets_checks,
     provisioning_key_check,
 )
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
@@ -83,9 +83,11 @@ async def check_store(target: Target) -> AsyncIterator[Check]:
     yield provisioning_key_check(settings)
     yield _proxies(settings)
     yield _metrics(settings)
-    for check in (*data_folder_checks(settings), *_disk(settings)):
-        yield check
     clock = SystemClock()
+    async for check in own_secrets_checks(settings, clock):
+        yield check
+    for check in _disk(settings):
+        yield check
     async for check in _check_store(settings, TrustedClock(clock)):
         yield check
     yield await clock_check(clock)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Final
 
 from pricekeeper.admin_keys import list_roots
 from pricekeeper.bootstrap import HOW_TO_MAKE_A_ROOT
-from pricekeeper.bootstrap.services import KEY_FILE
+from pricekeeper.bootstrap.secrets import KEY_FILE, open_keys, read_peppers
 from pricekeeper.cli.check import OTHERS, Check, Level
 from pricekeeper.cli.demo_org import DEMO_KEY
 from pricekeeper.cli.stores import is_missing_file
-from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.clock import Clock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
-from pricekeeper.credentials.pepperfile import load_or_create_peppers
 from pricekeeper.credentials.strength import HOW_TO_MAKE_ONE, estimate_bits, require_strong_key
 from pricekeeper.errors import PriceKeeperError, SettingsError
-from pricekeeper.settings import Settings
+from pricekeeper.settings import DATA_DIR, SecretLocation, Settings
 from pricekeeper.storage import Store
-from pricekeeper.tokens import KeyFile
 
 KEY_AGE_DAYS_MAX: Final = 180
 SOON_DAYS: Final = 14
@@ -42,31 +39,32 @@ def provisioning_key_check(settings: Settings) -> Check:
     return Check(name, "OK", f"about {estimate_bits(key)} bits")
 
 
-def data_folder_checks(settings: Settings) -> Iterator[Check]:
-    """Keys and pepper: there, readable, and by nobody else."""
+async def own_secrets_checks(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
+    """Signing keys and pepper: there, readable, and by nobody else. Nothing is made by looking."""
     folder = settings.data_dir
-    if not folder.is_dir():
+    is_used = settings.signing_keys is None or settings.pepper is None
+    if is_used and not folder.is_dir():
         text = f"{folder.resolve()} is not there yet; the first start makes it"
-        yield Check("data folder", "WARN", text, "if there should be one: set PRICEKEEPER_DATA_DIR")
+        yield Check("data folder", "WARN", text, f"if there should be one: set {DATA_DIR}")
         return
-    if folder.stat().st_mode & OTHERS:
+    if is_used and folder.stat().st_mode & OTHERS:
         text = f"others can look into {folder.resolve()}"
         yield Check("data folder", "WARN", text, f"chmod 700 {folder}")
-    else:
+    elif is_used:
         yield Check("data folder", "OK", str(folder.resolve()))
-    yield _signing_keys(folder / KEY_FILE)
-    yield _pepper(folder / PEPPER_FILE)
+    yield await _signing_keys(settings, clock)
+    yield await _pepper(settings, clock)
 
 
-def _signing_keys(path: Path) -> Check:
-    name = "signing keys"
-    if not path.exists():
+async def _signing_keys(settings: Settings, clock: Clock) -> Check:
+    name, path = "signing keys", settings.data_dir / KEY_FILE
+    if settings.signing_keys is None and not path.exists():
         return Check(name, "WARN", f"{path} is not there yet; the first start makes it")
     try:
-        keyring = KeyFile(path).load()
+        keyring = (await open_keys(settings, clock))[0].keyring
     except PriceKeeperError as error:
-        return Check(name, "FAIL", str(error), "mend its mode, or restore it from the backup")
-    now_epoch = SystemClock().now_ms() // 1000
+        return Check(name, "FAIL", str(error), _mend(settings.signing_keys))
+    now_epoch = clock.now_ms() // 1000
     age_days = (now_epoch - max(entry.active_from_epoch for entry in keyring.entries)) // _DAY_SECS
     text = f"{len(keyring.entries)}, the newest {max(0, age_days)} days old"
     if age_days > KEY_AGE_DAYS_MAX:
@@ -74,14 +72,23 @@ def _signing_keys(path: Path) -> Check:
     return Check(name, "OK", text)
 
 
-def _pepper(path: Path) -> Check:
-    if not path.exists():
+async def _pepper(settings: Settings, clock: Clock) -> Check:
+    path = settings.data_dir / PEPPER_FILE
+    if settings.pepper is None and not path.exists():
         return Check("pepper", "WARN", f"{path} is not there yet; the first start makes it")
     try:
-        load_or_create_peppers(path)
+        await read_peppers(settings, clock)
     except PriceKeeperError as error:
-        return Check("pepper", "FAIL", str(error), "mend its mode, or restore it from the backup")
+        return Check("pepper", "FAIL", str(error), _mend(settings.pepper))
+    if settings.pepper is not None:
+        return Check("pepper", "OK", f"from {settings.pepper}")
     return Check("pepper", "OK", "readable by its owner alone")
+
+
+def _mend(location: SecretLocation | None) -> str:
+    if location is None:
+        return "mend its mode, or restore it from the backup"
+    return "serve does not start like this: mend the setting, or what is kept there"
 
 
 async def administrators_check(settings: Settings, store: Store, clock: Clock) -> Check:

@@ -23,6 +23,7 @@ from pricekeeper.cli import (
     forecasting,
     ledger,
     prices,
+    signing_keys,
     spend,
     spooling,
     upkeep,
@@ -165,7 +166,7 @@ app.add_typer(authorizations.authorizations, name="authorizations")
 app.add_typer(alerts.alerts, name="alerts")
 app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
-app.add_typer(upkeep.keys, name="keys")
+app.add_typer(signing_keys.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
 app.add_typer(spooling.spool, name="spool")
 app.add_typer(applying.top)

@@ -25,7 +25,7 @@ from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.errors import SettingsError, StoreMisconfiguredError
-from pricekeeper.settings import DATA_DIR, Settings
+from pricekeeper.settings import DATA_DIR, PEPPER, Settings
 from pricekeeper.shapes import convert
 from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client, Policy
@@ -251,7 +251,7 @@ class LocalAdmin:
             raise SettingsError(
                 DATA_DIR,
                 "names a folder without the service's pepper, so that a secret made here would "
-                "open nothing; name the service's folder, or do it there with --url",
+                f"open nothing; name the service's folder (or {PEPPER}), or do it there with --url",
             )
 
 
@@ -349,7 +349,7 @@ class LocalBackend:
 @asynccontextmanager
 async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[LocalBackend]:
     """Open the store for commands; secrets can be claimed where the service's pepper is."""
-    has_pepper = is_missing_file(settings) or (settings.data_dir / PEPPER_FILE).exists()
+    has_pepper = is_missing_file(settings) or _has_pepper(settings)
     async with open_local_services(settings, may_create=may_create) as services:
         yield LocalBackend(services, has_pepper=has_pepper)
 
@@ -368,11 +368,16 @@ async def open_local_services(
     if not may_create:
         _require_store(settings)
     with ExitStack() as closing:
-        if not is_new and not (settings.data_dir / PEPPER_FILE).exists():
+        if not is_new and not _has_pepper(settings):
             folder = closing.enter_context(TemporaryDirectory(prefix="pricekeeper-"))
             settings = replace(settings, data_dir=Path(folder))
         async with open_services(settings) as services:
             yield services
+
+
+def _has_pepper(settings: Settings) -> bool:
+    """Whether the service's own pepper is at hand: in the data folder, or where a setting says."""
+    return settings.pepper is not None or (settings.data_dir / PEPPER_FILE).exists()
 
 
 @asynccontextmanager

@@ -1,9 +1,8 @@
-"""``aggregate``, ``tables`` and ``keys``: what an operator does to a deployment now and then."""
+"""``aggregate`` and ``tables``: what an operator does to a deployment now and then."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
@@ -20,7 +19,6 @@ if TYPE_CHECKING:  # it brings every feature with it
     from pricekeeper.storage import Store
 
 tables = typer.Typer(no_args_is_help=True, help="The store's tables.")
-keys = typer.Typer(no_args_is_help=True, help="The keys that sign tokens.")
 top = typer.Typer()
 
 
@@ -100,38 +98,6 @@ async def show_tables(settings: Settings) -> Outcome:
     parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
     code = exits.OK if complete else exits.FAILED
     return Outcome({"tables": found}, page(Text("tables", "bold"), *parts), code)
-
-
-@store_command(keys, "rotate")
-async def rotate_keys(
-    settings: Settings,
-    *,
-    drop_old: Annotated[
-        bool,
-        typer.Option("--drop-old", help="Somebody has seen them: end every token and session."),
-    ] = False,
-) -> Outcome:
-    """Add a signing key, published five minutes before it signs; no restart, nobody logs in again.
-
-    [dim]pricekeeper keys rotate[/dim]
-    """
-    from pricekeeper.bootstrap.services import KEY_FILE  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
-    from pricekeeper.tokens import KeyFile  # noqa: PLC0415
-
-    path = settings.data_dir / KEY_FILE
-    keyring = KeyFile(path).rotate(SystemClock().now_ms() // 1000, drop_old=drop_old)
-    newest = keyring.entries[-1]
-    from_when = datetime.fromtimestamp(newest.active_from_epoch, UTC)
-    answer = {
-        "file": str(path),
-        "kid": newest.kid,
-        "signs_from": from_when.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "keys": len(keyring.entries),
-        "dropped_old": drop_old,
-    }
-    text = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
-    return Outcome(answer, done(text, f"{len(keyring.entries)} keys in {path}; back it up"))
 
 
 async def find_tables(store: Store) -> dict[str, bool]:

@@ -238,6 +238,8 @@ async def _run_background(
     sweep_interval_ms = SWEEP_INTERVAL_MS if interval_secs else SELDOM_MS
     supervisor.start("expiry", lambda: services.authorizations.run_forever(sweep_interval_ms))
     supervisor.start("alerts", services.alerts.run_forever)
+    if services.key_watcher is not None:
+        supervisor.start("signing-keys", services.key_watcher.run_forever)
     if services.settings.export_to is not None:
         supervisor.start("export", services.exports.run_forever)
     else:

@@ -62,6 +62,7 @@ class Observer:
             services.credentials.meter,
             identity,
             identity.sessions,
+            services.keys_meter,
             services.metering.meter,
             services.aggregator.meter,
             services.selection.meter,

@@ -27,6 +27,7 @@ from pricekeeper.settings.locations import (
     parse_s3_endpoint,
     parse_store_location,
 )
+from pricekeeper.settings.secret_locations import SecretLocation, parse_secret_location
 from pricekeeper.settings.table import (
     AGGREGATOR_INTERVAL,
     ALERT_NETWORKS,
@@ -48,6 +49,7 @@ from pricekeeper.settings.table import (
     METRICS_PORT,
     METRICS_TOKEN,
     NO_PROXIES,
+    PEPPER,
     PRICE_SOURCE,
     PROVISIONING_KEY,
     REFRESH_AUTH,
@@ -57,6 +59,7 @@ from pricekeeper.settings.table import (
     S3_ENDPOINT,
     SERVE_ONLY,
     SETTINGS_FILE,
+    SIGNING_KEYS,
     STORE,
     STORE_DEFAULT,
     TOKEN_LENGTH_MIN,
@@ -107,6 +110,9 @@ class Settings:
     store: StoreLocation
     config_path: Path | None = None
     data_dir: Path = Path("data")
+    signing_keys: SecretLocation | None = None
+    """Where the signing keys are; ``None``: in the data folder, as is the pepper."""
+    pepper: SecretLocation | None = None
     provisioning_key: str | None = None
     api_limits_per_minute: Mapping[str, int] = field(default_factory=dict)
     """Empty if the API's own limits are off."""
@@ -157,11 +163,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if level not in ("debug", "info", "warning", "error"):
         raise SettingsError(LOG_LEVEL, "must be debug, info, warning or error")
     store = parse_store_location(given.get(STORE, STORE_DEFAULT))
+    region = store.region if isinstance(store, DynamoDbLocation) else None
     export_to = given.get(EXPORT_TO)
     return Settings(
         store=store,
         config_path=Path(config) if config else None,
         data_dir=Path(given.get(DATA_DIR) or "data"),
+        signing_keys=parse_secret_location(SIGNING_KEYS, given.get(SIGNING_KEYS, ""), region),
+        pepper=parse_secret_location(PEPPER, given.get(PEPPER, ""), region),
         provisioning_key=key or None,
         api_limits_per_minute=_api_limits(given.get(API_RATE_LIMITS, "on")),
         aggregator_interval_secs=_seconds(

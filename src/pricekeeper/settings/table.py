@@ -10,6 +10,8 @@ from typing import Final
 STORE: Final = "PRICEKEEPER_STORE"
 CONFIG: Final = "PRICEKEEPER_CONFIG"
 DATA_DIR: Final = "PRICEKEEPER_DATA_DIR"
+SIGNING_KEYS: Final = "PRICEKEEPER_SIGNING_KEYS"
+PEPPER: Final = "PRICEKEEPER_PEPPER"
 PROVISIONING_KEY: Final = "PRICEKEEPER_PROVISIONING_KEY"
 API_RATE_LIMITS: Final = "PRICEKEEPER_API_RATE_LIMITS"
 AGGREGATOR_INTERVAL: Final = "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS"
@@ -65,7 +67,13 @@ class Setting:
 SETTINGS: Final = (
     Setting(STORE, STORE_DEFAULT, "where the data lives"),
     Setting(CONFIG, "built in", "the deployment file with model labels and prices"),
-    Setting(DATA_DIR, "data", "signing keys and pepper; keep it private, and keep it"),
+    Setting(
+        DATA_DIR,
+        "data",
+        "signing keys and pepper, unless kept elsewhere; keep it private",
+    ),
+    Setting(SIGNING_KEYS, "data folder", "file:PATH, aws:SECRET, or the signing keys themselves"),
+    Setting(PEPPER, "data folder", "file:PATH, aws:SECRET, or the pepper itself"),
     Setting(PROVISIONING_KEY, "", "the deployment's own key; 128 bits: openssl rand -hex 32"),
     Setting(API_RATE_LIMITS, "on", "off, or changes such as token=120,usage=600 (a minute)"),
     Setting(AGGREGATOR_INTERVAL, "60", "seconds between aggregator runs; 0 turns it off here"),

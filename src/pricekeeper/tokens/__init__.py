@@ -2,10 +2,20 @@
 
 from pricekeeper.tokens.aws_credentials import AwsCredentials
 from pricekeeper.tokens.keyfile import PUBLISH_AHEAD_SECS, KeyFile
-from pricekeeper.tokens.keyring import ACCESS_SECS, Jwk, Jwks, Keyring, dump_keyring, new_keyring
+from pricekeeper.tokens.keyring import (
+    ACCESS_SECS,
+    Jwk,
+    Jwks,
+    Keyring,
+    dump_keyring,
+    new_keyring,
+    parse_keyring,
+)
 from pricekeeper.tokens.keys import Keys
+from pricekeeper.tokens.meter import KeysMeter
 from pricekeeper.tokens.principal import APP_USE, ORG_READ, SCOPES, Principal
 from pricekeeper.tokens.service import Grant, Identity, Introspection
+from pricekeeper.tokens.watching import KeyWatcher
 
 __all__ = [
     "ACCESS_SECS",
@@ -20,9 +30,12 @@ __all__ = [
     "Jwk",
     "Jwks",
     "KeyFile",
+    "KeyWatcher",
     "Keyring",
     "Keys",
+    "KeysMeter",
     "Principal",
     "dump_keyring",
     "new_keyring",
+    "parse_keyring",
 ]

@@ -1,11 +1,13 @@
-"""The keyring in force: fixed, or in a file that may be rotated meanwhile.
+"""The keyring in force: fixed, in a file that may be rotated meanwhile, or brought by a watcher.
 
 The file is checked when a second has passed, and whenever a token comes with an unknown key,
-because another process may just have rotated the keys and signed with the new one.
+because another process may just have rotated the keys and signed with the new one. A watcher
+fetches the keyring from elsewhere (`pricekeeper.tokens.watching`), and is told of unknown keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,8 +16,10 @@ import structlog
 from pricekeeper.clock import Clock
 from pricekeeper.errors import KeyringError
 from pricekeeper.sessions import RefreshKey
+from pricekeeper.telemetry.logs import keep_secret
 from pricekeeper.tokens.keyfile import KeyFile
 from pricekeeper.tokens.keyring import Jwks, Keyring, SigningKey
+from pricekeeper.tokens.meter import KeysMeter
 
 LOOK_INTERVAL_MS: Final = 1_000
 
@@ -26,9 +30,12 @@ class Keys:
     """What signs and what verifies, now."""
 
     def __init__(self, keyring: Keyring, clock: Clock, file: KeyFile | None = None) -> None:
-        self._keyring = keyring
+        self._keyring = _kept_secret(keyring)
         self._clock = clock
         self._file = file
+        self.on_unknown_key: Callable[[], None] | None = None
+        """Is called when a token names a key that is not here."""
+        self.meter = KeysMeter()
         self._mark = file.mark() if file is not None else None
         self._looked_ms = clock.monotonic_ms()
         self._revision = 0
@@ -40,10 +47,27 @@ class Keys:
         return cls(file.load_or_create(clock.now_ms() // 1000), clock, file)
 
     @property
+    def keyring(self) -> Keyring:
+        """All keys, as they are now."""
+        return self._refresh_if_due()
+
+    @property
     def revision(self) -> int:
         """Grows whenever the keyring is another: what was concluded before may not hold."""
         self._refresh_if_due()
         return self._revision
+
+    def replace(self, keyring: Keyring) -> None:
+        """Go on with that keyring."""
+        self._keyring = _kept_secret(keyring)
+        self._revision += 1
+        self.meter.refreshes["new"] += 1
+        _log.info("keyring_reloaded", keys=len(keyring.entries))
+
+    def note_failure(self, reason: str) -> None:
+        """Say that the keyring could not be read anew; the keys that were good go on."""
+        self.meter.refreshes["failed"] += 1
+        _log.error("keyring_unusable", reason=reason)
 
     def signing_key(self) -> SigningKey:
         """The key that signs now."""
@@ -85,6 +109,8 @@ class Keys:
         A file that went missing or bad is an operator's mistake that must not log everybody
         out: the keys that were good go on, and the log says so.
         """
+        if self.on_unknown_key is not None:
+            self.on_unknown_key()
         if self._file is None:
             return self._keyring
         self._looked_ms = self._clock.monotonic_ms()
@@ -93,11 +119,16 @@ class Keys:
             return self._keyring
         self._mark = mark
         try:
-            self._keyring = self._file.load()
+            self.replace(self._file.load())
         except KeyringError as error:
             # Without its causes, which might quote what they could not read.
-            _log.error("keyring_unusable", reason=str(error))
-        else:
-            self._revision += 1
-            _log.info("keyring_reloaded", keys=len(self._keyring.entries))
+            self.note_failure(str(error))
         return self._keyring
+
+
+def _kept_secret(keyring: Keyring) -> Keyring:
+    """The keyring, whose private parts are in no log from now on."""
+    for entry in keyring.entries:
+        for text in (entry.refresh, entry.signing["d"]):
+            keep_secret(text)
+    return keyring

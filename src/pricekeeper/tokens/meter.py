@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,19 @@ _TOKENS: Final = Family("pricekeeper_tokens", "Tokens issued, refreshed and refu
 _CHECKS: Final = Family(
     "pricekeeper_token_checks", "Access tokens checked, by answer.", ("answer",)
 )
+_KEYS: Final = Family(
+    "pricekeeper_signing_keys_refreshes",
+    "Times that the signing keys were read anew while the service ran, by outcome.",
+    ("outcome",),
+)
+
+
+@dataclass(slots=True)
+class KeysMeter:
+    """What became of the keyring while the service ran."""
+
+    refreshes: Counter[str] = counted(_KEYS, shown=("new", "failed"), factory=Counter)
+    """Keyrings that were taken over, and those that could not be read."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import ssl
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -131,7 +130,7 @@ class DynamoDbClient:
         self._signer = Signer(access.region, access.host)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=limits.connections_max, ssl=_trust(access), ttl_dns_cache=60
+                limit=limits.connections_max, ssl=access.trust, ttl_dns_cache=60
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._signer.constant_headers,
@@ -287,10 +286,3 @@ def _final(
     if lost and repeat is not Repeat.HARMLESS and not cancelled:
         return OutcomeUnknownError(f"it may or may not have been applied: {fault.text(action)}")
     return fault.error(action)
-
-
-def _trust(access: AwsAccess) -> ssl.SSLContext | bool:
-    """The certificates to trust: the machine's, or those that the AWS configuration names."""
-    if access.ca_bundle is None:
-        return True
-    return ssl.create_default_context(cafile=access.ca_bundle)

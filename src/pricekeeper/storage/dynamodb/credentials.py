@@ -1,4 +1,4 @@
-"""Who we are towards AWS and where DynamoDB is, found the way every AWS tool finds it.
+"""Who we are towards AWS and where its services are, found the way every AWS tool finds it.
 
 The search is botocore's own: environment, profiles, containers, instance roles, single sign-on.
 It reads files and may ask the network, so it runs in a thread, when the store is opened and
@@ -9,6 +9,7 @@ botocore is imported here and only when needed: it takes longer to import than a
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -68,7 +69,7 @@ class CredentialSource:
 
 @dataclass(frozen=True, slots=True)
 class AwsAccess:
-    """Everything needed to talk to DynamoDB in one region."""
+    """Everything needed to talk to a service of AWS in one region."""
 
     region: str
     endpoint: str
@@ -85,33 +86,50 @@ class AwsAccess:
             return host
         return f"{host}:{parts.port}"
 
+    @property
+    def trust(self) -> ssl.SSLContext | bool:
+        """The certificates to trust: the machine's, or those that the AWS configuration names."""
+        if self.ca_bundle is None:
+            return True
+        return ssl.create_default_context(cafile=self.ca_bundle)
+
 
 async def find_access(location: DynamoDbLocation, clock: Clock) -> AwsAccess:
-    """Ask botocore's chain for credentials and, unless the location says it, for the endpoint."""
-    found, endpoint, ca_bundle = await asyncio.to_thread(_find, location)
-    parts = urlsplit(endpoint)
+    """Find credentials and, unless the location says it, the endpoint of DynamoDB."""
+    return await find_service("dynamodb", location.region, clock, endpoint=location.endpoint)
+
+
+async def find_service(
+    service: str, region: str | None, clock: Clock, *, endpoint: str | None = None
+) -> AwsAccess:
+    """Ask botocore's chain for credentials and for whatever else is not said."""
+    found, where, url, ca_bundle = await asyncio.to_thread(_find, service, region, endpoint)
+    parts = urlsplit(url)
     if parts.path not in ("", "/") or parts.query:
-        raise StoreMisconfiguredError(f"the DynamoDB endpoint {endpoint} must have no path")
+        raise StoreMisconfiguredError(f"the endpoint of {service}, {url}, must have no path")
     source = CredentialSource(found, clock)
     await source.renew()
-    return AwsAccess(location.region, endpoint.rstrip("/"), source, ca_bundle)
+    return AwsAccess(where, url.rstrip("/"), source, ca_bundle)
 
 
-def _find(location: DynamoDbLocation) -> tuple[Any, str, str | None]:
+def _find(
+    service: str, region: str | None, endpoint: str | None
+) -> tuple[Any, str, str, str | None]:
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
     session = _session()
     found = _find_credentials(session)
+    region = region or session.get_config_variable("region")
+    if not region:
+        raise StoreMisconfiguredError(f"no region for {service}: set AWS_DEFAULT_REGION")
     ca_bundle = session.get_config_variable("ca_bundle")
-    if location.endpoint is not None:
-        return found, location.endpoint, ca_bundle
+    if endpoint is not None:
+        return found, region, endpoint, ca_bundle
     try:
-        client = session.create_client("dynamodb", region_name=location.region)
+        client = session.create_client(service, region_name=region)
     except (BotoCoreError, ValueError) as error:
-        raise StoreMisconfiguredError(
-            f"no DynamoDB endpoint in {location.region}: {error}"
-        ) from error
-    return found, client.meta.endpoint_url, ca_bundle
+        raise StoreMisconfiguredError(f"no endpoint of {service} in {region}: {error}") from error
+    return found, region, client.meta.endpoint_url, ca_bundle
 
 
 def _session() -> Session:

@@ -1,0 +1,97 @@
+"""One secret of the service's own, wherever it is kept.
+
+Reading it gives its text, or raises `SettingsError` that names the setting, the place and the fix,
+and nothing of the secret.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final, Protocol
+
+from pricekeeper.clock import Clock
+from pricekeeper.errors import SettingsError
+from pricekeeper.secret_sources.secrets_manager import SecretsManager, SecretUnavailableError
+from pricekeeper.settings import AwsSecret, GivenSecret, SecretFile, SecretLocation
+
+FILE_BYTES_MAX: Final = 1 << 20
+FILE_REFRESH_MS: Final = 1_000
+AWS_REFRESH_MS: Final = 60_000
+
+
+class SecretSource(Protocol):
+    """Where a secret comes from."""
+
+    refresh_ms: int | None
+    """How often it is worth another look; ``None``: it never changes while we run."""
+
+    async def read(self) -> str:
+        """The secret's text as it is now."""
+        ...
+
+
+def open_source(setting: str, location: SecretLocation, clock: Clock) -> SecretSource:
+    """The source that a setting names."""
+    if isinstance(location, GivenSecret):
+        return _Given(location.text)
+    if isinstance(location, SecretFile):
+        return _InFile(setting, Path(location.path))
+    return _AtAws(setting, location, clock)
+
+
+class _Given:
+    refresh_ms: int | None = None
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def read(self) -> str:
+        return self._text
+
+
+class _InFile:
+    """A file that somebody else has put there.
+
+    Its group may read it, since that is how orchestrators hand files to a user without rights;
+    everybody may not.
+    """
+
+    refresh_ms: int | None = FILE_REFRESH_MS
+
+    def __init__(self, setting: str, path: Path) -> None:
+        self._setting = setting
+        self._path = path
+
+    async def read(self) -> str:
+        path = self._path
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise SettingsError(self._setting, f"{path}: {error.strerror}") from error
+        if mode & stat.S_IRWXO:
+            raise SettingsError(self._setting, f"everybody can read {path}; say chmod o= {path}")
+        if len(content) > FILE_BYTES_MAX:
+            raise SettingsError(self._setting, f"{path} is too large to be this")
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            raise SettingsError(self._setting, f"{path} is not text") from None
+
+
+class _AtAws:
+    refresh_ms: int | None = AWS_REFRESH_MS
+
+    def __init__(self, setting: str, secret: AwsSecret, clock: Clock) -> None:
+        self._setting = setting
+        self._secret = secret
+        self._secrets_manager = SecretsManager(secret, clock)
+
+    async def read(self) -> str:
+        try:
+            return await self._secrets_manager.read()
+        except SecretUnavailableError as error:
+            raise SettingsError(self._setting, f"{self._secret}: {error}") from None
