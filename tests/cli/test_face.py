@@ -50,7 +50,8 @@ def test_these_are_the_commands() -> None:
         "authorizations list", "authorizations show", "authorizations void", "budgets", "forecast",
         "alerts list", "alerts channels", "alerts set", "alerts remove", "alerts test",
         "prices show", "prices refresh", "prices check",
-        "tables create", "tables status", "keys rotate", "spool show", "spool flush",
+        "tables create", "tables status", "spool show", "spool flush",
+        "keys rotate", "keys new", "keys new-pepper",
     }  # fmt: skip
 
 

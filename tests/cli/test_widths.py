@@ -126,6 +126,8 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("tables", "create"): lambda _: (),
     ("tables", "status"): lambda _: (),
     ("keys", "rotate"): lambda _: (),
+    ("keys", "new"): lambda _: (),
+    ("keys", "new-pepper"): lambda _: (),
     ("spool", "show"): app_with_entries,
     ("spool", "flush"): become_an_app,
 }

@@ -14,7 +14,7 @@ from pricekeeper.cli.commands import app
 from pricekeeper.cli.listening import Listening
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.http.uvicorn_config import GRACEFUL_SECS
-from pricekeeper.settings import METRICS_TOKEN, SETTINGS, read_settings
+from pricekeeper.settings import METRICS_TOKEN, SETTINGS, AwsSecret, read_settings
 from pricekeeper.storage.tables import ALL_TABLES
 
 GUIDE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -78,6 +78,8 @@ def test_the_task_definition_can_be_served_and_leaves_time_to_drain() -> None:
     (container,) = json.loads(text)["containerDefinitions"]
     settings = read_settings({given["name"]: given["value"] for given in container["environment"]})
 
+    assert {type(settings.signing_keys), type(settings.pepper)} == {AwsSecret}
+    assert "volumes" not in json.loads(text), "nothing is shared but the store and the secrets"
     assert settings.trusted_proxies, "everybody would have the load balancer's address"
     assert not Listening("0.0.0.0", 8080, settings.trusted_proxies).is_exposed  # noqa: S104
     assert container["stopTimeout"] >= settings.drain_secs + GRACEFUL_SECS

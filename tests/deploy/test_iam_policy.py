@@ -1,8 +1,9 @@
-"""The IAM policies grant what the DynamoDB adapter asks for: no less, and no more."""
+"""The IAM policies grant what our own clients of AWS ask for: no less, and no more."""
 
 import ast
 import asyncio
 import json
+import re
 import sys
 import uuid
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from deploy.conftest import DEPLOY
 from deploy.policies import Policy, permissions
 from fault_proxy import FaultProxy
 from pricekeeper.clock import SystemClock
+from pricekeeper.secret_sources import secrets_manager
 from pricekeeper.settings import PREFIX_DEFAULT, DynamoDbLocation
 from pricekeeper.storage import (
     ITEM_EXISTS,
@@ -34,6 +36,7 @@ from pricekeeper.storage.tables import ALL_TABLES, Table
 
 SERVICE = DEPLOY / "iam-policy.json"
 TABLES_CREATE = DEPLOY / "iam-policy-tables-create.json"
+SECRETS = DEPLOY / "iam-policy-secrets.json"
 
 IN_TRANSACTIONS = {f"{kind}Item" for kind in _KINDS_IN_TRANSACTION.values()}
 """There is no permission for a transaction as such, only for the operations inside."""
@@ -113,7 +116,18 @@ def test_a_policy_reaches_our_tables_alone(path: Path) -> None:
         assert statement["Resource"] == f"arn:aws:dynamodb:*:*:table/{PREFIX_DEFAULT}*"
 
 
-@pytest.mark.parametrize("path", [SERVICE, TABLES_CREATE], ids=lambda path: path.name)
+def test_the_policy_for_secrets_reads_two_and_changes_none() -> None:
+    """The one action that our own client names, on the two secrets that the guide names."""
+    (statement,) = Policy.read(SECRETS).statements
+    assert statement["Effect"] == "Allow"
+    assert statement["Action"] == [f"{secrets_manager.SERVICE}:{secrets_manager.ACTION}"]
+    guide = (DEPLOY.parent / "docs" / "deploy.md").read_text("utf-8")
+    names = re.findall(r'"value": "aws:([^"]+)"', guide)
+    arn = "arn:aws:secretsmanager:*:*:secret:"
+    assert statement["Resource"] == [f"{arn}{name}-*" for name in names]
+
+
+@pytest.mark.parametrize("path", [SERVICE, TABLES_CREATE, SECRETS], ids=lambda path: path.name)
 def test_iam_knows_every_action(path: Path) -> None:
     """cfn-lint, which has the list of all actions, finds nothing wrong with the document."""
     document = json.loads(path.read_text(encoding="utf-8"))
