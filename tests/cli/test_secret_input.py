@@ -12,7 +12,7 @@ from pricekeeper.cli.secret_input import LENGTH_MAX
 
 KEY = "PRICEKEEPER_PROVISIONING_KEY"
 CHAT = f"org-{ORG}-app-chat"
-SECRETS = {"--key", "--client-secret", "token"}
+SECRETS = {"--key", "--client-secret", "--secret", "token"}
 
 
 def typed(cli: Cli, text: str) -> None:
@@ -86,8 +86,9 @@ def test_a_file_that_is_not_there_is_told(cli: Cli) -> None:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_says_so_and_why(cli: Cli, path: tuple[str, ...]) -> None:
-    """Wherever a secret can be given."""
+    """Wherever a secret can be given; whoever knows the address of a webhook can write there."""
     text = " ".join(cli(*path, "--help").out.replace("│", " ").split())
-    takes = {name for one in COMMANDS[path].params for name in one.opts} & SECRETS
+    secrets = SECRETS | ({"--to"} if path[0] == "alerts" else set())
+    takes = {name for one in COMMANDS[path].params for name in one.opts} & secrets
     told = "- reads it from stdin, @FILE from a file: others can see command lines"
     assert text.count(told) == len(takes)

@@ -69,6 +69,15 @@ def app_with_entries(cli: Cli) -> tuple[str, ...]:
     return ()
 
 
+CHANNEL = ("--org", ORG, "--to", "https://hooks.example.com/x", "--secret", "0123456789abcdef")
+
+
+def channel(cli: Cli) -> str:
+    """The name of a channel for alerts."""
+    cli.ok("alerts", "set", "ops", *CHANNEL)
+    return "ops"
+
+
 def admin_key(cli: Cli) -> str:
     """The id of a key that has something in every column."""
     words = ("admin-keys", "create", KEY_NAME, "--role", "OPERATOR", "--org", ORG, "--days", "9")
@@ -126,6 +135,11 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("tables", "create"): lambda _: (),
     ("tables", "status"): lambda _: (),
     ("keys", "rotate"): lambda _: (),
+    ("alerts", "list"): lambda _: (),
+    ("alerts", "channels"): lambda cli: (channel(cli), ("--org", ORG))[1],
+    ("alerts", "set"): lambda _: ("ops", *CHANNEL),
+    ("alerts", "remove"): lambda cli: (channel(cli), "--org", ORG),
+    ("alerts", "test"): lambda _: ("--org", ORG),
     ("keys", "new"): lambda _: (),
     ("keys", "new-pepper"): lambda _: (),
     ("spool", "show"): app_with_entries,

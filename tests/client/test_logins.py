@@ -220,7 +220,7 @@ async def test_a_revoked_session_of_the_real_service(
             await keeper.end_sessions()
             answers = await results(keeper.limits)
             assert [set(answer) for answer in answers if isinstance(answer, dict)] == [
-                {"resources"}
+                {"resources", "org_resources"}
             ] * AT_ONCE
             assert keeper.tokens is not None
             assert (keeper.tokens.logins, keeper.tokens.renewals) == (2, 0)

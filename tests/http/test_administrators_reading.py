@@ -31,7 +31,9 @@ def test_what_a_key_may_read() -> None:
         *("listAuthorizations", "getAuthorization", "listAppBudgets", "listOrgBudgets"),
         *("getAppForecast", "getOrgForecast", "getAppSettings", "getOrgSettings"),
     }
-    assert {op.name for op in REPORTS} == {"getSpend", "listUsage", "listAllBudgets", "getMe"}
+    assert {op.name for op in REPORTS} == {
+        *("getSpend", "listUsage", "listAllBudgets", "listAlerts", "getMe"),
+    }
     assert {op.method for op in (*READABLE, *REPORTS)} == {"GET"}
 
 

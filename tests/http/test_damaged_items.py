@@ -37,6 +37,13 @@ SETTINGS = {
     "budgets": [
         {"name": "day", "window": "DAY", "limit_usd_micros": 10**9},
         {"name": "team", "window": "MONTH", "limit_usd_micros": 10**9, "per_tag": "team"},
+        {
+            "name": "small",
+            "window": "DAY",
+            "limit_usd_micros": 1,
+            "enforcement": "SOFT",
+            "alert_at_pct": [50],
+        },
     ],
 }
 DAY_MS = 86_400_000
@@ -104,7 +111,8 @@ class World:
         self.ids["lease"] = lease.json["lease_id"]
         await provision("PUT", f"{self.app}/model-override", {"model_label": "standard"})
         await provision("POST", f"{self.app}/credentials/rotate", {"grace_period_hours": 1})
-        await Aggregator(self.store, self.clock).run_once()
+        look = self.service.inside.alerts.look
+        await Aggregator(self.store, self.clock, look=look).run_once()
 
     def requests(self) -> Iterator[tuple[str, str, Any]]:
         """What an app can ask for."""
@@ -134,9 +142,11 @@ class World:
     def administration(self) -> Iterator[tuple[str, str, Any]]:
         """What an administrator can ask for."""
         org, app = self.org, self.app
-        for path in ("", "/apps", "/usage", "/aggregates/today", "/budgets"):
+        for path in ("", "/apps", "/usage", "/aggregates/today", "/budgets", "/alert-channels"):
             yield "GET", f"{org}{path}", None
-        for path in ("/api/v1/orgs", app, f"{app}/sessions", f"/api/v1/spend?{TODAY}&group_by=org"):
+        for path in ("orgs", "alerts", f"spend?{TODAY}&group_by=org"):
+            yield "GET", f"/api/v1/{path}", None
+        for path in (app, f"{app}/sessions"):
             yield "GET", path, None
         yield "PATCH", app, {"app_name": "Web"}
         yield "PUT", f"{app}/model-override", {"model_label": "premium"}

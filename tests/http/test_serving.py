@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import structlog
@@ -24,7 +24,19 @@ from pricekeeper.limiter import Limiter
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.telemetry.logs import configure_logging
 from pricekeeper.tokens import Principal
+from pricekeeper.values import OrgId
 from scraping import read_samples
+
+SOMEBODY = Principal(
+    org_id=OrgId("11111111-2222-4333-8444-555555555555"),
+    app_id=None,
+    client_id="org-11111111-2222-4333-8444-555555555555",
+    scopes=frozenset(),
+    session_id="session",
+    token_id="token",
+    issued_at_epoch=0,
+    expires_at_epoch=0,
+)
 
 
 async def handler(call: Call) -> Answer:
@@ -37,7 +49,7 @@ async def handler(call: Call) -> Answer:
         case "missing":
             raise NotFoundError("x")
         case "not-yours":
-            call.principal = cast("Principal", "somebody")
+            call.principal = SOMEBODY
             raise NotFoundError("x")
         case "unspeakable":
             return Answer(200, object())
