@@ -28,6 +28,7 @@ from pricekeeper.budgets import items as budget_items
 from pricekeeper.budgets import service as budget_service
 from pricekeeper.budgets.service import Budgets
 from pricekeeper.metering import Metering, posting
+from pricekeeper.metering.preparing import Preparer
 from pricekeeper.storage import Key, Put, Update
 
 Patch = pytest.MonkeyPatch
@@ -197,11 +198,7 @@ def no_hold_on_retry(patch: Patch) -> None:
 
 def usage_does_not_debit(patch: Patch) -> None:
     """What was never authorized is not spent from budgets."""
-
-    async def no_accounts(*_: Any) -> tuple[()]:
-        return ()
-
-    patch.setattr(Metering, "_accounts", no_accounts)
+    patch.setattr(Preparer, "_find_accounts", lambda *_: ())
 
 
 def usage_debited_beside_the_record(patch: Patch) -> None:

@@ -385,10 +385,8 @@ def test_heads_count_with_the_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert [raw for raw in halves[2:] if readable(raw)] == []
 
 
-def test_who_was_answered_early_may_not_stay_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rest of a body that came after its answer leaves the connection idle, and it ends."""
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connections be idle for a tenth of a second only."""
     made = HttpToolsProtocol.connection_made
 
     def hurried(self: HttpToolsProtocol, transport: Any) -> None:
@@ -396,6 +394,24 @@ def test_who_was_answered_early_may_not_stay_for_ever(
         self.timeout_keep_alive = 0.1  # type: ignore[assignment]
 
     monkeypatch.setattr(HttpToolsProtocol, "connection_made", hurried)
+    monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.05)
+
+
+def test_a_connection_on_which_nothing_more_comes_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one that is being answered, however long that takes."""
+    hurry(monkeypatch)
+    with serving(tmp_path) as api, connected(api, ALIVE) as raw:
+        assert one_answer(raw).startswith(b"HTTP/1.1 200 ")
+        assert received(raw) == b""
+
+
+def test_who_was_answered_early_may_not_stay_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of a body that came after its answer leaves the connection idle, and it ends."""
+    hurry(monkeypatch)
     with serving(tmp_path) as api:
         refused = put(100).replace(KEY.encode(), b"wrong")
         with connected(api, refused + b"x" * 50) as raw:

@@ -136,3 +136,38 @@ async def test_an_answer_that_breaks_off_has_no_end(version: str, ended: str) ->
     await one.send({"type": "http.response.body", "body": b"last"})
     assert b"last" not in b"".join(transport.writes)
     assert b"0\r\n\r\n" not in b"".join(transport.writes)
+
+
+async def test_an_answer_that_is_whole_is_written_at_once() -> None:
+    """As if it had been sent; if its reader is slow, it has to be sent, which waits."""
+    sent, written = Written(), Written()
+    headers = [(b"x-one", b"1")]
+    await answer(exchange(sent), headers, b"body")
+    one = exchange(written)
+    assert one.write_whole(200, headers, b"body")
+    assert written.writes == sent.writes
+    assert one.response_complete
+    assert not one.write_whole(200, headers, b"body")
+
+    slow = exchange(written)
+    slow.flow.pause_writing()
+    assert not slow.write_whole(200, headers, b"body")
+    gone = exchange(written)
+    gone.give_up()
+    assert gone.write_whole(200, headers, b"body")
+    assert len(written.writes) == 1
+
+
+async def test_a_body_is_taken_when_all_of_it_is_here() -> None:
+    """Else it is received part by part; and who waits to be asked for it is asked."""
+    one = exchange(Written(), "POST")
+    one.body += b"half"
+    assert one.take_body() is None
+    one.body += b" and half"
+    one.more_body = False
+    one.waiting_for_100_continue = True
+    assert one.take_body() is None
+    one.waiting_for_100_continue = False
+    assert one.take_body() == b"half and half"
+    one.give_up()
+    assert one.take_body() is None

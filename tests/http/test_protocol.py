@@ -86,6 +86,26 @@ def test_what_gathers_without_end_is_cut_off(api: Api, start: bytes, piece: byte
     assert api.call("GET", "/healthz").status == 200
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: a\r\n", 400),
+        (b"GET /bedrock/x HTTP/1.1\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\n", 200),
+        (b"GET /healthz HTTP/1.0\r\n", 200),
+    ],
+)
+def test_a_request_says_once_which_host_it_is_for(api: Api, head: bytes, status: int) -> None:
+    """RFC 9112 has it so; HTTP/1.0 did not."""
+    with connected(api.url) as raw:
+        raw.sendall(head + b"Connection: close\r\n\r\n")
+        answer = received(raw)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    if status == 400:
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "INVALID_REQUEST"
+
+
 def test_too_many_headers_are_told(api: Api) -> None:
     """With a problem, if the request is small enough to be read first."""
     few = b"".join(b"X-%d: y\r\n" % n for n in range(protocol.FIELDS_MAX - 2))

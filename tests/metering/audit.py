@@ -15,7 +15,7 @@ from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from metering.conftest import ECONOMY, PREMIUM, STANDARD
-from pricekeeper.metering import Outcome, Recorded, Usage, scope_key
+from pricekeeper.metering import Outcome, Recorded, Usage
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.facets import HOUR, app_partition
 from pricekeeper.metering.items import (
@@ -63,7 +63,7 @@ class Reported:
     def account(self) -> Account:
         moment = datetime.fromtimestamp(self.happened_at_ms / 1000, UTC)
         day = f"{moment.astimezone(ZoneInfo(self.policy.timezone)):%Y%m%d}"
-        return Account(scope_key(self.policy), self.usage.model_label, day)
+        return Account(self.policy.scope_key, self.usage.model_label, day)
 
     @property
     def counters(self) -> Counters:

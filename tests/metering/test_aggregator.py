@@ -19,7 +19,7 @@ from metering.conftest import (
 from metering.older_version import counter_update, marker_put
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
-from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day
 from pricekeeper.metering.aggregator import INTERVAL_MS, days_open
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.items import (
@@ -40,7 +40,7 @@ def day_of(clock: ShiftedClock) -> str:
 
 
 async def stored(store: Store, policy: Policy, day: str, label: str = PREMIUM) -> Total:
-    return total_from(await store.get(*total_key(Account(scope_key(policy), label, day))))
+    return total_from(await store.get(*total_key(Account(policy.scope_key, label, day))))
 
 
 class ForgedStore(FaultyStore):
@@ -87,11 +87,11 @@ async def test_a_total_is_the_sum_of_the_records(
         recorded = await metering.record(policy, a_usage(input_tokens=1, output_tokens=0))
     report = await Aggregator(store, clock).run_once()
     day = recorded.receipt.org_day
-    item = await store.get(*total_key(Account(scope_key(policy), PREMIUM, day)))
+    item = await store.get(*total_key(Account(policy.scope_key, PREMIUM, day)))
 
     assert (report.accounts, report.written, report.failed) == (1, 1, 0)
     assert item is not None
-    assert item["PK"] == f"{scope_key(policy)}#LABEL#premium"
+    assert item["PK"] == f"{policy.scope_key}#LABEL#premium"
     assert item["SK"] == f"DAY#{day}"
     assert item["cost_usd_picos"] == 30 * 3_000_000
     assert item["cost_usd_micros"] == 90
@@ -177,7 +177,7 @@ async def test_two_sums_that_do_not_contain_each_other_settle_on_one_that_contai
     policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
     """Each of two aggregators saw what the other did not; the later to write reads again."""
-    account = Account(scope_key(policy), PREMIUM, day_of(clock))
+    account = Account(policy.scope_key, PREMIUM, day_of(clock))
     expires = day_expires_at_epoch(account.day)
 
     async def count(shard: int, counters: Counters) -> None:
@@ -204,7 +204,7 @@ async def mark(store: Store, clock: ShiftedClock, policy: Policy) -> None:
     """Let the account be known, as a record would."""
     day = day_of(clock)
     await store.put(
-        marker_put(Account(scope_key(policy), PREMIUM, day), 8, day_expires_at_epoch(day))
+        marker_put(Account(policy.scope_key, PREMIUM, day), 8, day_expires_at_epoch(day))
     )
 
 
@@ -276,7 +276,7 @@ async def test_one_failing_scope_keeps_the_others_from_nothing(
     forged = ForgedStore(store)
 
     async def refuse(operation: Put) -> None:
-        if operation.key == total_key(Account(scope_key(policies[1]), PREMIUM, day))[1]:
+        if operation.key == total_key(Account(policies[1].scope_key, PREMIUM, day))[1]:
             raise StoreUnavailableError("injected")
 
     forged.before_put = refuse
@@ -326,11 +326,11 @@ async def test_totals_and_records_are_kept_for_the_retention(
     day = recorded.receipt.org_day
     clock.shift_ms += 90 * DAY_MS
     for live in (True, False):
-        totals = await metering.read_totals(scope_key(policy), [PREMIUM], day, live=live)
+        totals = await metering.read_totals(policy.scope_key, [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 1
     clock.shift_ms += 3 * DAY_MS
     for live in (True, False):
-        totals = await metering.read_totals(scope_key(policy), [PREMIUM], day, live=live)
+        totals = await metering.read_totals(policy.scope_key, [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 0
 
 

@@ -28,7 +28,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
     UnreadableItemError,
 )
-from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day, scope_key
+from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day
 from pricekeeper.metering.committer import PENDING_MAX, RECEIPTS_MAX, WRITES_MAX
 from pricekeeper.metering.journal import PAGE_DIGITS, address_of, private_name
 from pricekeeper.metering.journal_items import page_key
@@ -104,7 +104,7 @@ def metering(new_metering: MeteringMaker, wire: ScriptedStore, clock: QuickClock
 async def requests(metering: Metering, policy: Policy, clock: QuickClock) -> dict[str, int]:
     """How many requests the shards hold, by label."""
     day = org_day(policy.timezone, clock.now_ms())
-    totals = await metering.read_totals(scope_key(policy), LABELS, day, live=True)
+    totals = await metering.read_totals(policy.scope_key, LABELS, day, live=True)
     return {label: total.requests for label, total in totals.items() if total.requests}
 
 

@@ -16,7 +16,7 @@ from fault_proxy import Fault, FaultProxy, _made_up, _Reply
 from metering.conftest import PREMIUM, MeteringMaker, a_policy, a_usage
 from minting import minted
 from pricekeeper.clock import SystemClock
-from pricekeeper.metering import Metering, Outcome, org_day, scope_key
+from pricekeeper.metering import Metering, Outcome, org_day
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.telemetry import StoreMeter
@@ -95,7 +95,7 @@ async def test_instances_do_not_conflict_each_other_to_death(
     records = INSTANCES * TASKS * RECORDS
     counted = 0
     for day in days:
-        totals = await instances[0].read_totals(scope_key(policy), [PREMIUM], day, live=True)
+        totals = await instances[0].read_totals(policy.scope_key, [PREMIUM], day, live=True)
         counted += totals[PREMIUM].requests
     assert counted == records
     assert org_day("UTC", clock.now_ms()) in days

@@ -12,7 +12,7 @@ from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, a_policy, a_usage
 from minting import minted
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering import Aggregator, Metering, org_day
 from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.metering.spend import MonthSpend
 from pricekeeper.settings import DynamoDbLocation
@@ -201,11 +201,11 @@ async def test_totals_are_half_a_unit_or_one_each(
     await Aggregator(store, clock).run_once()
     meter.clear()
     day = org_day("UTC", clock.now_ms())
-    await metering.read_totals(scope_key(known), LABELS, day)
+    await metering.read_totals(known.scope_key, LABELS, day)
     assert meter.calls == {"batch_get": 1}
     assert read_units(meter) <= len(LABELS) + 1
     meter.clear()
-    await metering.read_totals(scope_key(known), [PREMIUM], day, live=True)
+    await metering.read_totals(known.scope_key, [PREMIUM], day, live=True)
     assert meter.calls == {"get": 1, "query": 5, "batch_get": 1}
     assert read_units(meter) <= 12
 

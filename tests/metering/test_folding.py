@@ -15,7 +15,7 @@ from metering.test_posting import QuickClock, clock, memory, metering, new_insta
 from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import ConditionFailedError, StoreUnavailableError
-from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering import Aggregator, Metering, org_day
 from pricekeeper.metering import aggregator as aggregator_module
 from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.folding import REPAIR_PAUSE_MS
@@ -39,7 +39,7 @@ __all__ = ["clock", "memory", "metering"]
 
 
 async def total_of(store: Store, policy: Policy, day: str) -> Total:
-    account = Account(scope_key(policy), PREMIUM, day)
+    account = Account(policy.scope_key, PREMIUM, day)
     return total_from(await store.get(*total_key(account)))
 
 
@@ -51,7 +51,7 @@ class OlderAggregator:
         self._clock = clock
 
     async def run(self, policy: Policy, day: str) -> None:
-        account = Account(scope_key(policy), PREMIUM, day)
+        account = Account(policy.scope_key, PREMIUM, day)
         shards = counters_from(await self._store.batch_get(counter_keys(account, 8)))
         stored = total_from(await self._store.get(*total_key(account)))
         if shards.dominates(stored.counters) and shards != stored.counters:
@@ -99,7 +99,7 @@ async def test_a_total_without_shards_is_added_to_once(
 ) -> None:
     """Another program's total stands, whenever it came; one of ours has its shards behind it."""
     day = org_day("UTC", clock.now_ms())
-    account = Account(scope_key(policy), PREMIUM, day)
+    account = Account(policy.scope_key, PREMIUM, day)
     total = Total(cost_usd_picos=10**9, requests=5, as_of_ms=clock.now_ms())
     item = total_put(account, total, day_expires_at_epoch(day)).item
     if not is_own:
@@ -194,7 +194,7 @@ async def test_one_that_fails_for_hours_keeps_the_others_from_nothing(
     monkeypatch.setattr(aggregator_module, "TICKS_AT_ONCE", 3)
     failing, other = a_policy(), a_policy()
     day = org_day("UTC", clock.now_ms())
-    wire = OneFails(memory, scope_key(failing))
+    wire = OneFails(memory, failing.scope_key)
     for number in range(1, 13):
         for policy in (failing, other):
             await metering.record(policy, a_usage(minted(clock.now_ms())))
@@ -278,7 +278,7 @@ async def test_an_unreadable_account_takes_nobody_along(clock: ManualClock) -> N
     store = MemoryStore(clock)
     metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
     policy, day = a_policy(), org_day("UTC", clock.now_ms())
-    bad, good = (Account(scope_key(policy), label, day) for label in (PREMIUM, STANDARD))
+    bad, good = (Account(policy.scope_key, label, day) for label in (PREMIUM, STANDARD))
     foreign = {"input_tokens": 1, "output_tokens": 1, "requests": 1, "cost_usd_micros": 1}
     key = total_key(bad)[1]
     await store.put(Put(DAILY_TOTAL, {"PK": key.pk, "SK": key.sk, **foreign}))

@@ -12,7 +12,7 @@ from metering.scripted_store import Held, ScriptedStore, reply_lost
 from minting import minted
 from pricekeeper.clock import LEAP_MS_MAX, ManualClock
 from pricekeeper.errors import InvalidValueError, RequestIdReusedError, StoreUnavailableError
-from pricekeeper.metering import Aggregator, Metering, Outcome, Recorded, org_day, scope_key
+from pricekeeper.metering import Aggregator, Metering, Outcome, Recorded, org_day
 from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import total_from, total_key
@@ -103,7 +103,7 @@ def alike(epoch_ms: int, digits: int, count: int) -> list[str]:
 
 
 async def stored(memory: Store, policy: Policy, day: str) -> int:
-    account = Account(scope_key(policy), PREMIUM, day)
+    account = Account(policy.scope_key, PREMIUM, day)
     return total_from(await memory.get(*total_key(account))).requests
 
 
@@ -130,7 +130,7 @@ async def test_a_full_page_never_changes_again_and_its_children_take_the_rest(
             outcomes = {one.outcome for one in again if isinstance(one, Recorded)}
             assert outcomes == {Outcome.DUPLICATE}
     day = org_day("UTC", clock.now_ms())
-    totals = await metering.read_totals(scope_key(policy), [PREMIUM], day, live=True)
+    totals = await metering.read_totals(policy.scope_key, [PREMIUM], day, live=True)
     assert totals[PREMIUM].requests == len(usages)
 
 

@@ -36,7 +36,6 @@ from pricekeeper.metering import (
     Total,
     UsageStatus,
     org_day,
-    scope_key,
 )
 from pricekeeper.metering.posting import NONCE_BYTES
 from pricekeeper.metering.receipt import (
@@ -63,7 +62,7 @@ def today(clock: ShiftedClock, zone: str = "UTC") -> str:
 
 async def live(metering: Metering, policy: Policy, day: str) -> dict[str, Counters]:
     """What was counted until now, of those labels that have anything."""
-    totals = await metering.read_totals(scope_key(policy), LABELS, day, live=True)
+    totals = await metering.read_totals(policy.scope_key, LABELS, day, live=True)
     return {label: total.counters for label, total in totals.items() if total.requests}
 
 
@@ -232,7 +231,7 @@ async def test_a_label_outside_of_the_ordering_is_counted_all_the_same(
     await metering.record(policy, a_usage())
     assert list(await live(metering, policy, today(clock))) == [PREMIUM]
     await Aggregator(store, clock).run_once()
-    assert await metering.read_labels_used(scope_key(policy), today(clock)) == {PREMIUM}
+    assert await metering.read_labels_used(policy.scope_key, today(clock)) == {PREMIUM}
 
 
 @pytest.mark.parametrize("scope", QuotaScope)
@@ -247,7 +246,7 @@ async def test_apps_share_a_scope_or_have_their_own(
     expected = {QuotaScope.ORG: (3, 3), QuotaScope.APP: (1, 2)}[scope]
     counted = [(await live(metering, each, today(clock)))[PREMIUM].requests for each in (one, two)]
     assert tuple(counted) == expected
-    assert scope_key(one) == f"ORG#{one.org_id}" + (f"#APP#{APP}" if scope == "APP" else "")
+    assert one.scope_key == f"ORG#{one.org_id}" + (f"#APP#{APP}" if scope == "APP" else "")
 
 
 async def test_the_answer_contains_todays_total(
@@ -383,7 +382,7 @@ def test_the_largest_receipt_is_one_write_unit() -> None:
     policy = a_policy(AppId("a" * 64))
     receipt = Receipt(
         fingerprint=b"f" * 16,
-        scope_key=scope_key(policy),
+        scope_key=policy.scope_key,
         model_label="l" * 64,
         org_day="20260123",
         cost_usd_picos=5 * 10**19 - 1,
@@ -414,7 +413,7 @@ async def test_a_receipt_says_what_was_charged(
     recorded = await metering.record(policy, usage)
     item = await receipt_of(store, policy, usage.request_id)
     assert item is not None
-    assert item["scope_key"] == scope_key(policy)
+    assert item["scope_key"] == policy.scope_key
     assert item["cost_usd_picos"] == COST_USD_PICOS
     assert item["pricing_source"] == "config"
     assert item["service_tier"] == "default"

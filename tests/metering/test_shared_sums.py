@@ -8,7 +8,7 @@ from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
 from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.metering import Metering, org_day, scope_key, shared_sums
+from pricekeeper.metering import Metering, org_day, shared_sums
 from pricekeeper.metering.journal_items import TICKS
 from pricekeeper.metering.shared_sums import REUSE_MS
 from pricekeeper.storage import Page, Query, Store
@@ -65,7 +65,7 @@ def metering(new_metering: MeteringMaker, reads: HeldReads, clock: SteppedClock)
 
 async def requests(metering: Metering, policy: Policy, clock: SteppedClock) -> int:
     day = org_day(policy.timezone, clock.now_ms())
-    totals = await metering.read_shared_totals(scope_key(policy), LABELS, day)
+    totals = await metering.read_shared_totals(policy.scope_key, LABELS, day)
     return sum(total.requests for total in totals.values())
 
 

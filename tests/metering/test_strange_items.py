@@ -17,7 +17,7 @@ from contract.conftest import ShiftedClock
 from metering.conftest import COST_USD_PICOS, LABELS, PREMIUM, a_policy, a_usage
 from metering.older_version import marker_put
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.metering import Aggregator, Metering, Outcome, org_day, scope_key
+from pricekeeper.metering import Aggregator, Metering, Outcome, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import counter_key, day_expires_at_epoch, total_key
 from pricekeeper.metering.journal import private_sort_key, region_at
@@ -80,7 +80,7 @@ async def test_the_neighbour_is_aggregated_and_read(
     for policy in policies:
         await metering.record(policy, a_usage())
     broken, *others = policies
-    account = Account(scope_key(broken), PREMIUM, day)
+    account = Account(broken.scope_key, PREMIUM, day)
     await store.put(marker_put(account, 8, day_expires_at_epoch(day)))
     page = page_key(broken.org_id, region_at(clock.now_ms()), 0, private_sort_key(b"strange"))
     place = {
@@ -97,14 +97,14 @@ async def test_the_neighbour_is_aggregated_and_read(
     assert report.unreadable >= 1
     assert STRANGE_ITEMS.counts[place[0].name] > before
     for policy in others:
-        totals = await metering.read_totals(scope_key(policy), LABELS, day)
+        totals = await metering.read_totals(policy.scope_key, LABELS, day)
         assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
     if kind == "total":
-        totals = await metering.read_totals(scope_key(broken), LABELS, day)
+        totals = await metering.read_totals(broken.scope_key, LABELS, day)
         assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
     else:
         with pytest.raises(UnreadableItemError):
-            await metering.read_totals(scope_key(broken), LABELS, day)
+            await metering.read_totals(broken.scope_key, LABELS, day)
     again = await Aggregator(store, clock).run_once()
     assert again.since_last_ms is not None, "the run is complete without the strange account"
 
@@ -113,7 +113,7 @@ async def test_the_neighbour_is_aggregated_and_read(
     clock.shift_ms += 10 * 60_000
     mended = await Aggregator(store, clock).run_once()
     assert (mended.failed, mended.unreadable) == (0, 0)
-    totals = await metering.read_totals(scope_key(broken), LABELS, day)
+    totals = await metering.read_totals(broken.scope_key, LABELS, day)
     assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
 
 
@@ -121,7 +121,7 @@ async def test_a_record_is_counted_beside_a_counter_that_is_none(
     metering: Metering, policy: Policy, store: Store, clock: ShiftedClock
 ) -> None:
     """A shard that can't be read keeps no record out, and a sum with it is no answer."""
-    account = Account(scope_key(policy), PREMIUM, org_day("UTC", clock.now_ms()))
+    account = Account(policy.scope_key, PREMIUM, org_day("UTC", clock.now_ms()))
     key, other = counter_key(account, 0), a_policy()
     await store.put(marker_put(account, 8, day_expires_at_epoch(account.day)))
     await store.put(Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, "requests": "many"}))
@@ -132,8 +132,8 @@ async def test_a_record_is_counted_beside_a_counter_that_is_none(
 
     assert [one.outcome for one in both] == [Outcome.ACCEPTED, Outcome.ACCEPTED]
     with pytest.raises(UnreadableItemError):
-        await metering.read_totals(scope_key(policy), LABELS, account.day, live=True)
+        await metering.read_totals(policy.scope_key, LABELS, account.day, live=True)
     await store.delete(Delete(USAGE_AGG_SHARDED, key))
     for one in (policy, other):
-        totals = await metering.read_totals(scope_key(one), LABELS, account.day, live=True)
+        totals = await metering.read_totals(one.scope_key, LABELS, account.day, live=True)
         assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS

@@ -3,9 +3,9 @@
 from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
 from minting import minted
-from pricekeeper.metering import Aggregator, Metering, org_day, scope_key
+from pricekeeper.metering import Aggregator, Metering, org_day
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.service import REFRESH_MS
+from pricekeeper.metering.known_totals import REFRESH_MS
 from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
@@ -25,7 +25,7 @@ async def test_totals_are_one_read_and_as_old_as_they_say(
     await Aggregator(store, clock).run_once()
     await metering.record(policy, a_usage())
     meter.clear()
-    totals = await metering.read_totals(scope_key(policy), LABELS, today(clock))
+    totals = await metering.read_totals(policy.scope_key, LABELS, today(clock))
 
     assert meter.calls == {"batch_get": 1}
     assert list(totals) == list(LABELS)
@@ -40,7 +40,7 @@ async def test_live_totals_are_what_the_shards_hold_now(
     for _ in range(5):
         await metering.record(policy, a_usage())
     asked_ms = clock.now_ms()
-    totals = await metering.read_totals(scope_key(policy), LABELS, today(clock), live=True)
+    totals = await metering.read_totals(policy.scope_key, LABELS, today(clock), live=True)
     assert [total.requests for total in totals.values()] == [5, 0, 0]
     assert all(total.as_of_ms >= asked_ms for total in totals.values())
 
@@ -54,7 +54,7 @@ async def test_a_quiet_scope_is_as_fresh_as_the_last_aggregation(
     clock.shift_ms += 600_000
     later_ms = clock.now_ms()
     await Aggregator(store, clock).run_once()
-    (total,) = (await metering.read_totals(scope_key(policy), [PREMIUM], today(clock))).values()
+    (total,) = (await metering.read_totals(policy.scope_key, [PREMIUM], today(clock))).values()
     assert total.requests == 1
     assert total.as_of_ms >= later_ms
 
@@ -62,7 +62,7 @@ async def test_a_quiet_scope_is_as_fresh_as_the_last_aggregation(
 async def test_a_day_without_usage_is_nothing(metering: Metering, policy: Policy) -> None:
     """Not an error."""
     for live in (False, True):
-        totals = await metering.read_totals(scope_key(policy), LABELS, "20200101", live=live)
+        totals = await metering.read_totals(policy.scope_key, LABELS, "20200101", live=live)
         assert [total.requests for total in totals.values()] == [0, 0, 0]
 
 
@@ -115,7 +115,7 @@ async def test_an_organisation_made_anew_with_more_shards_keeps_what_it_had(
         await metering.record(many, a_usage())
     await Aggregator(store, clock).run_once()
     for live in (True, False):
-        totals = await metering.read_totals(scope_key(few), [PREMIUM], today(clock), live=live)
+        totals = await metering.read_totals(few.scope_key, [PREMIUM], today(clock), live=live)
         assert totals[PREMIUM].requests == 60
 
 
@@ -161,13 +161,13 @@ async def test_a_stale_total_is_read_again_beside_the_answer(
     await metering.close()  # waits for the read
     assert stale is not None
     assert stale.requests in (2, 5)
-    running = metering._running.total(stale_account(policy, later))
+    running = metering._totals.total(stale_account(policy, later))
     assert running is not None
     assert running.requests == 5
 
 
 def stale_account(policy: Policy, clock: ShiftedClock) -> Account:
-    return Account(scope_key(policy), PREMIUM, today(clock))
+    return Account(policy.scope_key, PREMIUM, today(clock))
 
 
 async def test_a_clock_that_is_ahead_makes_no_total_complete_in_the_future(

@@ -16,13 +16,21 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client
 from pricekeeper.tokens import Keys
 from pricekeeper.tokens.keyfile import KeyFile
-from pricekeeper.tokens.validation import CHANGED_MAX, VALIDITY_AGE_MS_MAX, Validator
+from pricekeeper.tokens.validation import (
+    CHANGED_MAX,
+    RECALL_MS,
+    VALIDITY_AGE_MS_MAX,
+    Validator,
+)
 from pricekeeper.values import AppId
 from tenants.conftest import org_body
 from tokens.conftest import AUDIENCE, ISSUER, LIMIT, Instance, Member, MovableClock
 
 
 async def works(at: Instance, token: str) -> bool:
+    """Whether the gate would let it in."""
+    if at.identity.recall(token) is not None:
+        return True
     try:
         await at.identity.validate(token)
     except InvalidTokenError:
@@ -75,6 +83,33 @@ async def test_the_validity_is_checked_again_after_half_a_minute(
     clock.pass_ms(VALIDITY_AGE_MS_MAX)
     assert await works(here, grant.access_token)
     assert meter.calls == {"batch_get": 2}
+
+
+async def test_what_was_valid_is_recalled_for_a_second(
+    here: Instance, org: Member, clock: MovableClock
+) -> None:
+    """Nothing is looked at meanwhile; a token that was never looked at is not known."""
+    grant = await org.login(here)
+    assert here.identity.recall(grant.access_token) is None
+    principal = await here.identity.validate(grant.access_token)
+    assert here.identity.recall(grant.access_token) == principal
+    assert here.identity.recall(grant.access_token + "x") is None
+    clock.pass_ms(RECALL_MS)
+    assert here.identity.recall(grant.access_token) is None
+
+
+async def test_nothing_is_recalled_beyond_its_end(
+    here: Instance, org: Member, clock: MovableClock
+) -> None:
+    """A token that ends within the second is looked at again when it has ended."""
+    token = (await org.login(here)).access_token
+    ends_ms = (await here.identity.validate(token)).expires_at_epoch * 1000
+    clock.pass_ms(ends_ms - clock.now_ms() - RECALL_MS // 2)
+    assert await works(here, token)
+    assert here.identity.recall(token) is not None
+    clock.pass_ms(RECALL_MS // 2)
+    assert here.identity.recall(token) is None
+    assert not await works(here, token)
 
 
 async def revoke_access(at: Instance, member: Member, token: str, _: str) -> None:

@@ -59,6 +59,11 @@ async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes
     declared = request.header(b"content-length") or ""
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
+    body = None if request.exchange is None else request.exchange.take_body()
+    if body is not None:
+        if len(body) > bytes_max:
+            raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
+        return body
     if request.deadline is None:
         return await _receive_body(request, bytes_max)
     with request.deadline.pause():

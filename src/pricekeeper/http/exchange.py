@@ -4,16 +4,23 @@ uvicorn writes the head of an answer and its body apart, and checks each header 
 expressions. Nearly every answer of ours is whole when it is sent, so head and body go out in one
 write, and one count of line ends finds a header that would bring a line of its own. The gateway's
 streams go out in chunks, each when it comes.
+
+Nearly every body is whole when its handler asks for it, too. ASGI has messages for both, which are
+awaited one by one. `take_body` and `write_whole` do the same at once where nobody has to wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from pricekeeper.gateway.connection import ABORT
 
+EXCHANGE: Final = "pricekeeper.exchange"
+"""The name in the scope of a request under which its exchange is. Whoever reads it takes it out:
+the two would keep each other alive until the garbage collector comes."""
 _CLOSE: Final = (b"connection", b"close")
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -21,9 +28,33 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 class Exchange(RequestResponseCycle):
     """uvicorn's cycle of a request."""
 
+    held_bytes = 0
+    """What the request holds until it is answered: of its head, and of its body so far."""
     _head = b""
     _in_parts = False
     _in_chunks = False
+
+    def give_up(self) -> None:
+        """Let its handler know that there is nobody to answer."""
+        if not self.response_complete:
+            self.disconnected = True
+        self.message_event.set()
+
+    def take_body(self) -> bytes | None:
+        """The body, if all of it is here; ``None`` if it has to be received."""
+        if self.more_body or self.disconnected or self.waiting_for_100_continue:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        return body
+
+    def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write an answer; whether that was done. If its reader is slow, it has to be sent."""
+        if self.flow.write_paused or self.response_started:
+            return False
+        if not self.disconnected:
+            self._begin(status, headers)
+            self._write_body(body)
+        return True
 
     async def send(self, message: Any) -> None:
         """Take the start of an answer, and then its body, and write them."""
@@ -32,7 +63,7 @@ class Exchange(RequestResponseCycle):
         if self.disconnected:
             return
         if message["type"] == "http.response.start" and not self.response_started:
-            self._begin(message)
+            self._begin(message["status"], message["headers"])
         elif message["type"] == "http.response.body" and not self.response_complete:
             if self._in_parts or message.get("more_body", False):
                 self._write_part(message["body"])
@@ -40,22 +71,17 @@ class Exchange(RequestResponseCycle):
                     return
                 if self._in_chunks:
                     self.transport.write(_LAST_CHUNK)
+                self._end()
             else:
-                body = b"" if self.scope["method"] == "HEAD" else message["body"]
-                self.transport.write(self._head + body)
-            self.response_complete = True
-            self.message_event.set()
-            if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
+                self._write_body(message["body"])
         elif message["type"] == ABORT:
             self._break_off()
         else:
             raise RuntimeError(f"{message['type']} does not come here")
 
-    def _begin(self, message: Any) -> None:
+    def _begin(self, status: int, wanted: Iterable[tuple[bytes, bytes]]) -> None:
         """Make the head; it is written with the first of the body."""
-        headers = [*self.default_headers, *message["headers"]]
+        headers = [*self.default_headers, *wanted]
         if _CLOSE in headers:
             self.keep_alive = False
         elif not self.keep_alive:
@@ -64,9 +90,21 @@ class Exchange(RequestResponseCycle):
         head = b"".join(lines)
         if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
             raise RuntimeError("a header has more than one line")
-        self._head = b"%b%b\r\n" % (STATUS_LINE[message["status"]], head)
+        self._head = b"%b%b\r\n" % (STATUS_LINE[status], head)
         self.response_started = True
         self.waiting_for_100_continue = False
+
+    def _write_body(self, body: bytes) -> None:
+        """Write head and body of an answer that is whole."""
+        self.transport.write(self._head if self.scope["method"] == "HEAD" else self._head + body)
+        self._end()
+
+    def _end(self) -> None:
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
     def _write_part(self, part: bytes) -> None:
         """Write what has come of an answer whose length nobody knows."""

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.deadline import Deadline
+from pricekeeper.http.exchange import EXCHANGE, Exchange
 
 QUERY_FIELDS_MAX: Final = 20
 
@@ -17,11 +18,13 @@ QUERY_FIELDS_MAX: Final = 20
 class Incoming:
     """An ASGI request. Header names are lower-case bytes, as ASGI has them."""
 
-    __slots__ = ("_headers", "deadline", "receive", "scope")
+    __slots__ = ("_headers", "deadline", "exchange", "receive", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
         self.receive = receive
+        self.exchange: Exchange | None = scope.pop(EXCHANGE, None)
+        """For what ASGI has no quick way to do; none where another server serves."""
         self.deadline: Deadline | None = None
         """When the answer is due; none for what bounds itself."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -37,8 +40,12 @@ class Incoming:
             (repeated if name in seen else seen).add(name)
         return repeated
 
+    def raw_header(self, name: bytes) -> bytes | None:
+        """The header of that name as it came; the last one if it came more than once."""
+        return self._headers.get(name)
+
     def header(self, name: bytes) -> str | None:
-        """The header of that name; the last one if it came more than once."""
+        """The same as text."""
         value = self._headers.get(name)
         return None if value is None else value.decode("latin-1")
 

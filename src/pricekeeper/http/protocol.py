@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pricekeeper.errors import OverloadedError
 from pricekeeper.http.connections import connections_of
-from pricekeeper.http.exchange import Exchange
+from pricekeeper.http.exchange import EXCHANGE, Exchange
 from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -46,23 +46,7 @@ _NO_ROOM: Final = 503
 
 
 class _HeadRefusedError(Exception):
-    """Stops the parser in the middle of a head."""
-
-
-class _Accepted:
-    """A request that was handed over, and what it holds until it is answered."""
-
-    __slots__ = ("cycle", "held_bytes")
-
-    def __init__(self, cycle: Exchange, held_bytes: int) -> None:
-        self.cycle = cycle
-        self.held_bytes = held_bytes
-
-    def give_up(self) -> None:
-        """Let its handler know that there is nobody to answer."""
-        if not self.cycle.response_complete:
-            self.cycle.disconnected = True
-        self.cycle.message_event.set()
+    """Stops the parser in the middle of a head, which is too large or, with a text, is wrong."""
 
 
 class ProblemProtocol(HttpToolsProtocol):
@@ -75,11 +59,12 @@ class ProblemProtocol(HttpToolsProtocol):
         """When the request that is not here yet began; nothing, between requests."""
         self._whole = False
         """Whether a request became whole in the piece that is being parsed."""
-        self._accepted: deque[_Accepted] = deque()
+        self._accepted: deque[Exchange] = deque()
         """Handed over and not answered yet; the first is the one that is being answered."""
         self._waits = False
         """Whether it is the peer's turn, as `Connections` has been told."""
         self._fields = 0
+        self._hosts = 0
         self._head_bytes = 0
         self._head_ended = False
         self._gathered_bytes = 0
@@ -90,6 +75,8 @@ class ProblemProtocol(HttpToolsProtocol):
         """In the piece that is being parsed; likewise how many parts of a body."""
         self._body_parts = 0
         self._unread_since: float | None = None
+        self._idle_since = 0.0
+        """When the last answer was written."""
         self._deaf = False
         """Whether nothing more is taken from this peer."""
         self._watch: asyncio.TimerHandle | None = None
@@ -131,7 +118,6 @@ class ProblemProtocol(HttpToolsProtocol):
             self._stop_waiting()
         self._whole = False
         self._body_bytes = self._body_parts = 0
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -153,7 +139,7 @@ class ProblemProtocol(HttpToolsProtocol):
         super().on_message_begin()
         if self._arriving_since is None:  # it began in the same piece as another one ended
             self._arriving_since = self.loop.time()
-        self._fields = self._head_bytes = 0
+        self._fields = self._hosts = self._head_bytes = 0
         self._head_ended = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -165,7 +151,9 @@ class ProblemProtocol(HttpToolsProtocol):
         if not self._head_ended:
             name = name.lower()
             self.headers.append((name, value))
-            if name == b"expect" and value.lower() == b"100-continue":
+            if name == b"host":
+                self._hosts += 1
+            elif name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
@@ -174,7 +162,8 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._head_bytes > HEAD_BYTES_MAX or len(self.pipeline) >= PIPELINED_MAX:
             raise _HeadRefusedError
         before = self.cycle
-        self.cycle = exchange = self._make_exchange()
+        exchange = self._make_exchange()
+        self.cycle = exchange
         if before is None or before.response_complete:
             self._start_asgi_task(exchange, self.app)
         else:
@@ -183,11 +172,14 @@ class ProblemProtocol(HttpToolsProtocol):
         self._head_ended = True
         self._all.held_bytes += self._head_bytes - self._held_head_bytes
         self._held_head_bytes = 0
-        self._accepted.append(_Accepted(exchange, self._head_bytes))
+        exchange.held_bytes = self._head_bytes
+        self._accepted.append(exchange)
 
     def _make_exchange(self) -> Exchange:
         """What uvicorn makes of a head, for answers that are written whole."""
         scope, version = self.scope, self.parser.get_http_version()
+        if self._hosts != 1 and version != "1.0":
+            raise _HeadRefusedError("host: has to be sent, and once")
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope["method"] = self.parser.get_method().decode("ascii")
@@ -195,7 +187,7 @@ class ProblemProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
-        return Exchange(
+        exchange = Exchange(
             scope,
             self.transport,
             self.flow,
@@ -208,6 +200,8 @@ class ProblemProtocol(HttpToolsProtocol):
             version != "1.0" and self.parser.should_keep_alive(),
             self.on_response_complete,
         )
+        scope[EXCHANGE] = exchange  # type: ignore[typeddict-unknown-key]
+        return exchange
 
     def on_body(self, body: bytes) -> None:
         count, cycle = len(body), self.cycle
@@ -230,8 +224,14 @@ class ProblemProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
+        """Go on with the next request. `_look` closes a connection on which none comes."""
         self._all.held_bytes -= self._accepted.popleft().held_bytes
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._idle_since = self.loop.time()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
         if not self._accepted:
             self._note_waiting()
 
@@ -285,11 +285,8 @@ class ProblemProtocol(HttpToolsProtocol):
         self._note_waiting()
         if self._arriving_since is not None:
             self._all.note_part(self)
-        elif not self._deaf:
-            # Its answer came before the last of its body, and with that the usual timer.
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        else:
+            self._idle_since = self.loop.time()  # its answer came before the last of its body
         return True
 
     def _note_waiting(self) -> None:
@@ -305,7 +302,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self._all.stop_waiting(self)
 
     def _look(self) -> None:
-        """Cut off who does not read, or does not finish what it began to send."""
+        """Cut off who does not read, does not finish what it began to send, or sends no more."""
         self._watch = self.loop.call_later(_LOOK_EVERY_SECS, self._look)
         now = self.loop.time()
         if not self.transport.get_write_buffer_size():
@@ -316,8 +313,11 @@ class ProblemProtocol(HttpToolsProtocol):
             self._abort_unread()
             return
         since = self._arriving_since
-        if since is not None and now - since >= ARRIVAL_SECS_MAX:
-            self._refuse(408, "REQUEST_TIMEOUT", "the request took too long to arrive")
+        if since is not None:
+            if now - since >= ARRIVAL_SECS_MAX:
+                self._refuse(408, "REQUEST_TIMEOUT", "the request took too long to arrive")
+        elif not self._accepted and now - self._idle_since >= self.timeout_keep_alive:
+            self.transport.close()
 
     def _abort_unread(self) -> None:
         """End at once: closing in order would wait for the reader."""
@@ -326,8 +326,11 @@ class ProblemProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
-        if not isinstance(error.__context__, _HeadRefusedError):
+        refusal = error.__context__
+        if not isinstance(refusal, _HeadRefusedError):
             self.send_400_response("Invalid HTTP request received.")
+        elif refusal.args:
+            self.send_400_response(str(refusal))
         elif len(self.pipeline) >= PIPELINED_MAX:
             self._stop_taking()  # what was accepted is answered; then the peer may come again
         else:
@@ -363,16 +366,16 @@ class ProblemProtocol(HttpToolsProtocol):
             self._drop_last()
         if not self._accepted:
             return True
-        self._accepted[-1].cycle.keep_alive = False
+        self._accepted[-1].keep_alive = False
         return False
 
     def _drop_last(self) -> None:
         """Forget the request whose body has not come, unless its answer has begun."""
         last = self._accepted[-1]
-        if last.cycle.response_started:
+        if last.response_started:
             return
         self._accepted.pop()
-        if self.pipeline and self.pipeline[0][0] is last.cycle:  # the newest is on the left
+        if self.pipeline and self.pipeline[0][0] is last:  # the newest is on the left
             self.pipeline.popleft()
         self._all.held_bytes -= last.held_bytes
         last.give_up()

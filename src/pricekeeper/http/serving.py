@@ -35,6 +35,7 @@ from pricekeeper.http.edge import (
     refuse_twofold,
 )
 from pricekeeper.http.encoding import EncodedAnswers
+from pricekeeper.http.exchange import EXCHANGE
 from pricekeeper.http.gate import admit, count_failure, is_guess
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.metrics import Metrics
@@ -147,10 +148,12 @@ class Shell:
         if scope.get("raw_path", b"").startswith(PREFIX):
             gateway = scope["state"].get(GATEWAY)
             if gateway is not None:
+                scope.pop(EXCHANGE, None)  # its answers may be streams
                 await gateway(scope, receive, send)
                 return
         started_ns = perf_counter_ns()
-        request_id = _request_id(scope)
+        request = Incoming(scope, receive)
+        request_id = _request_id(request)
         path, parameters = self._find(scope)
         state = scope["state"]
         call = Call(
@@ -158,7 +161,7 @@ class Shell:
             state["api_limits"],
             state["metrics"],
             self._encoded,
-            Incoming(scope, receive),
+            request,
             request_id,
             parameters,
         )
@@ -223,8 +226,10 @@ async def _reply(send: Send, answer: Answer, call: Call) -> None:
         headers += ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(body)))
     elif answer.status != 204:  # noqa: PLR2004 - a 204 has no length
         headers.append((b"content-length", b"0"))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body or b""})
+    exchange = call.request.exchange
+    if exchange is None or not exchange.write_whole(answer.status, headers, body or b""):
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body or b""})
 
 
 def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: str) -> None:
@@ -240,9 +245,9 @@ def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: st
         log.warning("problem", request_id=request_id, code=error.code, exc_info=trace)
 
 
-def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return str(value, "ascii")
+def _request_id(request: Incoming) -> str:
+    given = request.raw_header(b"x-request-id")
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return str(given, "ascii")
     # Not a secret: it only has to be different, and asking the kernel each time is dear.
     return f"{getrandbits(128):032x}"

@@ -11,7 +11,7 @@ from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
-from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused, scope_key
+from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused
 from pricekeeper.metering.submission import Submission
 from pricekeeper.metering.totals import OrgTotals, Readings, total_keys, totals_from
 from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags, fingerprint
@@ -43,7 +43,6 @@ __all__ = [
     "fingerprint",
     "next_midnight_ms",
     "org_day",
-    "scope_key",
     "total_keys",
     "totals_from",
 ]

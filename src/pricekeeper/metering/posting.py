@@ -323,7 +323,8 @@ class Poster:
     ) -> None:
         """Answer those that were written, just now."""
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
-        await self.repair_late(submissions[0].org_id, receipts)
+        if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
+            await self.repair_late(submissions[0].org_id, receipts)
         for one, receipt in zip(submissions, receipts, strict=True):
             settle(one, Posted(receipt, accepted=True))
 

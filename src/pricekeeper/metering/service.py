@@ -21,14 +21,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from pricekeeper.budgets import BudgetAccount, Budgets
+from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache, error_copy
-from pricekeeper.days import date_of, org_day
+from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import (
     InvalidValueError,
     PriceKeeperError,
@@ -39,46 +38,21 @@ from pricekeeper.errors import (
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Total
-from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.items import RETENTION_DAYS
-from pricekeeper.metering.journal import (
-    Address,
-    StoredTerms,
-    Terms,
-    address_of,
-    flags_of,
-    lanes_of,
-    store_form,
-)
+from pricekeeper.metering.journal import lanes_of
+from pricekeeper.metering.known_totals import KnownTotals
 from pricekeeper.metering.posting import Poster
+from pricekeeper.metering.preparing import Preparer
 from pricekeeper.metering.quota_uses import QuotaUses
-from pricekeeper.metering.receipt import SOURCE_LENGTH_MAX, Receipt
-from pricekeeper.metering.running import RunningTotals
+from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.shared_sums import SharedSums
 from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.metering.totals import OrgTotals, TotalsReader
-from pricekeeper.metering.usage import (
-    BATCH_MAX,
-    Usage,
-    UsageStatus,
-    check_minted,
-    check_not_authorized,
-    checked,
-    fingerprint,
-    happened_at_ms,
-)
-from pricekeeper.pricing import PriceBook, charge, check_plausible, split_micros
+from pricekeeper.metering.usage import BATCH_MAX, Usage, checked, fingerprint
+from pricekeeper.pricing import PriceBook, split_micros
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel, OrgId
-
-REFRESH_MS: Final = 30_000
-"""How old the total under an answer may get before a newer one is read, beside the answer."""
-
-TERMS_MAX: Final = 10_000
-"""Terms that are remembered as the journal has them; terms with tags are not."""
-TOTAL_WAIT_MS: Final = 1_000
-"""How long the answer to a record that counts waits for a total at each of two attempts."""
 
 
 class Outcome(StrEnum):
@@ -137,20 +111,14 @@ class Metering:
         journal_from_ms: int = 0,
         budgets: Budgets | None = None,
     ) -> None:
-        """Ids that were made before ``journal_from_ms`` need a receipt.
-
-        Instances of an earlier version may have counted them. Without ``budgets`` records are
-        spent from none.
-        """
-        self._store = store
+        """``budgets`` and ``journal_from_ms`` are what `Preparer` says of them."""
         self._clock = clock
-        self._prices = prices
         self._reader = TotalsReader(store, clock)
         self._shared_sums = SharedSums(self._reader, clock)
-        self._running = RunningTotals()
+        self._totals = KnownTotals(self._reader, clock)
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
-        self._journal_from_ms = journal_from_ms
+        self._preparer = Preparer(clock, prices, budgets, journal_from_ms)
         self._poster = Poster(
             store,
             clock,
@@ -158,18 +126,12 @@ class Metering:
             retention_days=retention_days,
             budgets=budgets,
         )
-        self._budgets = budgets
         self._committer = Committer(
             self._poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
         )
-        self._terms: BoundedCache[Terms, StoredTerms] = BoundedCache(TERMS_MAX)
         self.meter = self._committer.meter
         # Every label from the beginning, so that the first record is seen as a change.
         self.meter.estimated.update(dict.fromkeys(map(str, prices.catalogue.labels), 0))
-        self._estimates = EstimateWarnings(clock)
-        self._stale: set[Account] = set()
-        self._being_read: set[Account] = set()
-        self._refreshing: asyncio.Task[None] | None = None
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count the record; a duplicate gets the original answer.
@@ -255,7 +217,7 @@ class Metering:
 
     def known_spend_usd_micros(self, account: Account) -> int | None:
         """What this process knows an account to have spent at least; ``None`` if nothing."""
-        total = self._running.total(account)
+        total = self._totals.total(account)
         return None if total is None else total.cost_usd_micros
 
     async def sum_unreadable(
@@ -286,14 +248,8 @@ class Metering:
     async def price_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
-        """The record that a capture counts as, checked and priced.
-
-        It counts when its call was authorized, whatever time it says: in the same day and windows
-        that it was held against.
-        """
-        now_ms = self._clock.now_ms()
-        happened_at_ms(usage, now_ms)  # a time that can't be true is refused all the same
-        return await self._priced(policy, checked(usage), authorized_at_ms, ())
+        """The record that a capture counts as, checked and priced."""
+        return await self._preparer.prepare_captured(policy, usage, authorized_at_ms)
 
     async def answer_captured(
         self, policy: Policy, submission: Submission, receipt: Receipt, *, accepted: bool
@@ -304,7 +260,7 @@ class Metering:
             if receipt.price_estimated:
                 self.meter.estimated[receipt.model_label] += 1
             self._note_counted(submission)
-            self._want_total(submission.account)
+            self._totals.want(submission.account)
         else:
             self.meter.duplicates += 1
         outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
@@ -316,99 +272,14 @@ class Metering:
         """Commit what was accepted, then stop."""
         await self._committer.close()
         await self._admission.close()
-        while self._refreshing is not None:  # one more at most: nothing new is wanted now
-            await asyncio.wait([self._refreshing])
+        await self._totals.close()
 
     async def _prepare(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
         """The record, checked and priced; or why it is refused, unless it was counted before."""
         try:
-            return await self._price(policy, checked(usage))
+            return await self._preparer.prepare(policy, usage)
         except PriceKeeperError as error:
             return error
-
-    async def _price(self, policy: Policy, usage: Usage) -> Submission:
-        now_ms = self._clock.now_ms()
-        address = address_of(usage.request_id)
-        if address is not None:
-            check_minted(address.minted_ms, now_ms)
-        check_not_authorized(usage.request_id)
-        at_ms = happened_at_ms(usage, now_ms)
-        accounts = await self._accounts(policy, usage, at_ms, now_ms)
-        return await self._priced(policy, usage, at_ms, accounts)
-
-    async def _priced(
-        self, policy: Policy, usage: Usage, at_ms: int, accounts: tuple[BudgetAccount, ...]
-    ) -> Submission:
-        address = self._address(usage.request_id)
-        day = org_day(policy.timezone, at_ms)
-        tokens = usage.tokens
-        model = self._prices.catalogue.model(usage.model_label)
-        if usage.bedrock_model_id is not None:
-            model.require(usage.bedrock_model_id)
-        check_plausible(model, tokens)
-        prices = await self._prices.find_prices(model, date_of(day))
-        charged = charge(model, prices, tokens)
-        if charged.price_estimated:
-            self._estimates.warn(policy, usage)
-        tier = charged.variant.value if charged.variant else tokens.service_tier
-        terms = Terms(
-            policy.scope_key,
-            policy.client.app_id,
-            usage.model_label,
-            day,
-            tier or "",
-            charged.pricing_version,
-            prices.source[:SOURCE_LENGTH_MAX],
-            usage.calling_region,
-            tuple(sorted(usage.tags.items())),
-            tuple(key for key in policy.tag_keys if key in usage.tags),
-        )
-        return Submission(
-            policy.org_id,
-            usage.request_id,
-            address,
-            lanes_of(policy.agg_shard_count),
-            fingerprint(policy.client_id, usage),
-            terms,
-            self._stored_form(terms),
-            at_ms,
-            flags_of(
-                is_error=usage.status is UsageStatus.ERROR, is_estimated=charged.price_estimated
-            ),
-            charged.cost_usd_picos,
-            tokens,
-            accounts,
-        )
-
-    async def _accounts(
-        self, policy: Policy, usage: Usage, at_ms: int, now_ms: int
-    ) -> tuple[BudgetAccount, ...]:
-        """The budgets that the record is spent from; those of windows that are over rest."""
-        if self._budgets is None:
-            return ()
-        accounts = self._budgets.find(policy, usage.model_label, usage.tags, at_ms)
-        current = tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
-        if current:
-            await self._budgets.open_all(current)
-        return current
-
-    def _address(self, request_id: str) -> Address | None:
-        """Where the record of that id is, if the id alone says so."""
-        address = address_of(request_id)
-        return None if address is None else self._in_journal(address)
-
-    def _in_journal(self, address: Address) -> Address | None:
-        """The address, unless it is of a time before the journal: then there is a receipt."""
-        return None if address.minted_ms < self._journal_from_ms else address
-
-    def _stored_form(self, terms: Terms) -> StoredTerms:
-        if terms.tags:
-            return store_form(terms)
-        stored = self._terms.get(terms)
-        if stored is None:
-            stored = store_form(terms)
-            self._terms.put(terms, stored)
-        return stored
 
     def _submit(
         self, submission: Submission, places: BatchPlaces | None = None
@@ -427,7 +298,7 @@ class Metering:
         else:
             if places is not None:
                 places.use()
-            self._want_total(submission.account)
+            self._totals.want(submission.account)
         return future
 
     async def _answer(
@@ -451,7 +322,8 @@ class Metering:
         self, receipt: Receipt, request_id: str, outcome: Outcome
     ) -> Recorded:
         account = Account(receipt.scope_key, receipt.model_label, receipt.org_day)
-        return Recorded(request_id, outcome, receipt, await self._wait_for_total(account))
+        total = self._totals.total(account) or await self._totals.wait_for(account)
+        return Recorded(request_id, outcome, receipt, total)
 
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
@@ -462,7 +334,8 @@ class Metering:
         """
         bodies = [_body(policy, *one) for one in refused]
         known: dict[str, Receipt | StoreError] = {}
-        addresses = {body.request_id: self._address(body.request_id) for body in bodies if body}
+        find_address = self._preparer.find_address
+        addresses = {body.request_id: find_address(body.request_id) for body in bodies if body}
         if addresses:
             lanes = lanes_of(policy.agg_shard_count)
             try:
@@ -506,48 +379,7 @@ class Metering:
     def _note_counted(self, submission: Submission) -> None:
         account = submission.account
         self._shared_sums.note_counted(account.scope_key)
-        self._running.count(account, submission.counters, self._clock.now_ms())
-
-    async def _wait_for_total(self, account: Account) -> Total | None:
-        """What is known of the account; waits for a read only if that is nothing."""
-        for _ in range(2):  # a read that is under way may have been begun without it
-            total = self._running.total(account)
-            if total is not None:
-                return total
-            self._want_total(account)
-            if self._refreshing is not None:
-                await asyncio.wait([self._refreshing], timeout=TOTAL_WAIT_MS / 1000)
-        return self._running.total(account)
-
-    def _want_total(self, account: Account) -> None:
-        """Have its total read, unless it was recently: one read at a time, for all that wait."""
-        age_ms = self._running.age_ms(account, self._clock.monotonic_ms())
-        if age_ms is not None and age_ms < REFRESH_MS:
-            return
-        if account not in self._being_read:
-            self._stale.add(account)
-            self._refresh_soon()
-
-    def _refresh_soon(self) -> None:
-        if self._stale and self._refreshing is None:
-            self._refreshing = asyncio.create_task(self._refresh(), name="pricekeeper-totals")
-            self._refreshing.add_done_callback(self._end_refresh)
-
-    def _end_refresh(self, _: asyncio.Task[None]) -> None:
-        self._refreshing = None
-        self._being_read = set()
-        self._refresh_soon()
-
-    async def _refresh(self) -> None:
-        accounts = self._being_read = self._stale
-        self._stale = set()
-        asked_at_ms = self._clock.monotonic_ms()
-        try:
-            readings = await self._reader.read_aggregated(accounts, consistent=False)
-        except StoreError:
-            return  # answers go without, or with an older one; the next record asks again
-        for account, total in readings.totals.items():
-            self._running.rebase(account, total, asked_at_ms)
+        self._totals.count(account, submission.counters)
 
 
 class _Body(NamedTuple):
@@ -566,8 +398,3 @@ def _body(policy: Policy, usage: Usage, error: PriceKeeperError) -> _Body | None
         return _Body(canonical.request_id, fingerprint(policy.client_id, canonical))
     except InvalidValueError:
         return None
-
-
-def scope_key(policy: Policy) -> str:
-    """Whose spend counts: ``ORG#{org}``, or ``ORG#{org}#APP#{app}`` where apps have their own."""
-    return policy.scope_key

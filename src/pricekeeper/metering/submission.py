@@ -34,8 +34,9 @@ class Submission:
     """A record that is ready to be written, and those who wait for that."""
 
     __slots__ = (
-        "accounts", "address", "cost_usd_picos", "fingerprint", "flags", "happened_at_ms", "lanes",
-        "org_id", "request_id", "stored_terms", "terms", "tokens", "waiting",
+        "_entry", "account", "accounts", "address", "cost_usd_picos", "fingerprint", "flags",
+        "happened_at_ms", "lanes", "org_id", "request_id", "stored_terms", "terms", "tokens",
+        "waiting", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,7 @@ class Submission:
         fingerprint: bytes,
         terms: Terms,
         stored_terms: StoredTerms,
+        account: Account,
         happened_at_ms: int,
         flags: int,
         cost_usd_picos: int,
@@ -61,24 +63,20 @@ class Submission:
         self.fingerprint = fingerprint
         self.terms = terms
         self.stored_terms = stored_terms
+        self.account = account
+        """Where its spend counts."""
+        self.weight = 1 if address is None else weight_of(stored_terms)
+        """What it weighs on a page, at most; with a receipt, each counts for one."""
         self.happened_at_ms = happened_at_ms
         self.flags = flags
         self.cost_usd_picos = cost_usd_picos
         self.tokens = tokens
         self.accounts = accounts
         """The budgets that it is spent from, in the write that counts it."""
+        self._entry: Entry | None = None
+        """As it was sent last."""
         self.waiting: list[asyncio.Future[Posted]] = []
         """The first of them submitted it; the others sent the same request id meanwhile."""
-
-    @property
-    def account(self) -> Account:
-        """Where its spend counts."""
-        return Account(self.terms.scope_key, self.terms.label, self.terms.day)
-
-    @property
-    def weight(self) -> int:
-        """What it weighs on a page, at most; with a receipt, each counts for one."""
-        return 1 if self.address is None else weight_of(self.stored_terms)
 
     @property
     def counters(self) -> Counters:
@@ -101,15 +99,22 @@ class Submission:
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
         """The answer that it gets if that sending of it counts."""
-        return Record(self.request_id, self._entry(nonce, sent_at_ms), self.terms).receipt
+        return Record(self.request_id, self.entry(nonce, sent_at_ms), self.terms).receipt
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
         """The attributes of a page that this sending writes."""
-        data = encode_entry(self._entry(nonce, sent_at_ms))
+        data = encode_entry(self.entry(nonce, sent_at_ms))
         name = "" if self.address is None else self.address.name
         return Written(name, data, self.stored_terms, self.weight)
 
-    def _entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
+    def entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
+        """The record as its page has it, from that sending."""
+        made = self._entry
+        if made is None or made.nonce != nonce or made.sent_at_ms != sent_at_ms:
+            made = self._entry = self._make_entry(nonce, sent_at_ms)
+        return made
+
+    def _make_entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
         tokens = self.tokens
         return Entry(
             self.fingerprint,

@@ -2,7 +2,7 @@
 
 A policy is kept for `POLICY_AGE_MS_MAX` from the moment its read began. For settings a whole
 minute would do. But a policy also says whether a client still exists, and that must be known
-everywhere within thirty seconds.
+everywhere within thirty seconds: what is concluded from it may be used for a second longer.
 
 An instance sees its own changes at once: a change removes the policies that it concerns. A read
 that was in flight meanwhile may have missed the change, so its result is not cached.
@@ -17,7 +17,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.tenants.policy import Policy
 
-POLICY_AGE_MS_MAX: Final = 30_000
+POLICY_AGE_MS_MAX: Final = 29_000
 POLICIES_MAX: Final = 10_000
 
 Reading: TypeAlias = tuple[int, int]

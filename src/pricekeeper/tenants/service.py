@@ -352,6 +352,11 @@ class Tenants:
         finally:
             self._cache.forget(client)
 
+    @property
+    def changes(self) -> int:
+        """How many changes were made here: whatever was concluded before one may be wrong."""
+        return self._cache.changes
+
     def forget(self, client: Client) -> None:
         """Remove the client from the cache, because another module has changed its item."""
         self._cache.forget(client)

@@ -224,6 +224,10 @@ class Identity:
             self.meter.refreshes_refused += 1
             raise
 
+    def recall(self, access_token: str) -> Principal | None:
+        """The principal of a token that `validate` has found valid within the last second."""
+        return self._validator.recall(access_token)
+
     async def validate(self, access_token: str) -> Principal:
         """The principal that the token speaks for; without a store call if it is cached."""
         return await self._validator.validate(access_token)
