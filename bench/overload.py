@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import secrets
 import shutil
 import socket
 import statistics
@@ -38,7 +37,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
-from bench.rest import KEY, cpu_seconds, free_port, process, provision, usage
+from bench.rest import KEY, cpu_seconds, free_port, new_id, process, provision, usage
 
 from engine import start_dynoxide
 
@@ -59,16 +58,12 @@ console = Console(width=None if sys.stdout.isatty() else 140)
 def batch(path: str, headers: dict[str, str]) -> Callable[[], bytes]:
     """A request with a hundred new records each time."""
     record = json.dumps({"model_label": "economy", "input_tokens": 900, "output_tokens": 80})
-    middle = f"-7{secrets.token_hex(2)[1:]}-8{secrets.token_hex(2)[1:]}-"
-    count = iter(range(1 << 40))
-    one = b'{"request_id": "%b' + middle.encode() + b'%012x", ' + record[1:].encode()
+    one = b'{"request_id": "%b", ' + record[1:].encode()
     form = b'{"requests":[' + b",".join([one] * RECORDS) + b"]}"  # filled in at one stroke
 
     def body() -> bytes:
         """The ids have their time in them: they were made when the batch was sent."""
-        now, number = f"{time.time_ns() // 1_000_000:012x}", next(count) * RECORDS
-        made = f"{now[:8]}-{now[8:]}".encode()
-        return form % tuple(part for one in range(RECORDS) for part in (made, number + one))
+        return form % tuple(new_id() for _ in range(RECORDS))
 
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body())}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -24,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import getrandbits
 from typing import Any, cast
 from urllib import request
 
@@ -145,14 +145,13 @@ def usage(path: str, headers: dict[str, str]) -> Callable[[], bytes]:
     }
     template = http("POST", path, headers, json.dumps(record).encode())()
     before, _, after = template.partition(mark.encode())
-    # The time, a random part, and a number: quick, and never the same twice.
-    middle, count = f"7{secrets.token_hex(2)[1:]}-8{secrets.token_hex(2)[1:]}", iter(range(1 << 40))
+    return lambda: before + new_id() + after
 
-    def make() -> bytes:
-        now = f"{time.time_ns() // 1_000_000:012x}"
-        return before + f"{now[:8]}-{now[8:]}-{middle}-{next(count):012x}".encode() + after
 
-    return make
+def new_id() -> bytes:
+    """An id of version 7, made now. Its random part decides over which pages records spread."""
+    now, rest = f"{time.time_ns() // 1_000_000:012x}", f"{getrandbits(72):018x}"
+    return f"{now[:8]}-{now[8:]}-7{rest[:3]}-8{rest[3:6]}-{rest[6:]}".encode()
 
 
 @contextmanager

@@ -48,7 +48,7 @@ async def admit(call: Call, operation: Operation) -> None:
     if access in BY_KEY or _comes_with_key(call, operation):
         call.authority, call.actor, caller = await _authenticate_key(call)
     else:
-        call.principal = await _authenticate_client(call)
+        call.principal = _recall_client(call) or await _authenticate_client(call)
         caller = f"client/{call.principal.client_id}"
     if call.principal is None or not _names_caller(call.path, call.principal):
         _check_path(call)
@@ -56,7 +56,8 @@ async def admit(call: Call, operation: Operation) -> None:
         _check_tenant(call, call.principal, access)
     elif call.authority is not None:
         _check_key(call, call.authority, operation)
-    await _charge_limit(call, operation.limit, caller)
+    if not _charge_at_once(call, operation.limit, caller):
+        await _charge_in_store(call, operation.limit, caller)
 
 
 def _comes_with_key(call: Call, operation: Operation) -> bool:
@@ -176,6 +177,12 @@ def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(*digests)
 
 
+def _recall_client(call: Call) -> Principal | None:
+    """The client whose token was good a moment ago, as nearly always."""
+    token = bearer_of(call)
+    return call.services.identity.recall(token) if token else None
+
+
 async def _authenticate_client(call: Call) -> Principal:
     token = bearer_of(call)
     if not token:
@@ -189,9 +196,6 @@ async def find_principal(call: Call, token: str) -> Principal:
     A token that does not count is always told so, however many failures its address has: its
     holder has to hear that it must log in again.
     """
-    recalled = call.services.identity.recall(token)
-    if recalled is not None:
-        return recalled
     try:
         return await call.services.identity.validate(token)
     except InvalidTokenError as error:
@@ -249,12 +253,23 @@ def _check_key(call: Call, authority: Authority, operation: Operation) -> None:
 
 
 async def _charge_limit(call: Call, kind: str | None, caller: str) -> None:
-    limits, now_ms = call.api_limits, call.services.clock.now_ms()
-    headers = limits.admit_at_once(kind, caller, now_ms)
+    if not _charge_at_once(call, kind, caller):
+        await _charge_in_store(call, kind, caller)
+
+
+def _charge_at_once(call: Call, kind: str | None, caller: str) -> bool:
+    """Charge what is counted in memory or was fetched ahead, as nearly always; whether it was."""
+    headers = call.api_limits.admit_at_once(kind, caller, call.services.clock.now_ms())
     if headers is None:
-        try:
-            headers = await limits.admit(kind, caller, now_ms)
-        except RateLimitExceededError:
-            call.limit_headers = limits.refusal_headers(kind, caller, now_ms)
-            raise
+        return False
     call.limit_headers = headers
+    return True
+
+
+async def _charge_in_store(call: Call, kind: str | None, caller: str) -> None:
+    limits, now_ms = call.api_limits, call.services.clock.now_ms()
+    try:
+        call.limit_headers = await limits.admit(kind, caller, now_ms)
+    except RateLimitExceededError:
+        call.limit_headers = limits.refusal_headers(kind, caller, now_ms)
+        raise

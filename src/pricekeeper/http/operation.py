@@ -95,8 +95,8 @@ class Call(msgspec.Struct):
 
     async def read_policy(self) -> Policy:
         """Read the policy of the client that the path names, once for the whole request."""
-        app_id = self.app_id if "app_id" in self.path else None
-        self._policy = await self.services.tenants.find_policy(self.org_id, app_id)
+        tenants, client = self.services.tenants, self.client
+        self._policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
         return self._policy
 
     @property

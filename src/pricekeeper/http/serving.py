@@ -79,7 +79,9 @@ class Endpoint:
         try:
             with call.request.state[DEADLINES].begin() as deadline:
                 call.request.deadline = deadline
-                return await self._answer_or_count(call)
+                if self._counts_failures:
+                    return await self._answer_or_count(call)
+                return await self._answer(call)
         except PriceKeeperError as error:
             if not self.operation.oauth:
                 raise
@@ -92,7 +94,7 @@ class Endpoint:
         try:
             return await self._answer(call)
         except PriceKeeperError as error:
-            if self._counts_failures and (is_guess(error) or isinstance(error, self._unread)):
+            if is_guess(error) or isinstance(error, self._unread):
                 await count_failure(call)
             raise
 

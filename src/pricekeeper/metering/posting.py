@@ -336,7 +336,7 @@ class Poster:
         found: list[tuple[Submission, Posted]] = []
         for one in left:
             try:
-                record = entry_on(page, _address(one).name)
+                record = entry_on(page, one.name)
             except UnreadableItemError as error:  # whether it was counted, nobody can tell
                 settle(one, error)
                 continue

@@ -35,8 +35,8 @@ class Submission:
 
     __slots__ = (
         "_entry", "account", "accounts", "address", "cost_usd_picos", "fingerprint", "flags",
-        "happened_at_ms", "lanes", "org_id", "request_id", "stored_terms", "terms", "tokens",
-        "waiting", "weight",
+        "happened_at_ms", "lanes", "name", "org_id", "request_id", "stored_terms", "terms",
+        "tokens", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,8 @@ class Submission:
         self.request_id = request_id
         self.address = address
         """Where it will be; ``None`` if the id does not say, so that it needs a receipt."""
+        self.name = "" if address is None else address.name
+        """Its attribute on its page, if the id says that."""
         self.lanes = lanes
         self.fingerprint = fingerprint
         self.terms = terms
@@ -104,8 +106,7 @@ class Submission:
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
         """The attributes of a page that this sending writes."""
         data = encode_entry(self.entry(nonce, sent_at_ms))
-        name = "" if self.address is None else self.address.name
-        return Written(name, data, self.stored_terms, self.weight)
+        return Written(self.name, data, self.stored_terms, self.weight)
 
     def entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
         """The record as its page has it, from that sending."""
