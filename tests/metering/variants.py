@@ -25,7 +25,7 @@ from pricekeeper.metering import (
     fold,
     folding,
     posting,
-    service,
+    preparing,
 )
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
@@ -163,7 +163,7 @@ def _floored(model: Model, prices: Prices, tokens: TokenUsage) -> Charge:
 
 
 def per_component_floor(patch: pytest.MonkeyPatch) -> Variant:
-    patch.setattr(service, "charge", _floored)
+    patch.setattr(preparing, "charge", _floored)
     return SOUND
 
 
