@@ -35,7 +35,7 @@ from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
 from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, Keys
-from pricekeeper.values import ModelLabel, OrgId
+from pricekeeper.values import Attribution, ModelLabel, OrgId
 
 ROUNDS = 7
 CLIENTS = 40
@@ -44,6 +44,7 @@ YARDSTICK_CALLS = 3_000
 WARM_CALLS = 30_000
 LOGINS = 400
 ISSUER, AUDIENCE = "https://keeper.example", "pricekeeper"
+BY = Attribution("bench", "local", "local")
 
 console = Console()
 
@@ -84,10 +85,10 @@ class Service:
             "quotas": {"premium": 1},
         }
         provisioning = Provisioning(self.tenants, self.credentials)
-        made = await provisioning.put_org(OrgId(str(uuid.uuid4())), body)
+        made = await provisioning.put_org(OrgId(str(uuid.uuid4())), body, BY)
         if made.retrieval is None:
             raise RuntimeError("a new organisation has a retrieval token")
-        claimed = await self.credentials.claim(made.retrieval.token.reveal())
+        claimed = await self.credentials.claim(made.retrieval.token.reveal(), BY)
         return claimed.client_id, claimed.client_secret.reveal()
 
 

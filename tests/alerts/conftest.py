@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from alerts.endpoint import SECRET, Endpoint, open_endpoint
+from attribution import BY
 from contract.conftest import location, meter, store
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_usage
 from minting import minted
@@ -79,8 +80,8 @@ class Org:
     async def configure(self, app: dict[str, Any] | None = None, **changes: Any) -> None:
         self.settings |= changes
         self.app_settings |= app or {}
-        await self.instance.tenants.put_org(self.id, self.settings)
-        await self.instance.tenants.put_app(self.id, APP, self.app_settings)
+        await self.instance.tenants.put_org(self.id, self.settings, BY)
+        await self.instance.tenants.put_app(self.id, APP, self.app_settings, BY)
 
     async def spend(self, times: int = 1, instance: Instance | None = None, **changes: Any) -> None:
         """Have a record counted that costs so many times `COST_USD_MICROS`."""
@@ -99,7 +100,7 @@ class Org:
 
     async def add_channel(self, url: str, name: str = "ops", **changes: Any) -> None:
         request = ChannelRequest(ChannelKind.WEBHOOK, url, SECRET, **changes)
-        await self.instance.alerts.channels.put(await self.owner(), name, request)
+        await self.instance.alerts.channels.put(await self.owner(), name, request, BY)
 
     async def history(self, **wanted: Any) -> list[StoredAlert]:
         page = await self.instance.alerts.history.read_page(await self.owner(), **wanted)
@@ -118,7 +119,7 @@ def budget(limit_usd_micros: int, *at_pct: int, **changes: Any) -> dict[str, Any
 
 async def add_deployment_channel(instance: Instance, url: str, name: str = "platform") -> None:
     request = ChannelRequest(ChannelKind.WEBHOOK, url, SECRET)
-    await instance.alerts.channels.put(DEPLOYMENT, name, request)
+    await instance.alerts.channels.put(DEPLOYMENT, name, request, BY)
 
 
 @pytest.fixture

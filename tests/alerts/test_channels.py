@@ -7,6 +7,7 @@ import pytest
 
 from alerts.conftest import PEPPERS, Instance, Org
 from alerts.endpoint import SECRET, Endpoint
+from attribution import BY
 from pricekeeper.alerts import ChannelKind, ChannelRequest, Owner
 from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.channel import CHANNELS_MAX
@@ -42,7 +43,7 @@ async def test_what_is_secret_is_sealed_where_it_rests(org: Org, instance: Insta
     """The item shows the host, and nothing that opens anything."""
     channels, owner = instance.alerts.channels, await org.owner()
     for of in (owner, DEPLOYMENT):
-        await channels.put(of, "ops", request())
+        await channels.put(of, "ops", request(), BY)
         text = str(await stored(instance.store, of))
         assert "hooks.example.com" in text
         assert "secret-path" not in text
@@ -56,9 +57,9 @@ async def test_what_is_secret_is_sealed_where_it_rests(org: Org, instance: Insta
 async def test_what_is_copied_to_another_owner_opens_nothing(org: Org, instance: Instance) -> None:
     """Somebody who can write into the store does not get our calls to go elsewhere."""
     channels, owner = instance.alerts.channels, await org.owner()
-    await channels.put(owner, "ops", request())
+    await channels.put(owner, "ops", request(), BY)
     mine = await stored(instance.store, owner)
-    await channels.put(DEPLOYMENT, "ops", request(url="https://other.example.com/"))
+    await channels.put(DEPLOYMENT, "ops", request(url="https://other.example.com/"), BY)
     copied = (Set("channels", mine["channels"]),)
     await instance.store.update(Update(CONFIG, Key("ALERTS", "ALERTS"), copied))
 
@@ -71,7 +72,7 @@ async def test_another_pepper_opens_nothing_and_no_pepper_finds_them(
 ) -> None:
     """Whoever decides needs no pepper; whoever delivers does."""
     owner = await org.owner()
-    await instance.alerts.channels.put(owner, "ops", request())
+    await instance.alerts.channels.put(owner, "ops", request(), BY)
     other = Peppers(Pepper("v1", b"x" * 32))
     wrong = Channels(instance.store, clock, instance.tenants, sealer=Sealer(other))
     none = Channels(instance.store, clock, instance.tenants)
@@ -86,8 +87,8 @@ async def test_another_pepper_opens_nothing_and_no_pepper_finds_them(
 async def test_a_channel_keeps_what_a_change_does_not_say(org: Org, instance: Instance) -> None:
     """Its address or its secret alone may change."""
     channels, owner = instance.alerts.channels, await org.owner()
-    await channels.put(owner, "ops", request())
-    await channels.put(owner, "ops", request(url=None, secret="another-secret-of-it"))
+    await channels.put(owner, "ops", request(), BY)
+    await channels.put(owner, "ops", request(url=None, secret="another-secret-of-it"), BY)
     opened = await channels.open(Receiver(owner, "ops"))
 
     assert opened is not None
@@ -98,7 +99,7 @@ async def test_changes_at_one_moment_all_hold(org: Org, instance: Instance) -> N
     """Each replaces the item that it has read; who comes second reads again."""
     channels, owner = instance.alerts.channels, await org.owner()
     names = [f"ops-{number}" for number in range(4)]
-    await asyncio.gather(*(channels.put(owner, name, request()) for name in names))
+    await asyncio.gather(*(channels.put(owner, name, request(), BY) for name in names))
 
     assert [one.name for one in await channels.read_all(owner)] == names
 
@@ -107,8 +108,8 @@ async def test_their_number_is_bounded_by_construction(org: Org, instance: Insta
     """However many come at one moment."""
     channels, owner = instance.alerts.channels, await org.owner()
     for number in range(CHANNELS_MAX - 1):
-        await channels.put(owner, f"ops-{number}", request())
-    asked = (channels.put(owner, f"more-{number}", request()) for number in range(4))
+        await channels.put(owner, f"ops-{number}", request(), BY)
+    asked = (channels.put(owner, f"more-{number}", request(), BY) for number in range(4))
     done = await asyncio.gather(*asked, return_exceptions=True)
 
     assert len(await channels.read_all(owner)) == CHANNELS_MAX
@@ -122,23 +123,23 @@ async def test_channels_belong_to_one_life(
 ) -> None:
     """An organisation that was made anew has none, and the old life can't set any."""
     channels, owner = instance.alerts.channels, await org.owner()
-    await channels.put(owner, "ops", request())
-    await instance.tenants.delete_org(org.id)
+    await channels.put(owner, "ops", request(), BY)
+    await instance.tenants.delete_org(org.id, BY)
     assert await instance.store.get(CONFIG, Key(f"ORG#{org.id}", "ALERTS")) is None
     with pytest.raises(NotFoundError):
-        await channels.put(owner, "ops", request())
+        await channels.put(owner, "ops", request(), BY)
     await org.configure()
 
     assert await channels.read_all(await org.owner()) == []
     with pytest.raises(NotFoundError):
-        await channels.put(owner, "ops", request())
-    await channels.put(await org.owner(), "ops", request())
+        await channels.put(owner, "ops", request(), BY)
+    await channels.put(await org.owner(), "ops", request(), BY)
 
 
 async def test_an_item_that_makes_no_sense_is_reported(org: Org, instance: Instance) -> None:
     """It is its owner's matter, and never an empty list."""
     owner = await org.owner()
-    await instance.alerts.channels.put(owner, "ops", request())
+    await instance.alerts.channels.put(owner, "ops", request(), BY)
     damage = (Set("channels", {"ops": {"kind": "PIGEON"}}),)
     await instance.store.update(Update(CONFIG, Key(f"ORG#{org.id}", "ALERTS"), damage))
 

@@ -15,6 +15,7 @@ from alerts.conftest import (
     budget,
 )
 from alerts.endpoint import Endpoint, open_endpoint
+from attribution import BY
 from pricekeeper.alerts import ChannelKind, ChannelRequest, State
 from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.delivery import GIVE_UP_MS, LEASE_MS, PAUSE_MAX_MS, SLOTS
@@ -242,7 +243,7 @@ async def test_a_channel_that_is_gone_takes_its_queue_along(
     """What waited for it is given up, and says why."""
     await org.add_channel(endpoint.url)
     await cross(org, instance)
-    await instance.alerts.channels.remove(await org.owner(), "ops")
+    await instance.alerts.channels.remove(await org.owner(), "ops", BY)
 
     await instance.deliver()
 
@@ -258,7 +259,7 @@ async def test_an_organisation_that_is_gone_takes_its_channels_along(
     """Nothing is sent for it any more, and a new one of that id has no channels and no history."""
     await org.add_channel(endpoint.url)
     await cross(org, instance)
-    await instance.tenants.delete_org(org.id)
+    await instance.tenants.delete_org(org.id, BY)
     await instance.deliver()
     await org.configure()
 
@@ -339,7 +340,7 @@ async def test_a_channel_is_tried_past_the_queue(
     await org.add_channel(endpoint.url)
     owner = await org.owner()
 
-    trial = await instance.alerts.try_channel(owner, "ops")
+    trial = await instance.alerts.try_channel(owner, "ops", BY)
 
     assert trial.error is None
     (taken,) = endpoint.requests
@@ -347,7 +348,7 @@ async def test_a_channel_is_tried_past_the_queue(
     assert (taken.json["test"], taken.json["kind"], taken.id) == (True, "TEST", trial.alert_id)
     assert await org.history() == []
     endpoint.answer = lambda _: 404
-    assert (await instance.alerts.try_channel(owner, "ops")).error == "answered HTTP 404"
+    assert (await instance.alerts.try_channel(owner, "ops", BY)).error == "answered HTTP 404"
 
 
 async def test_more_channels_than_slots_are_all_served(
@@ -372,7 +373,7 @@ async def test_deployment_channels_hear_of_everybody(
 ) -> None:
     """Each organisation's alerts go to its own channels, and to those of the deployment."""
     request = ChannelRequest(ChannelKind.WEBHOOK, endpoint.url, "another-secret-of-ours")
-    await instance.alerts.channels.put(DEPLOYMENT, "all", request)
+    await instance.alerts.channels.put(DEPLOYMENT, "all", request, BY)
     for _ in range(2):
         one = Org(instance, clock)
         await one.configure()

@@ -24,6 +24,7 @@ import pytest
 from alerts.conftest import PEPPERS, USD, budget
 from alerts.endpoint import SECRET
 from alerts.variants import BROKEN, CAUGHT_BY
+from attribution import BY
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, STANDARD, a_usage
@@ -152,14 +153,17 @@ class World:
                 "budgets": [budget(self.limits["org"], *AT_PCT, name="org", window=window)],
                 "alerts": {"quota_at_pct": list(AT_PCT)},
             },
+            BY,
         )
         own = [budget(self.limits["app"], *AT_PCT, name="app", window=window)]
         for app_id in APPS:
-            await quiet.tenants.put_app(self.org_id, app_id, {"app_name": app_id, "budgets": own})
+            await quiet.tenants.put_app(
+                self.org_id, app_id, {"app_name": app_id, "budgets": own}, BY
+            )
         request = ChannelRequest(ChannelKind.WEBHOOK, "https://8.8.8.8/", SECRET)
         owner = await quiet.channels.find_owner(self.org_id)
-        await quiet.channels.put(owner, "ops", request)
-        await quiet.channels.put(DEPLOYMENT, "platform", request)
+        await quiet.channels.put(owner, "ops", request, BY)
+        await quiet.channels.put(DEPLOYMENT, "platform", request, BY)
         dead = self.random.choice(("ops", "platform"))
         self.receivers.dead_until_ms[dead] = self.clock.now_ms() + HOUR_MS
 

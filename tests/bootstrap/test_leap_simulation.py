@@ -14,6 +14,7 @@ from random import Random
 import apsw
 import pytest
 
+from attribution import BY
 from http_fixtures import ORG
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import STEADY_MS, Clock, ManualClock, doubt_of
@@ -137,9 +138,9 @@ async def test_no_leap_destroys_and_every_leap_heals(tmp_path: Path, seed: int) 
     org_id = parse_org_id(str(uuid.UUID(int=seed)))
     async with AsyncExitStack() as closing:
         services, store = await closing.enter_async_context(running(world))
-        made = await services.provisioning.put_org(org_id, ORG)
+        made = await services.provisioning.put_org(org_id, ORG, BY)
         assert made.retrieval is not None
-        claimed = await services.credentials.claim(made.retrieval.token.reveal())
+        claimed = await services.credentials.claim(made.retrieval.token.reveal(), BY)
         credentials = (claimed.client_id, claimed.client_secret.reveal())
         await store.sweep()
         for _ in range(STEPS):

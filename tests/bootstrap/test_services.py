@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attribution import BY
 from http_fixtures import ORG
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.errors import KeyringError, SettingsError, StoreClosedError, StoreError
@@ -41,7 +42,7 @@ def names_in(folder: Path) -> set[str]:
 
 async def an_org(services: Services) -> Policy:
     org_id = parse_org_id(str(uuid.uuid4()))
-    return (await services.provisioning.put_org(org_id, {**ORG, "quota_scope": "ORG"})).policy
+    return (await services.provisioning.put_org(org_id, {**ORG, "quota_scope": "ORG"}, BY)).policy
 
 
 def a_record() -> Usage:
@@ -142,9 +143,9 @@ async def test_two_instances_share_a_file_their_keys_and_their_pepper(settings: 
     """A secret claimed at one opens a session at the other, whose token the first accepts."""
     async with open_services(settings) as one, open_services(settings) as other:
         org_id = parse_org_id(str(uuid.uuid4()))
-        provisioned = await one.provisioning.put_org(org_id, ORG)
+        provisioned = await one.provisioning.put_org(org_id, ORG, BY)
         assert provisioned.retrieval is not None
-        claimed = await one.credentials.claim(provisioned.retrieval.token.reveal())
+        claimed = await one.credentials.claim(provisioned.retrieval.token.reveal(), BY)
         grant = await other.identity.issue(claimed.client_id, claimed.client_secret.reveal())
         assert (await one.identity.validate(grant.access_token)).client_id == claimed.client_id
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock, clock, location, meter, store, table_prefix
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import (
@@ -40,13 +41,13 @@ class Instance:
     async def provision(self, client: Client) -> Provisioned:
         """Create the client, or update it; an app's organisation has to be there."""
         if client.app_id is None:
-            return await self.provisioning.put_org(client.org_id, org_body())
-        return await self.provisioning.put_app(client.org_id, client.app_id, app_body())
+            return await self.provisioning.put_org(client.org_id, org_body(), BY)
+        return await self.provisioning.put_app(client.org_id, client.app_id, app_body(), BY)
 
     async def register(self, client: Client) -> Retrieval:
         """Create the client, and its organisation first if it is an app."""
         if client.app_id is not None:
-            await self.tenants.put_org(client.org_id, org_body())
+            await self.tenants.put_org(client.org_id, org_body(), BY)
         provisioned = await self.provision(client)
         assert provisioned.retrieval is not None
         return provisioned.retrieval
@@ -54,12 +55,12 @@ class Instance:
     async def secret_of(self, client: Client) -> Secret:
         """Create the client and claim its first secret."""
         retrieval = await self.register(client)
-        return (await self.credentials.claim(retrieval.token.reveal())).client_secret
+        return (await self.credentials.claim(retrieval.token.reveal(), BY)).client_secret
 
     async def rotated(self, client: Client, grace_period_hours: int) -> Secret:
         """Rotate and claim."""
-        rotation = await self.credentials.rotate(client, grace_period_hours)
-        claimed = await self.credentials.claim(rotation.retrieval.token.reveal())
+        rotation = await self.credentials.rotate(client, grace_period_hours, BY)
+        claimed = await self.credentials.claim(rotation.retrieval.token.reveal(), BY)
         return claimed.client_secret
 
     async def opens(self, client: Client, secret: Secret) -> bool:

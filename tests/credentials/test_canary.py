@@ -7,6 +7,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER
 from pricekeeper.credentials import Credentials, Peppers, Provisioning
@@ -48,30 +49,30 @@ class Flows:
         unclaimed = await self.rotated(client)
         for wrong in (unclaimed, first[:-1], second.swapcase(), LEGACY):
             await self.fail("authenticate", client.client_id, wrong)
-            await self.fail("claim", wrong + "x")
-        await self.fail("rotate", client, 999)
+            await self.fail("claim", wrong + "x", BY)
+        await self.fail("rotate", client, 999, BY)
         stored = bcrypt.hashpw(LEGACY.encode(), bcrypt.gensalt(4)).decode()
         planted = (Set("client_secret_hash", stored),)
         await self.store.update(Update(CONFIG, config_key(client), planted))
         await self.new.authenticate(client.client_id, LEGACY)
-        await self.new.revoke_now(client, previous_only=True)
-        await self.new.revoke_now(client)
-        await self.fail("claim", unclaimed)
+        await self.new.revoke_now(client, BY, previous_only=True)
+        await self.new.revoke_now(client, BY)
+        await self.fail("claim", unclaimed, BY)
 
     async def registered(self, client: Client) -> str:
         provisioning = Provisioning(self.tenants, self.old)
         if client.app_id is None:
-            provisioned = await provisioning.put_org(client.org_id, org_body())
+            provisioned = await provisioning.put_org(client.org_id, org_body(), BY)
         else:
-            provisioned = await provisioning.put_app(client.org_id, client.app_id, app_body())
+            provisioned = await provisioning.put_app(client.org_id, client.app_id, app_body(), BY)
         assert provisioned.retrieval is not None
         return self.noted(provisioned.retrieval.token.reveal())
 
     async def rotated(self, client: Client) -> str:
-        return self.noted((await self.new.rotate(client, 24)).retrieval.token.reveal())
+        return self.noted((await self.new.rotate(client, 24, BY)).retrieval.token.reveal())
 
     async def claimed(self, token: str) -> str:
-        return self.noted((await self.old.claim(token)).client_secret.reveal())
+        return self.noted((await self.old.claim(token, BY)).client_secret.reveal())
 
     async def fail(self, name: str, *arguments: object) -> None:
         with pytest.raises(PriceKeeperError) as error:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from pricekeeper.credentials import ClaimedSecret, Peppers, Secret
@@ -19,7 +20,7 @@ HOUR_MS = 3_600_000
 async def claim_fails(one: Instance, token: Secret | str) -> str:
     text = token.reveal() if isinstance(token, Secret) else token
     with pytest.raises(NotFoundError) as error:
-        await one.credentials.claim(text)
+        await one.credentials.claim(text, BY)
     return str(error.value)
 
 
@@ -31,7 +32,7 @@ class TestRegistering:
         retrieval = await one.register(client)
         again = await one.provision(client)
         assert (again.created, again.retrieval) == (False, None)
-        claimed = await one.credentials.claim(retrieval.token.reveal())
+        claimed = await one.credentials.claim(retrieval.token.reveal(), BY)
         assert await one.opens(client, claimed.client_secret)
 
     async def test_before_the_claim_nothing_opens(self, one: Instance, client: Client) -> None:
@@ -48,7 +49,7 @@ class TestClaiming:
     ) -> None:
         """And the answer says for whom it is."""
         retrieval = await one.register(client)
-        claimed = await one.credentials.claim(retrieval.token.reveal())
+        claimed = await one.credentials.claim(retrieval.token.reveal(), BY)
         assert claimed == ClaimedSecret(client.client_id, claimed.client_secret, None)
         assert await one.opens(client, claimed.client_secret)
         assert claimed.client_secret != await one.rotated(client, 0)
@@ -56,7 +57,7 @@ class TestClaiming:
     async def test_a_second_claim_finds_nothing(self, one: Instance, client: Client) -> None:
         """The token is used up, and the secret stays good."""
         retrieval = await one.register(client)
-        secret = (await one.credentials.claim(retrieval.token.reveal())).client_secret
+        secret = (await one.credentials.claim(retrieval.token.reveal(), BY)).client_secret
         await claim_fails(one, retrieval.token)
         assert await one.opens(client, secret)
 
@@ -67,8 +68,8 @@ class TestClaiming:
         retrieval = await one.register(client)
         assert 595 <= retrieval.expires_at_epoch - clock.now_epoch() <= 600
         clock.shift_ms = 599_000 - 5_000
-        secret = (await one.credentials.claim(retrieval.token.reveal())).client_secret
-        rotation = await one.credentials.rotate(client, 0)
+        secret = (await one.credentials.claim(retrieval.token.reveal(), BY)).client_secret
+        rotation = await one.credentials.rotate(client, 0, BY)
         clock.shift_ms += 600_000
         await claim_fails(one, rotation.retrieval.token)
         assert await one.opens(client, secret)
@@ -79,15 +80,15 @@ class TestClaiming:
         """Mistyped, unknown, used, replaced, revoked, expired, or of a client that is gone."""
         told = set()
         used = (await one.register(client)).token
-        await one.credentials.claim(used.reveal())
-        replaced = (await one.credentials.rotate(client, 0)).retrieval.token
-        revoked = (await one.credentials.rotate(client, 0)).retrieval.token
-        await one.credentials.revoke_now(client)
+        await one.credentials.claim(used.reveal(), BY)
+        replaced = (await one.credentials.rotate(client, 0, BY)).retrieval.token
+        revoked = (await one.credentials.rotate(client, 0, BY)).retrieval.token
+        await one.credentials.revoke_now(client, BY)
         for token in ("", "x", used.reveal()[:-1], "pkr_" + "0" * 49, used, replaced, revoked):
             told.add(await claim_fails(one, token))
-        gone = (await one.credentials.rotate(client, 0)).retrieval.token
+        gone = (await one.credentials.rotate(client, 0, BY)).retrieval.token
         expired = (await one.register(other := Client(new_org_id()))).token
-        await one.tenants.delete_org(client.org_id)
+        await one.tenants.delete_org(client.org_id, BY)
         told.add(await claim_fails(one, gone))
         clock.shift_ms = 601_000
         told.add(await claim_fails(one, expired))
@@ -99,11 +100,11 @@ class TestClaiming:
     ) -> None:
         """Deleted and created again within ten minutes: the old token is nobody's."""
         old = await one.register(client)
-        await one.tenants.delete_org(client.org_id)
+        await one.tenants.delete_org(client.org_id, BY)
         new = await one.register(client)
         await claim_fails(one, old.token)
         assert await one.opens(
-            client, (await one.credentials.claim(new.token.reveal())).client_secret
+            client, (await one.credentials.claim(new.token.reveal(), BY)).client_secret
         )
 
     async def test_an_app_that_its_organisation_left_behind_has_nothing_to_claim(
@@ -113,11 +114,11 @@ class TestClaiming:
         client = Client(new_org_id(), AppId("api"))
         retrieval = await one.register(client)
         left_over = await one.item(client)
-        await one.tenants.delete_org(client.org_id)
+        await one.tenants.delete_org(client.org_id, BY)
         await one.store.put(Put(CONFIG, left_over))
         await claim_fails(one, retrieval.token)
         with pytest.raises(NotFoundError):
-            await one.credentials.rotate(client, 0)
+            await one.credentials.rotate(client, 0, BY)
 
     async def test_a_hash_that_is_upgraded_meanwhile_does_not_stop_a_claim(
         self, store: Store, clock: ShiftedClock, client: Client
@@ -125,10 +126,10 @@ class TestClaiming:
         """And the old secret keeps its grace, under the new hash."""
         before = instance(store, clock, Peppers(OLD_PEPPER))
         secret = await before.secret_of(client)
-        rotation = await before.credentials.rotate(client, 1)
+        rotation = await before.credentials.rotate(client, 1, BY)
         after = instance(store, clock, Peppers(NEW_PEPPER, OLD_PEPPER))
         assert await after.opens(client, secret)
-        claimed = await after.credentials.claim(rotation.retrieval.token.reveal())
+        claimed = await after.credentials.claim(rotation.retrieval.token.reveal(), BY)
         assert claimed.old_secret_expires_at_epoch is not None
         newest = instance(store, clock, Peppers(NEW_PEPPER))
         assert await newest.opens(client, secret)
@@ -141,11 +142,11 @@ class TestRotating:
     ) -> None:
         """The grace begins at the claim, not at the rotation."""
         old = await one.secret_of(client)
-        rotation = await one.credentials.rotate(client, 2)
+        rotation = await one.credentials.rotate(client, 2, BY)
         assert rotation.grace_period_hours == 2
         clock.shift_ms = 500_000
         assert await one.opens(client, old)
-        claimed = await one.credentials.claim(rotation.retrieval.token.reveal())
+        claimed = await one.credentials.claim(rotation.retrieval.token.reveal(), BY)
         assert claimed.old_secret_expires_at_epoch is not None
         left_secs = claimed.old_secret_expires_at_epoch - clock.now_epoch()
         assert 2 * 3600 - 5 <= left_secs <= 2 * 3600
@@ -161,9 +162,9 @@ class TestRotating:
     ) -> None:
         """At once, and nothing of it rests."""
         old = await one.secret_of(client)
-        rotation = await one.credentials.rotate(client, 0)
+        rotation = await one.credentials.rotate(client, 0, BY)
         assert await one.opens(client, old)
-        claimed = await one.credentials.claim(rotation.retrieval.token.reveal())
+        claimed = await one.credentials.claim(rotation.retrieval.token.reveal(), BY)
         assert claimed.old_secret_expires_at_epoch is None
         assert not await one.opens(client, old)
         assert "client_secret_previous_hash" not in await one.item(client)
@@ -193,9 +194,9 @@ class TestRotating:
     ) -> None:
         """Whoever rotates again means the new one."""
         first = await one.register(client)
-        second = await one.credentials.rotate(client, 0)
+        second = await one.credentials.rotate(client, 0, BY)
         await claim_fails(one, first.token)
-        claimed = await one.credentials.claim(second.retrieval.token.reveal())
+        claimed = await one.credentials.claim(second.retrieval.token.reveal(), BY)
         assert await one.opens(client, claimed.client_secret)
 
     @pytest.mark.parametrize("hours", [-1, 169, 10**9, True, 1.0, "1", None])
@@ -205,17 +206,17 @@ class TestRotating:
         """In whole hours."""
         await one.register(client)
         with pytest.raises(InvalidValueError) as error:
-            await one.credentials.rotate(client, hours)  # type: ignore[arg-type]
+            await one.credentials.rotate(client, hours, BY)  # type: ignore[arg-type]
         assert error.value.field == "grace_period_hours"
 
     async def test_nobody_has_nothing_to_rotate(self, one: Instance, client: Client) -> None:
         """Also an app that is left over from an organisation that is gone."""
         with pytest.raises(NotFoundError):
-            await one.credentials.rotate(client, 0)
+            await one.credentials.rotate(client, 0, BY)
         await one.register(client)
-        await one.tenants.delete_org(client.org_id)
+        await one.tenants.delete_org(client.org_id, BY)
         with pytest.raises(NotFoundError):
-            await one.credentials.rotate(client, 0)
+            await one.credentials.rotate(client, 0, BY)
 
 
 class TestGenerations:
@@ -231,9 +232,9 @@ class TestGenerations:
         """And one with a grace does not; the rotation itself never does."""
         await one.secret_of(client)
         first = await self.generation(one, client)
-        rotation = await one.credentials.rotate(client, hours)
+        rotation = await one.credentials.rotate(client, hours, BY)
         assert await self.generation(one, client) == first
-        await one.credentials.claim(rotation.retrieval.token.reveal())
+        await one.credentials.claim(rotation.retrieval.token.reveal(), BY)
         assert (await self.generation(one, client) == first) == bool(hours)
 
     async def test_its_moment_never_goes_back(
@@ -242,7 +243,7 @@ class TestGenerations:
         """Also if an instance whose clock was ahead began the one before."""
         await one.secret_of(client)
         clock.shift_ms = 3_600_000
-        await one.credentials.revoke_now(client)
+        await one.credentials.revoke_now(client, BY)
         ahead = await one.tenants.find_policy(client.org_id, client.app_id)
         clock.shift_ms = 0
         secret = await one.rotated(client, 0)
@@ -251,28 +252,28 @@ class TestGenerations:
         assert after.tokens_valid_from_epoch_ms == ahead.tokens_valid_from_epoch_ms
         assert await one.opens(client, secret)
 
-    async def test_a_claim_still_costs_one_read_and_one_transaction(
+    async def test_a_claim_still_costs_two_reads_and_one_transaction(
         self, one: Instance, meter: StoreMeter, client: Client
     ) -> None:
         """The generation changes with the secret or not at all."""
         await one.secret_of(client)
-        token = (await one.credentials.rotate(client, 0)).retrieval.token.reveal()
+        token = (await one.credentials.rotate(client, 0, BY)).retrieval.token.reveal()
         meter.clear()
-        await one.credentials.claim(token)
-        assert dict(meter.calls) == {"get": 1, "transact": 1}
+        await one.credentials.claim(token, BY)
+        assert dict(meter.calls) == {"get": 2, "transact": 1}
 
 
 class TestRevoking:
     async def test_revoking_ends_everything_at_once(
         self, one: Instance, meter: StoreMeter, client: Client
     ) -> None:
-        """Both secrets, a token to be claimed, and everything issued: one read and one write."""
+        """Both secrets, a token to be claimed, and everything issued, in one transaction."""
         secrets = [await one.secret_of(client), await one.rotated(client, 168)]
-        pending = (await one.credentials.rotate(client, 0)).retrieval.token
+        pending = (await one.credentials.rotate(client, 0, BY)).retrieval.token
         before = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
         meter.clear()
-        await one.credentials.revoke_now(client)
-        assert dict(meter.calls) == {"batch_get": 1, "update": 1}
+        await one.credentials.revoke_now(client, BY)
+        assert dict(meter.calls) == {"batch_get": 1, "get": 1, "transact": 1}
         assert [await one.opens(client, secret) for secret in secrets] == [False, False]
         await claim_fails(one, pending)
         after = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
@@ -284,24 +285,24 @@ class TestRevoking:
     ) -> None:
         """The old secret is gone with every token, the new one stays; again is no harm."""
         old, new = await one.secret_of(client), await one.rotated(client, 168)
-        pending = (await one.credentials.rotate(client, 168)).retrieval.token.reveal()
+        pending = (await one.credentials.rotate(client, 168, BY)).retrieval.token.reveal()
         before = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
         meter.clear()
-        await one.credentials.revoke_now(client, previous_only=True)
-        assert dict(meter.calls) == {"batch_get": 1, "update": 1}
+        await one.credentials.revoke_now(client, BY, previous_only=True)
+        assert dict(meter.calls) == {"batch_get": 1, "get": 1, "transact": 1}
         assert [await one.opens(client, secret) for secret in (old, new)] == [False, True]
         after = (await one.tenants.find_policy(client.org_id, client.app_id)).token_generation
         assert after != before
-        await one.credentials.revoke_now(client, previous_only=True)
-        newest = (await one.credentials.claim(pending)).client_secret
+        await one.credentials.revoke_now(client, BY, previous_only=True)
+        newest = (await one.credentials.claim(pending, BY)).client_secret
         assert [await one.opens(client, secret) for secret in (new, newest)] == [True, True]
 
     async def test_nobody_has_nothing_to_revoke(self, one: Instance, client: Client) -> None:
         """And is not brought into being by trying."""
         with pytest.raises(NotFoundError):
-            await one.credentials.revoke_now(client)
+            await one.credentials.revoke_now(client, BY)
         with pytest.raises(NotFoundError):
-            await one.credentials.revoke_now(client, previous_only=True)
+            await one.credentials.revoke_now(client, BY, previous_only=True)
         assert await one.store.get(CONFIG, config_key(client)) is None
 
 
@@ -313,10 +314,10 @@ class TestAuthenticating:
         here, there = instance(store, clock), instance(store, clock)
         secret = await here.secret_of(client)
         await here.tenants.find_policy(client.org_id, client.app_id)
-        await there.tenants.put_org(client.org_id, org_body(session_limit=9))
+        await there.tenants.put_org(client.org_id, org_body(session_limit=9), BY)
         known = await here.credentials.authenticate(client.client_id, secret.reveal())
         assert known.policy.session_limit == 9
-        await there.tenants.delete_org(client.org_id)
+        await there.tenants.delete_org(client.org_id, BY)
         assert not await here.opens(client, secret)
 
     async def test_every_refusal_is_the_same(self, one: Instance, client: Client) -> None:
@@ -363,7 +364,7 @@ class TestAuthenticating:
     ) -> None:
         """It is another client of the same name."""
         old = [await one.secret_of(client), await one.rotated(client, 168)]
-        await one.tenants.delete_org(client.org_id)
+        await one.tenants.delete_org(client.org_id, BY)
         await one.register(client)
         assert [await one.opens(client, secret) for secret in old] == [False, False]
 
@@ -371,20 +372,20 @@ class TestAuthenticating:
 class TestCosts:
     """What each operation asks of the store."""
 
-    async def test_a_claim_is_one_read_and_one_transaction(
+    async def test_a_claim_is_two_reads_and_one_transaction(
         self, one: Instance, meter: StoreMeter, client: Client
     ) -> None:
-        """The first one, and one that replaces a secret."""
+        """The first one, and one that replaces a secret: the second read is that of the trail."""
         retrieval = await one.register(client)
         meter.clear()
-        await one.credentials.claim(retrieval.token.reveal())
-        assert dict(meter.calls) == {"get": 1, "transact": 1}
+        await one.credentials.claim(retrieval.token.reveal(), BY)
+        assert dict(meter.calls) == {"get": 2, "transact": 1}
         meter.clear()
-        rotation = await one.credentials.rotate(client, 24)
-        assert dict(meter.calls) == {"batch_get": 1, "transact": 1}
+        rotation = await one.credentials.rotate(client, 24, BY)
+        assert dict(meter.calls) == {"batch_get": 1, "get": 1, "transact": 1}
         meter.clear()
-        await one.credentials.claim(rotation.retrieval.token.reveal())
-        assert dict(meter.calls) == {"get": 1, "transact": 1}
+        await one.credentials.claim(rotation.retrieval.token.reveal(), BY)
+        assert dict(meter.calls) == {"get": 2, "transact": 1}
 
     async def test_authenticating_is_one_read_whoever_it_is(
         self, one: Instance, meter: StoreMeter, client: Client
@@ -404,7 +405,7 @@ class TestCosts:
         """Every single wrong character of a secret or retrieval token is seen before the store."""
         retrieval = await one.register(client)
         token = retrieval.token.reveal()
-        secret = (await one.credentials.claim(token)).client_secret.reveal()
+        secret = (await one.credentials.claim(token, BY)).client_secret.reveal()
         meter.clear()
         for place in range(len(secret)):
             wrong = "A" if secret[place] != "A" else "B"
@@ -420,13 +421,13 @@ class TestCosts:
         self, one: Instance, meter: StoreMeter, client: Client
     ) -> None:
         """A crash can't come between a client and its retrieval token."""
-        await one.tenants.put_org(client.org_id, org_body())
+        await one.tenants.put_org(client.org_id, org_body(), BY)
         if client.app_id is None:
-            await one.tenants.delete_org(client.org_id)
+            await one.tenants.delete_org(client.org_id, BY)
         meter.clear()
         await one.provision(client)
         assert meter.calls["transact"] == 1
-        assert meter.calls.total() == 2
+        assert meter.calls.total() == 3
 
 
 async def test_the_items_are_those_of_the_schema(one: Instance, client: Client) -> None:
@@ -444,7 +445,7 @@ async def test_the_items_are_those_of_the_schema(one: Instance, client: Client) 
     }
     assert item.get("app_id") == client.app_id
     assert item["expires_at_epoch"] == item["created_at_epoch"] + 600
-    await one.credentials.claim(token)
+    await one.credentials.claim(token, BY)
     used = await one.store.get(SECRET_RETRIEVAL_TOKENS, Key(key))
     assert used is not None
     assert used["used"] is True

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from attribution import BY
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
@@ -110,16 +111,18 @@ class Actor:
             choice, process = random.randrange(10), self.process()
             try:
                 if choice < 3 or not tokens:
-                    rotation = await process.credentials.rotate(client, random.choice((0, 1)))
+                    rotation = await process.credentials.rotate(client, random.choice((0, 1)), BY)
                     tokens.append(rotation.retrieval.token)
                 elif choice < 7:
                     token = random.choice(tokens)
-                    self.claimed.append((token, await process.credentials.claim(token.reveal())))
+                    self.claimed.append(
+                        (token, await process.credentials.claim(token.reveal(), BY))
+                    )
                 elif choice < 9 and self.claimed:
                     secret = self.claimed[-1][1].client_secret
                     await process.credentials.authenticate(client.client_id, secret.reveal())
                 elif choice == 9:
-                    await process.credentials.revoke_now(client, previous_only=True)
+                    await process.credentials.revoke_now(client, BY, previous_only=True)
             except (NotFoundError, InvalidClientError, *UNSURE):
                 continue
 
@@ -171,9 +174,9 @@ async def test_what_was_acknowledged_works_whatever_came_before(
         turns = Interleaving(seed, Wobble(clock))
         shaky = FaultyStore(store, turns, FAULTS)
         sound = instance(store, clock, BOTH)
-        await sound.tenants.put_org(client.org_id, org_body())
+        await sound.tenants.put_org(client.org_id, org_body(), BY)
         if client.app_id is None:
-            await sound.tenants.delete_org(client.org_id)
+            await sound.tenants.delete_org(client.org_id, BY)
         actor = Actor(shaky, turns, clock)
 
         async def opens(secret: Secret, sound: Instance = sound, client: Client = client) -> bool:
@@ -187,7 +190,7 @@ async def test_what_was_acknowledged_works_whatever_came_before(
                     retrieval = await self_service(actor.process(), client)
                     continue
                 token, retrieval = retrieval.token.reveal(), None
-                claimed = await attempted(actor.process().credentials.claim(token))
+                claimed = await attempted(actor.process().credentials.claim(token, BY))
                 if claimed is None:
                     # Nobody knows: there is no second look, only a new token. If it was made,
                     # its secret is the older of two by then and makes room.
@@ -207,7 +210,7 @@ async def test_what_was_acknowledged_works_whatever_came_before(
 async def self_service(process: Instance, client: Client) -> Retrieval | None:
     """A retrieval token by whatever way leads to one: rotation, or registration."""
     try:
-        rotation: Rotation | None = await attempted(process.credentials.rotate(client, 1))
+        rotation: Rotation | None = await attempted(process.credentials.rotate(client, 1, BY))
     except NotFoundError:
         provisioned: Provisioned | None = await attempted(process.provision(client))
         return None if provisioned is None else provisioned.retrieval
@@ -223,7 +226,7 @@ async def test_a_revoked_secret_stays_revoked(
         shaky = FaultyStore(store, turns, FAULTS)
         before = instance(store, clock, Peppers(OLD_PEPPER))
         secrets = [await before.secret_of(client), await before.rotated(client, 168)]
-        token = (await before.credentials.rotate(client, 168)).retrieval.token
+        token = (await before.credentials.rotate(client, 168, BY)).retrieval.token
         claimant, user = Actor(shaky, turns, clock), Actor(shaky, turns, clock)
         claimant.claimed = [(token, ClaimedSecret(client.client_id, secrets[0], None))]
 
@@ -239,11 +242,11 @@ async def test_a_revoked_secret_stays_revoked(
         async def revoke(client: Client = client) -> None:
             await turns.turn()  # noqa: B023 - run within this turn of the loop
             sound = instance(store, clock, BOTH)
-            await turns.alone(sound.credentials.revoke_now(client))  # noqa: B023
+            await turns.alone(sound.credentials.revoke_now(client, BY))  # noqa: B023
 
         async def claim(claimant: Actor = claimant, token: Secret = token) -> None:
             try:
-                got = await attempted(claimant.process().credentials.claim(token.reveal()))
+                got = await attempted(claimant.process().credentials.claim(token.reveal(), BY))
             except NotFoundError:
                 return
             if got is not None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock
 from credentials.conftest import OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
@@ -49,7 +50,7 @@ class TestClaim:
     ) -> None:
         """The hash that was to be written is there, so the secret in hand is the good one."""
         token = (await one.register(client)).token.reveal()
-        claimed = await under(REPLY_LOST, one, clock, lambda on: on.credentials.claim(token))
+        claimed = await under(REPLY_LOST, one, clock, lambda on: on.credentials.claim(token, BY))
         assert isinstance(claimed, ClaimedSecret)
         assert await one.opens(client, claimed.client_secret)
 
@@ -58,9 +59,9 @@ class TestClaim:
     ) -> None:
         """It may still arrive; here it never does, and the token is as good as before."""
         token = (await one.register(client)).token.reveal()
-        told = await under(REQUEST_LOST, one, clock, lambda on: on.credentials.claim(token))
+        told = await under(REQUEST_LOST, one, clock, lambda on: on.credentials.claim(token, BY))
         assert isinstance(told, OutcomeUnknownError)
-        claimed = await one.credentials.claim(token)
+        claimed = await one.credentials.claim(token, BY)
         assert await one.opens(client, claimed.client_secret)
 
     async def test_if_nothing_can_be_read_nobody_knows(
@@ -68,10 +69,10 @@ class TestClaim:
     ) -> None:
         """The claim was made and the secret is lost: that is not called unavailable."""
         token = (await one.register(client)).token.reveal()
-        told = await under(None, one, clock, lambda on: on.credentials.claim(token))
+        told = await under(None, one, clock, lambda on: on.credentials.claim(token, BY))
         assert isinstance(told, OutcomeUnknownError)
         with pytest.raises(NotFoundError):
-            await one.credentials.claim(token)
+            await one.credentials.claim(token, BY)
         assert await one.opens(client, await one.rotated(client, 0))
 
     async def test_a_refusal_uses_nothing_up(
@@ -79,9 +80,9 @@ class TestClaim:
     ) -> None:
         """Unavailable means not applied, and the same token works later."""
         token = (await one.register(client)).token.reveal()
-        told = await under(REFUSED, one, clock, lambda on: on.credentials.claim(token))
+        told = await under(REFUSED, one, clock, lambda on: on.credentials.claim(token, BY))
         assert isinstance(told, StoreUnavailableError)
-        await one.credentials.claim(token)
+        await one.credentials.claim(token, BY)
 
 
 class TestRotation:
@@ -90,9 +91,11 @@ class TestRotation:
     ) -> None:
         """The client points to it."""
         await one.register(client)
-        rotation = await under(REPLY_LOST, one, clock, lambda on: on.credentials.rotate(client, 0))
+        rotation = await under(
+            REPLY_LOST, one, clock, lambda on: on.credentials.rotate(client, 0, BY)
+        )
         assert isinstance(rotation, Rotation)
-        claimed = await one.credentials.claim(rotation.retrieval.token.reveal())
+        claimed = await one.credentials.claim(rotation.retrieval.token.reveal(), BY)
         assert await one.opens(client, claimed.client_secret)
 
     @pytest.mark.parametrize("faults", [REQUEST_LOST, None])
@@ -101,7 +104,7 @@ class TestRotation:
     ) -> None:
         """Whether it was made or not."""
         await one.register(client)
-        told = await under(faults, one, clock, lambda on: on.credentials.rotate(client, 0))
+        told = await under(faults, one, clock, lambda on: on.credentials.rotate(client, 0, BY))
         assert isinstance(told, OutcomeUnknownError)
         assert await one.opens(client, await one.rotated(client, 0))
 
@@ -113,11 +116,11 @@ class TestTheRest:
         """Client and token were written together."""
         await one.register(client.org)
         if client.app_id is None:
-            await one.tenants.delete_org(client.org_id)
+            await one.tenants.delete_org(client.org_id, BY)
         provisioned = await under(REPLY_LOST, one, clock, lambda on: on.provision(client))
         assert isinstance(provisioned, Provisioned)
         assert provisioned.retrieval is not None
-        await one.credentials.claim(provisioned.retrieval.token.reveal())
+        await one.credentials.claim(provisioned.retrieval.token.reveal(), BY)
 
     async def test_a_registration_whose_reply_is_lost_for_good_can_be_mended(
         self, one: Instance, clock: ShiftedClock, client: Client
@@ -125,7 +128,7 @@ class TestTheRest:
         """Sent again it is an update, without a token; a rotation gives one."""
         await one.register(client.org)
         if client.app_id is None:
-            await one.tenants.delete_org(client.org_id)
+            await one.tenants.delete_org(client.org_id, BY)
         told = await under(None, one, clock, lambda on: on.provision(client))
         assert isinstance(told, OutcomeUnknownError)
         again = await one.provision(client)
@@ -138,10 +141,10 @@ class TestTheRest:
         """Recognised if the reply is lost, or a second copy meets the first; else unknown."""
 
         async def end_grace(on: Instance) -> None:
-            await on.credentials.revoke_now(client, previous_only=True)
+            await on.credentials.revoke_now(client, BY, previous_only=True)
 
         async def revoke(on: Instance) -> None:
-            await on.credentials.revoke_now(client)
+            await on.credentials.revoke_now(client, BY)
 
         old, new = await one.secret_of(client), await one.rotated(client, 168)
         told = await under(REQUEST_LOST, one, clock, end_grace)
@@ -164,14 +167,17 @@ class TestTheRest:
     ) -> None:
         """Who heard nothing, revoked again and handed out a new secret is not locked out by it."""
         await one.secret_of(client)
-        turns = Interleaving(1)
-        store = FaultyStore(one.store, turns, Faults(late_pct=100, spare_reads=True))
-        (told,) = await turns.run(instance(store, clock).credentials.revoke_now(client))
-        assert isinstance(told, OutcomeUnknownError)
-        await one.credentials.revoke_now(client)
-        secret = await one.rotated(client, 0)
-        await store.deliver()
-        assert await one.opens(client, secret)
+        unknown = 0
+        for seed in range(8):
+            turns = Interleaving(seed)
+            store = FaultyStore(one.store, turns, Faults(late_pct=100, spare_reads=True))
+            (told,) = await turns.run(instance(store, clock).credentials.revoke_now(client, BY))
+            unknown += isinstance(told, OutcomeUnknownError)
+            await one.credentials.revoke_now(client, BY)
+            secret = await one.rotated(client, 0)
+            await store.deliver()
+            assert await one.opens(client, secret)
+        assert unknown
 
 
 async def test_each_half_of_a_claim_refuses_to_be_made_twice(

@@ -3,6 +3,7 @@
 import bcrypt
 import pytest
 
+from attribution import BY
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import Clock
@@ -32,7 +33,7 @@ def keys(store: Store, clock: Clock) -> ProvisioningKeys:
 @pytest.fixture
 async def org(one: Instance) -> OrgId:
     org_id = new_org_id()
-    await one.tenants.put_org(org_id, org_body())
+    await one.tenants.put_org(org_id, org_body(), BY)
     return org_id
 
 
@@ -44,7 +45,7 @@ async def plant(store: Store, org_id: OrgId, stored: str) -> None:
 
 async def test_a_key_names_its_organisation(keys: ProvisioningKeys, org: OrgId) -> None:
     """On whatever path, and also where the path names nobody or somebody else."""
-    key = (await keys.issue(org)).reveal()
+    key = (await keys.issue(org, BY)).reveal()
     assert key.startswith(KEY_PREFIX)
     for asked_for in (org, new_org_id(), None):
         assert await keys.find_org(key, asked_for) == org
@@ -54,10 +55,10 @@ async def test_the_next_key_replaces_the_last_and_none_is_left_when_it_is_withdr
     keys: ProvisioningKeys, org: OrgId
 ) -> None:
     """An organisation has one at most; withdrawing it again does no harm."""
-    first, second = [(await keys.issue(org)).reveal() for _ in range(2)]
+    first, second = [(await keys.issue(org, BY)).reveal() for _ in range(2)]
     assert [await keys.find_org(key, org) for key in (first, second)] == [None, org]
     for _ in range(2):
-        await keys.withdraw(org)
+        await keys.withdraw(org, BY)
         assert await keys.find_org(second, org) is None
 
 
@@ -65,7 +66,7 @@ async def test_a_key_does_not_rest_where_it_could_be_read(
     one: Instance, keys: ProvisioningKeys, org: OrgId
 ) -> None:
     """Nor is it among what a policy tells."""
-    key = (await keys.issue(org)).reveal()
+    key = (await keys.issue(org, BY)).reveal()
     item = await one.item(Client(org))
     assert key not in str(item)
     assert item[HASH].startswith("hmac-sha256$")
@@ -78,12 +79,12 @@ async def test_settings_leave_the_key_alone_and_a_deletion_takes_it(
     one: Instance, keys: ProvisioningKeys, org: OrgId
 ) -> None:
     """Also if the organisation is created again."""
-    key = (await keys.issue(org)).reveal()
-    await one.tenants.put_org(org, org_body(org_name="Another"))
+    key = (await keys.issue(org, BY)).reveal()
+    await one.tenants.put_org(org, org_body(org_name="Another"), BY)
     assert await keys.find_org(key, org) == org
-    await one.tenants.delete_org(org)
+    await one.tenants.delete_org(org, BY)
     assert await keys.find_org(key, org) is None
-    await one.tenants.put_org(org, org_body())
+    await one.tenants.put_org(org, org_body(), BY)
     assert await keys.find_org(key, org) is None
 
 
@@ -91,7 +92,7 @@ async def test_who_does_not_exist_gets_none(keys: ProvisioningKeys) -> None:
     """And nothing is created by trying."""
     for attempt in (keys.issue, keys.withdraw):
         with pytest.raises(NotFoundError):
-            await attempt(new_org_id())
+            await attempt(new_org_id(), BY)
 
 
 async def test_an_imported_key_is_good_for_the_organisation_that_has_its_hash(
@@ -124,8 +125,8 @@ async def test_hashes_do_not_stand_in_for_each_other(
 ) -> None:
     """Neither another organisation's, nor that of a client's secret."""
     other = new_org_id()
-    await one.tenants.put_org(other, org_body())
-    key = (await keys.issue(org)).reveal()
+    await one.tenants.put_org(other, org_body(), BY)
+    key = (await keys.issue(org, BY)).reveal()
     await plant(store, other, (await one.item(Client(org)))[HASH])
     assert await keys.find_org(key.replace(KEY_PREFIX, ""), other) is None
     secret = await one.rotated(Client(org), 0)
@@ -137,7 +138,7 @@ async def test_a_mistyped_key_is_refused_without_a_read(
     keys: ProvisioningKeys, org: OrgId, meter: StoreMeter
 ) -> None:
     """And one of any length; a right one takes one read."""
-    key = (await keys.issue(org)).reveal()
+    key = (await keys.issue(org, BY)).reveal()
     meter.clear()
     for wrong in (key[:-1], key + "x", KEY_PREFIX, KEY_PREFIX + "é" * 71, "x" * 10_000, ""):
         assert await keys.find_org(wrong, org) is None
@@ -148,7 +149,7 @@ async def test_a_mistyped_key_is_refused_without_a_read(
 
 async def test_a_new_pepper_takes_over(store: Store, clock: Clock, org: OrgId) -> None:
     """As for clients' secrets."""
-    key = (await keys_of(store, clock, OLD_PEPPER).issue(org)).reveal()
+    key = (await keys_of(store, clock, OLD_PEPPER).issue(org, BY)).reveal()
     assert await keys_of(store, clock, NEW_PEPPER, OLD_PEPPER).find_org(key, org) == org
     assert await keys_of(store, clock, NEW_PEPPER).find_org(key, org) == org
 
@@ -156,8 +157,21 @@ async def test_a_new_pepper_takes_over(store: Store, clock: Clock, org: OrgId) -
 async def test_a_lost_reply_is_told(store: Store, clock: Clock, org: OrgId) -> None:
     """Whoever hears that the outcome is unknown asks for another key, and has that one."""
     turns = Interleaving(1)
-    keys = keys_of(FaultyStore(store, turns, Faults(reply_lost_pct=100)), clock)
-    (outcome,) = await turns.run(keys.issue(org))
+    lost = Faults(request_lost_pct=100, spare_reads=True)
+    keys = keys_of(FaultyStore(store, turns, lost), clock)
+    (outcome,) = await turns.run(keys.issue(org, BY))
     assert isinstance(outcome, OutcomeUnknownError)
-    key = (await keys.issue(org)).reveal()
+    key = (await keys.issue(org, BY)).reveal()
     assert await keys.find_org(key, org) == org
+
+
+async def test_a_key_whose_reply_is_lost_on_the_way_back_is_handed_out(
+    store: Store, clock: Clock, org: OrgId
+) -> None:
+    """Its entry is there, so the key is."""
+    turns = Interleaving(1)
+    lost = Faults(reply_lost_pct=100, spare_reads=True)
+    keys = keys_of(FaultyStore(store, turns, lost), clock)
+    (issued,) = await turns.run(keys.issue(org, BY))
+    assert isinstance(issued, Secret)
+    assert await keys.find_org(issued.reveal(), org) == org

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock
 from credentials.conftest import Instance, instance
 from pricekeeper.credentials import ClaimedSecret, Secret
@@ -23,11 +24,11 @@ async def test_of_50_racing_claims_one_gets_a_secret_and_it_works(
     one = instance(store, clock)
     token = (await one.register(client)).token.reveal()
     if replaces:
-        await one.credentials.claim(token)
-        token = (await one.credentials.rotate(client, 1)).retrieval.token.reveal()
+        await one.credentials.claim(token, BY)
+        token = (await one.credentials.rotate(client, 1, BY)).retrieval.token.reveal()
     racers = [instance(store, clock) for _ in range(RACERS)]
     outcomes = await asyncio.gather(
-        *(racer.credentials.claim(token) for racer in racers), return_exceptions=True
+        *(racer.credentials.claim(token, BY) for racer in racers), return_exceptions=True
     )
     (winner,) = [outcome for outcome in outcomes if isinstance(outcome, ClaimedSecret)]
     losers = [outcome for outcome in outcomes if outcome is not winner]
@@ -39,9 +40,9 @@ async def test_of_50_racing_registrations_one_gets_a_token_and_it_works(
     store: Store, clock: ShiftedClock, client: Client
 ) -> None:
     """The others update, and reset nothing."""
-    await instance(store, clock).tenants.put_org(client.org_id, org_body())
+    await instance(store, clock).tenants.put_org(client.org_id, org_body(), BY)
     if client.app_id is None:
-        await instance(store, clock).tenants.delete_org(client.org_id)
+        await instance(store, clock).tenants.delete_org(client.org_id, BY)
 
     racers = [instance(store, clock) for _ in range(RACERS)]
     provisioned = await asyncio.gather(*(racer.provision(client) for racer in racers))
@@ -49,7 +50,7 @@ async def test_of_50_racing_registrations_one_gets_a_token_and_it_works(
     assert [outcome.retrieval for outcome in provisioned if outcome is not winner] == [None] * 49
     assert winner.retrieval is not None
     one = instance(store, clock)
-    claimed = await one.credentials.claim(winner.retrieval.token.reveal())
+    claimed = await one.credentials.claim(winner.retrieval.token.reveal(), BY)
     assert await one.opens(client, claimed.client_secret)
 
 

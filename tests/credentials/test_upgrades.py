@@ -5,6 +5,7 @@ import asyncio
 import bcrypt
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
@@ -177,7 +178,7 @@ class TestPeppers:
         late = FaultyStore(store, turns, Faults(late_pct=100, spare_reads=True))
         shaky = instance(late, clock, both)
         await turns.run(shaky.credentials.authenticate(client.client_id, secret.reveal()))
-        await sound.credentials.revoke_now(client)
+        await sound.credentials.revoke_now(client, BY)
         await late.deliver()
         assert not await instance(store, clock, both).opens(client, secret)
 

@@ -24,7 +24,12 @@ class Policy:
     """A policy document; only what ours use of the language."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self.statements: list[dict[str, Any]] = document["Statement"]
+        self.statements: list[dict[str, Any]] = [
+            statement for statement in document["Statement"] if statement["Effect"] == "Allow"
+        ]
+        self.denials: list[dict[str, Any]] = [
+            statement for statement in document["Statement"] if statement["Effect"] == "Deny"
+        ]
 
     @classmethod
     def read(cls, path: Path) -> "Policy":
@@ -36,7 +41,12 @@ class Policy:
         return {action for statement in self.statements for action in statement["Action"]}
 
     def allows(self, permission: Permission) -> bool:
-        return any(self._grants(permission))
+        arn = _arn(permission)
+        is_denied = any(
+            permission.action in denial["Action"] and fnmatchcase(arn, denial["Resource"])
+            for denial in self.denials
+        )
+        return not is_denied and any(self._grants(permission))
 
     def granted(self, tables: Iterable[str]) -> set[Permission]:
         """Everything that may be done to these tables."""
@@ -50,10 +60,14 @@ class Policy:
         return granted - needed
 
     def _grants(self, permission: Permission) -> Iterator[tuple[str, str]]:
-        arn = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{permission.table}"
+        arn = _arn(permission)
         for statement in self.statements:
             if permission.action in statement["Action"] and fnmatchcase(arn, statement["Resource"]):
                 yield statement["Sid"], permission.action
+
+
+def _arn(permission: Permission) -> str:
+    return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{permission.table}"
 
 
 def permissions(seen: Iterable[Seen]) -> set[Permission]:

@@ -119,7 +119,7 @@ def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
         day = date_of(case.path_parameters["date"])
         if day is not None:
             case.path_parameters["date"] = min(day, LAST_DAY).isoformat()
-    if isinstance(case.query, dict) and name in ("getSpend", "listUsage"):
+    if isinstance(case.query, dict) and name in ("getSpend", "listUsage", "listAudit"):
         report(case.query)
     if isinstance(case.query, dict) and name.endswith("AggregatesInRange"):
         first, last = (date_of(case.query.get(end)) for end in ("from", "to"))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from attribution import BY
 from http_fixtures import ORG
 from pricekeeper.authorizations.request import AuthorizationRequest
 from pricekeeper.bootstrap import Services, open_services
@@ -39,9 +40,9 @@ class World:
         org_id = parse_org_id(str(uuid.uuid4()))
         body = {**ORG, "org_name": name, "rate_limits": {}, "tag_keys": ["team"]}
         body |= {"budgets": [DAILY, TEAMS], **settings}
-        await self.services.provisioning.put_org(org_id, body)
+        await self.services.provisioning.put_org(org_id, body, BY)
         made = await self.services.provisioning.put_app(
-            org_id, parse_app_id(app), {"app_name": app.title(), "budgets": [DAILY]}
+            org_id, parse_app_id(app), {"app_name": app.title(), "budgets": [DAILY]}, BY
         )
         return made.policy
 
@@ -131,7 +132,7 @@ async def test_there_is_a_bound_and_who_was_deleted_has_no_line(at: World) -> No
         await at.services.authorizations.authorize(policy, CALL)
     await at.refresh(clients_max=3)
     assert len(at.used()) == 3
-    await at.services.tenants.delete_org(policies[0].org_id)
+    await at.services.tenants.delete_org(policies[0].org_id, BY)
     await at.refresh(policies[0].org_id)
     assert {org for org, _, _ in at.used()} == {"Org 1", "Org 2"}
 

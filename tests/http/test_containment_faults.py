@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fault_proxy import Fault, FaultProxy
-from http_fixtures import ENVIRONMENT, Api, Tenant
+from http_fixtures import ENVIRONMENT, Api, Reply, Tenant
 from serving import running_server
 from thief import EVERYTHING, NOTHING, claim, thief_of
 
@@ -50,6 +50,13 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         assert thief_of(tenant, tenant.client_id).ways_in() == EVERYTHING
 
 
+def entries_of(tenant: Tenant, done: Reply) -> int:
+    """How many entries the audit trail has of that request."""
+    read = tenant.api.provision("GET", f"/api/v1/audit?org_id={tenant.org_id}")
+    request_id = done.headers["x-request-id"]
+    return sum(entry["request_id"] == request_id for entry in read.json["entries"])
+
+
 @pytest.mark.timeout(300)
 async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
     tmp_path: Path, dynamodb_local: str
@@ -73,11 +80,12 @@ async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
             ("DELETE", "/sessions", None),
             ("POST", "/credentials/revoke", WHY),
         ):
-            before = proxy.applied("UpdateItem")
-            proxy.next("UpdateItem", fault)
+            before = proxy.applied("TransactWriteItems")
+            proxy.next("TransactWriteItems", fault)
             done = api.provision(method, f"{tenant.app}{rest}", body)
             assert done.status in (200, 204), (fault, rest, done.data)
-            assert proxy.applied("UpdateItem") > before
+            assert proxy.applied("TransactWriteItems") > before
+            assert entries_of(tenant, done) == 1
             selected = api.call("GET", selection, token=tenant.org_token).status
             assert selected == (403 if (method, rest) == ("PUT", "/freeze") else 200)
         assert thief.ways_in() == NOTHING
@@ -89,9 +97,10 @@ async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
         take = {"resource": "premium", "consume": {"rpm": 10}}
         acquire, reset = f"{tenant.app}/limits/acquire", f"{tenant.app}/limits/reset"
         assert api.call("POST", acquire, take, token=tenant.org_token).status == 200
-        proxy.next("DeleteItem", fault)
-        # Whether a bucket was there is not known any more, so it is said to be unknown.
-        assert [api.provision("POST", reset, WHY).status for _ in range(2)] == [503, 200]
+        proxy.next("TransactWriteItems", fault)
+        done = api.provision("POST", reset, WHY)
+        assert (done.status, done.json["labels"]) == (200, ["premium"])
+        assert entries_of(tenant, done) == 1
         assert api.provision("POST", f"{tenant.org}/limits/reset", WHY).status == 200
 
     async with FaultProxy(dynamodb_local) as proxy:

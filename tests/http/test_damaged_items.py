@@ -144,7 +144,7 @@ class World:
         org, app = self.org, self.app
         for path in ("", "/apps", "/usage", "/aggregates/today", "/budgets", "/alert-channels"):
             yield "GET", f"{org}{path}", None
-        for path in ("orgs", "alerts", f"spend?{TODAY}&group_by=org"):
+        for path in ("orgs", "alerts", "audit", f"spend?{TODAY}&group_by=org"):
             yield "GET", f"/api/v1/{path}", None
         for path in (app, f"{app}/sessions"):
             yield "GET", path, None

@@ -3,6 +3,7 @@
 import uuid
 from pathlib import Path
 
+from attribution import BY
 from http_fixtures import ORG
 from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock
@@ -25,7 +26,7 @@ async def test_when_it_is_full_the_oldest_goes_and_the_others_stay(tmp_path: Pat
         decisions = []
         for _ in range(4):
             org_id = parse_org_id(str(uuid.uuid4()))
-            policy = (await services.provisioning.put_org(org_id, ORG)).policy
+            policy = (await services.provisioning.put_org(org_id, ORG, BY)).policy
             decisions.append(await services.selection.select(policy))
         made = [encode(decision) for decision in decisions]
         again = [encode(decision) for decision in decisions[:0:-1]]

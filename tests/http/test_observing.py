@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from attribution import BY
 from http_fixtures import ORG
 from pricekeeper.bootstrap import Services, Supervisor, open_services
 from pricekeeper.clock import ManualClock
@@ -47,7 +48,7 @@ class Instance:
     async def org(self, org_id: str = "", **more: Any) -> Policy:
         settings = {**ORG, "quota_scope": "ORG", **more}
         made = parse_org_id(org_id or str(uuid.uuid4()))
-        return (await self.services.provisioning.put_org(made, settings)).policy
+        return (await self.services.provisioning.put_org(made, settings, BY)).policy
 
     async def report(self, policy: Policy, input_tokens: int) -> None:
         """Use the premium model."""
@@ -161,7 +162,7 @@ async def test_a_quota_that_is_used_is_not_forgotten_by_an_older_total(at: Insta
     await at.spend(policy, input_tokens=400_000)
     used = at.scrape()[name]
     assert used > 1
-    await at.services.selection.set_override(policy, "premium")
+    await at.services.selection.set_override(policy, "premium", BY)
     await at.services.selection.assess(policy)
     assert at.scrape()[name] == used
     at.clock.advance_ms(10_000)
@@ -315,8 +316,8 @@ async def test_the_age_of_a_secret_is_shown_when_its_client_comes(at: Instance) 
     for expected in (None, at.clock.now_ms() // 1000 + 86_400):
         assert at.scrape().get(name) == expected
         at.clock.advance_ms(86_400_000)
-        rotation = await credentials.rotate(policy.client, 0)
-        claimed = await credentials.claim(rotation.retrieval.token.reveal())
+        rotation = await credentials.rotate(policy.client, 0, BY)
+        claimed = await credentials.claim(rotation.retrieval.token.reveal(), BY)
         claimed_at_epoch = at.clock.now_ms() // 1000
         assert at.scrape().get(name) == (claimed_at_epoch if expected else None)
         at.clock.advance_ms(3_600_000)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from attribution import BY
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
 from metering.older_version import marker_put
 from pricekeeper.bootstrap import Services, open_services
@@ -117,11 +118,13 @@ class Instance:
     async def org(self, name: str, **changes: Any) -> Policy:
         settings = {**ORG, "org_name": name, "quota_scope": "ORG", "rate_limits": {}, **changes}
         org_id = parse_org_id(str(uuid.uuid4()))
-        return (await self.services.provisioning.put_org(org_id, settings)).policy
+        return (await self.services.provisioning.put_org(org_id, settings, BY)).policy
 
     async def app(self, org: Policy, app_id: str, name: str) -> Policy:
         settings = {"app_name": name}
-        made = await self.services.provisioning.put_app(org.org_id, parse_app_id(app_id), settings)
+        made = await self.services.provisioning.put_app(
+            org.org_id, parse_app_id(app_id), settings, BY
+        )
         return made.policy
 
     async def spend(self, policy: Policy, dollars: int, label: str = "premium") -> None:
@@ -193,7 +196,7 @@ async def test_a_new_name_takes_the_line_over(at: Instance) -> None:
     await at.spend(org, 2)
     await metric.refresh()
     await at.services.provisioning.put_org(
-        org.org_id, {**ORG, "org_name": "After", "quota_scope": "ORG"}
+        org.org_id, {**ORG, "org_name": "After", "quota_scope": "ORG"}, BY
     )
     at.clock.advance_ms(600_000)
     await metric.refresh()
@@ -205,7 +208,7 @@ async def test_who_was_deleted_has_its_ids(at: Instance) -> None:
     org = await at.org("Gone", quota_scope="APP")
     app = await at.app(org, "web", "Web")
     await at.spend(app, 2)
-    await at.services.tenants.delete_org(org.org_id)
+    await at.services.tenants.delete_org(org.org_id, BY)
     await at.metric().refresh()
     assert at.dollars() == pytest.approx({(str(org.org_id), "web", "premium"): 2}, rel=1e-5)
 

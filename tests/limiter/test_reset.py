@@ -89,7 +89,7 @@ async def test_a_reset_whose_reply_is_lost_can_be_repeated(
     assert await left(limiter, "e") == 100
 
 
-async def test_it_takes_one_query_and_one_write_for_each_bucket(
+async def test_it_takes_one_query_and_one_transaction(
     limiter: Limiter, meter: StoreMeter, entity: str
 ) -> None:
     """What the instance remembers of the buckets is gone with them."""
@@ -98,7 +98,7 @@ async def test_it_takes_one_query_and_one_write_for_each_bucket(
     meter.clear()
     await limiter.reset(entity)
 
-    assert meter.calls == {"query": 1, "delete": 2}
+    assert meter.calls == {"query": 1, "transact": 1}
     request = limiter.prepare(entity, "premium", {"n": 1}, limits=[DAILY])
     assert request.limits()["n"].remaining == 100
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
 import pytest
@@ -10,13 +10,19 @@ import pytest
 from contract.conftest import location, meter, store, table_prefix
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import Clock, ManualClock
-from pricekeeper.errors import ConditionFailedError, StoreError
+from pricekeeper.errors import (
+    CancellationReason,
+    ConditionFailedError,
+    ReasonCode,
+    StoreError,
+    TransactionCancelledError,
+)
 from pricekeeper.metering import Counters, Metering, Total, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import day_expires_at_epoch, total_put
 from pricekeeper.pricing import PICOS_PER_MICRO, PriceBook, parse_catalogue
 from pricekeeper.selection import SelectionMeter, Selector
-from pricekeeper.storage import Item, Key, Store, Update
+from pricekeeper.storage import Item, Key, Store, Update, Write
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import AppId, ModelLabel, OrgId
@@ -130,12 +136,22 @@ class FailingStore(FaultyStore):
             await super().update(operation)
         raise self._errors.pop()
 
+    async def transact(self, operations: Sequence[Write]) -> None:
+        if not self._errors or self._applied:
+            await super().transact(operations)
+        if self._errors:
+            raise self._errors.pop()
+
 
 class NeverFirst(FaultyStore):
     """A store in which somebody else always came first, with something that does not help."""
 
     async def update(self, _: Update) -> Item:
         raise ConditionFailedError(None)
+
+    async def transact(self, operations: Sequence[Write]) -> None:
+        reason = CancellationReason(ReasonCode.CONDITION_FAILED)
+        raise TransactionCancelledError([reason for _ in operations])
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from attribution import BY
 from faulty_store import Faults, Interleaving
 from pricekeeper.errors import ContendedError, OutcomeUnknownError
 from pricekeeper.tenants import Client
@@ -12,32 +13,32 @@ from selection.policies import ECONOMY, PREMIUM, STANDARD, policy
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_setting_an_override_again_after_a_lost_reply_is_harmless(
+async def test_an_override_whose_reply_is_lost_is_set_once(
     world: World, app: Client, applied: bool
 ) -> None:
-    """The operator is told that nobody knows, and the second command settles it."""
+    """The entry in the audit trail says whether it was applied; if not, it is sent again."""
     mine = policy(client=app)
     here = world.instance(FailingStore(world.store, OutcomeUnknownError("lost"), applied=applied))
     assert (await here.select(mine)).label == PREMIUM
 
-    with pytest.raises(OutcomeUnknownError):
-        await here.set_override(mine, ECONOMY)
-    assert (await here.select(mine)).label == (ECONOMY if applied else PREMIUM)
+    await here.set_override(mine, ECONOMY, BY)
 
-    await here.set_override(mine, ECONOMY)
     assert (await here.select(mine)).label == ECONOMY
+    assert (await world.sticky_item(mine))["override_version"] == 1
 
 
-async def test_clearing_again_after_a_lost_reply_is_harmless(world: World, app: Client) -> None:
-    """There is nothing left to clear, and that is what was wanted."""
+@pytest.mark.parametrize("applied", [True, False])
+async def test_an_override_whose_reply_is_lost_is_cleared_once(
+    world: World, app: Client, applied: bool
+) -> None:
+    """Clearing again finds nothing left to clear, and that is what was wanted."""
     mine = policy(client=app)
-    await world.instance().set_override(mine, ECONOMY)
-    here = world.instance(FailingStore(world.store, OutcomeUnknownError("lost"), applied=True))
+    await world.instance().set_override(mine, ECONOMY, BY)
+    here = world.instance(FailingStore(world.store, OutcomeUnknownError("lost"), applied=applied))
 
-    with pytest.raises(OutcomeUnknownError):
-        await here.clear_override(mine)
+    assert await here.clear_override(mine, BY)
 
-    assert not await here.clear_override(mine)
+    assert not await here.clear_override(mine, BY)
     assert (await here.select(mine)).label == PREMIUM
 
 
@@ -48,7 +49,7 @@ async def test_of_two_operators_the_later_wins_and_neither_fails(world: World, a
     operators = [world.instance() for _ in labels]
 
     await asyncio.gather(
-        *(one.set_override(mine, label) for one, label in zip(operators, labels, strict=True))
+        *(one.set_override(mine, label, BY) for one, label in zip(operators, labels, strict=True))
     )
 
     assert (await world.sticky_item(mine))["override_version"] == 3
@@ -60,7 +61,7 @@ async def test_a_command_that_never_gets_its_turn_is_given_up(world: World, app:
     here = world.instance(NeverFirst(world.store, Interleaving(0), Faults()))
 
     with pytest.raises(ContendedError):
-        await here.set_override(policy(client=app), ECONOMY)
-    await world.instance().set_override(policy(client=app), ECONOMY)
+        await here.set_override(policy(client=app), ECONOMY, BY)
+    await world.instance().set_override(policy(client=app), ECONOMY, BY)
     with pytest.raises(ContendedError):
-        await here.clear_override(policy(client=app))
+        await here.clear_override(policy(client=app), BY)

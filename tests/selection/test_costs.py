@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from attribution import BY
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.selection import Decision, Reason
@@ -206,7 +207,7 @@ async def test_an_override_is_not_missed_by_a_decision_under_way(world: World, a
     before = asyncio.create_task(instance.select(mine))
     await gate.reached.wait()
 
-    await instance.set_override(mine, ECONOMY)
+    await instance.set_override(mine, ECONOMY, BY)
 
     assert (await instance.select(mine)).label == ECONOMY
     gate.opened.set()

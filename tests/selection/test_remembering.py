@@ -6,6 +6,7 @@ from datetime import date
 
 import pytest
 
+from attribution import BY
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import PriceTable, RateCard
 from pricekeeper.pricing.items import StatedPrices, price_item
@@ -63,7 +64,7 @@ async def test_a_command_about_one_app_leaves_the_others_warm(
     instance = world.instance()
     first = await instance.select(other)
     await instance.select(one)
-    await instance.set_override(one, ECONOMY)
+    await instance.set_override(one, ECONOMY, BY)
     meter.clear()
 
     assert await instance.select(other) is first
@@ -79,8 +80,8 @@ async def test_a_cleared_override_leaves_the_fallback_as_it_was(world: World, ap
     await instance.select(mine)
     before = await world.sticky_item(mine)
 
-    await instance.set_override(mine, PREMIUM)
-    await instance.clear_override(mine)
+    await instance.set_override(mine, PREMIUM, BY)
+    await instance.clear_override(mine, BY)
 
     assert await world.sticky_item(mine) == {**before, "override_version": 2}
 
@@ -88,7 +89,7 @@ async def test_a_cleared_override_leaves_the_fallback_as_it_was(world: World, ap
 async def test_an_override_alone_is_gone_after_the_day_too(world: World, app: Client) -> None:
     """With the hour that a lagging clock is given, as the record of a fallback."""
     mine = policy(client=app)
-    override = await world.instance().set_override(mine, ECONOMY)
+    override = await world.instance().set_override(mine, ECONOMY, BY)
 
     assert await world.sticky_item(mine) == {
         "PK": mine.scope_key,

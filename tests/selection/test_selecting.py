@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from attribution import BY
 from pricekeeper.errors import FrozenError, QuotaExceededError, UnknownModelLabelError
 from pricekeeper.metering import Metering, Usage
 from pricekeeper.pricing import PriceBook
@@ -225,7 +226,7 @@ async def test_an_override_counts_at_once_here_and_soon_elsewhere(
     await here.select(mine)
     await elsewhere.select(mine)
 
-    await here.set_override(mine, PREMIUM)
+    await here.set_override(mine, PREMIUM, BY)
 
     decision = await here.select(mine)
     assert (decision.label, decision.choice.reason) == (PREMIUM, Reason.MANUAL_OVERRIDE)
@@ -242,13 +243,13 @@ async def test_after_an_override_the_automatic_decision_resumes_where_it_was(
     await world.spend(mine, {PREMIUM: 1_000})
     here = world.instance()
     await here.select(mine)
-    await here.set_override(mine, PREMIUM)
+    await here.set_override(mine, PREMIUM, BY)
 
-    assert await here.clear_override(mine)
+    assert await here.clear_override(mine, BY)
 
     decision = await here.select(mine)
     assert (decision.label, decision.choice.reason) == (STANDARD, Reason.STICKY_FALLBACK)
-    assert not await here.clear_override(mine)
+    assert not await here.clear_override(mine, BY)
     assert here.meter.overrides == {"set": 1, "cleared": 1}
 
 
@@ -260,12 +261,12 @@ async def test_a_flip_and_an_override_do_not_destroy_each_other(world: World, ap
     await world.spend(mine, {PREMIUM: 1_000})
     flipping = asyncio.create_task(unaware.select(mine))
     await gate.reached.wait()
-    await here.set_override(mine, ECONOMY)
+    await here.set_override(mine, ECONOMY, BY)
     gate.opened.set()
 
     assert (await flipping).label == STANDARD
     assert (await here.select(mine)).label == ECONOMY
-    await here.clear_override(mine)
+    await here.clear_override(mine, BY)
     assert (await here.select(mine)).choice.reason is Reason.STICKY_FALLBACK
 
 
@@ -275,8 +276,8 @@ async def test_an_override_without_a_flip_leaves_the_first_flip_possible(
     """An item with nothing but an override in it counts as no record."""
     mine = policy(client=app)
     here = world.instance()
-    await here.set_override(mine, ECONOMY)
-    await here.clear_override(mine)
+    await here.set_override(mine, ECONOMY, BY)
+    await here.clear_override(mine, BY)
     await world.spend(mine, {PREMIUM: 1_000})
 
     decision = await here.select(mine)
@@ -291,7 +292,7 @@ async def test_an_override_ends_with_the_day(
     """The next day is decided by its own totals."""
     mine = policy(client=app)
     here = world.instance()
-    await here.set_override(mine, ECONOMY)
+    await here.set_override(mine, ECONOMY, BY)
 
     clock.advance_ms(MIDNIGHT_MS - clock.now_ms() - 1)
     assert (await here.select(mine)).label == ECONOMY
@@ -309,11 +310,11 @@ async def test_an_organisations_override_is_for_all_its_apps_that_have_none(
     here = world.instance()
     assert [(await here.select(each)).label for each in (one, other)] == [PREMIUM, PREMIUM]
 
-    await here.set_override(whole, STANDARD)
+    await here.set_override(whole, STANDARD, BY)
     assert [(await here.select(each)).label for each in (one, other)] == [STANDARD, STANDARD]
-    await here.set_override(one, ECONOMY)
+    await here.set_override(one, ECONOMY, BY)
     assert [(await here.select(each)).label for each in (one, other)] == [ECONOMY, STANDARD]
-    await here.clear_override(whole)
+    await here.clear_override(whole, BY)
     assert [(await here.select(each)).label for each in (one, other)] == [ECONOMY, PREMIUM]
 
 
@@ -324,7 +325,7 @@ async def test_an_override_outside_the_ordering_is_refused(world: World, app: Cl
 
     for label in (ECONOMY, "unheard-of"):
         with pytest.raises(UnknownModelLabelError) as caught:
-            await here.set_override(mine, label)
+            await here.set_override(mine, label, BY)
         assert caught.value.valid_labels == ("premium", "standard")
     assert await world.sticky_item(mine) == {}
 
@@ -334,7 +335,7 @@ async def test_an_override_needs_a_model(world: World, app: Client) -> None:
     mine = policy(client=app, ordering=("lost", PREMIUM))
 
     with pytest.raises(UnknownModelLabelError):
-        await world.instance().set_override(mine, "lost")
+        await world.instance().set_override(mine, "lost", BY)
 
 
 async def test_clearing_what_another_instance_has_cleared_counts_here_at_once(
@@ -343,11 +344,11 @@ async def test_clearing_what_another_instance_has_cleared_counts_here_at_once(
     """Though there was nothing left to clear."""
     mine = policy(client=app)
     here, elsewhere = world.instance(), world.instance()
-    await here.set_override(mine, ECONOMY)
+    await here.set_override(mine, ECONOMY, BY)
     assert (await here.select(mine)).label == ECONOMY
-    await elsewhere.clear_override(mine)
+    await elsewhere.clear_override(mine, BY)
 
-    assert not await here.clear_override(mine)
+    assert not await here.clear_override(mine, BY)
 
     assert (await here.select(mine)).label == PREMIUM
 
@@ -357,7 +358,7 @@ async def test_an_override_whose_label_left_the_ordering_binds_nobody(
 ) -> None:
     """The automatic decision goes on."""
     here = world.instance()
-    await here.set_override(policy(client=app), PREMIUM)
+    await here.set_override(policy(client=app), PREMIUM, BY)
 
     decision = await here.select(policy(client=app, ordering=(STANDARD, ECONOMY)))
 
@@ -415,7 +416,7 @@ async def test_an_override_is_told_even_if_the_label_stays(world: World, app: Cl
     await here.select(mine)
 
     with capture_logs() as logs:
-        await here.set_override(mine, PREMIUM)
+        await here.set_override(mine, PREMIUM, BY)
         await here.select(mine)
 
     assert [log["event"] for log in logs] == ["override_set", "selection_changed"]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from attribution import BY
 from pricekeeper.errors import InvalidConfigError, UnreadableItemError
 from pricekeeper.storage import Key, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
@@ -191,11 +192,11 @@ class TestStore:
     async def test_what_was_put_is_what_is_read(self, tenants: Tenants, org_id: OrgId) -> None:
         """Through the store and back, of an organisation and of an app."""
         settings = {"budgets": [MONTHLY, FULL], "quota_enforcement": "STRICT"}
-        made = await tenants.put_org(org_id, org_body(**settings, tag_keys=["team"]))
+        made = await tenants.put_org(org_id, org_body(**settings, tag_keys=["team"]), BY)
         assert made.policy.org_budgets == (*org(budgets=[MONTHLY]).budgets, FULL_VALUE)
         assert made.policy.quota_enforcement is QuotaEnforcement.STRICT
         assert await tenants.get(Client(org_id)) == made.policy
-        app = await tenants.put_app(org_id, APP, app_body(budgets=[FULL]))
+        app = await tenants.put_app(org_id, APP, app_body(budgets=[FULL]), BY)
         assert app.policy.budgets == (FULL_VALUE,)
         assert app.policy.org_budgets == made.policy.org_budgets
         assert await tenants.get(Client(org_id, APP)) == app.policy
@@ -203,11 +204,11 @@ class TestStore:
     async def test_an_update_replaces_them(self, tenants: Tenants, org_id: OrgId) -> None:
         """What is not named any more is no more."""
         changed = org_body(budgets=[MONTHLY], quota_enforcement="STRICT")
-        await tenants.put_org(org_id, changed)
-        await tenants.put_app(org_id, APP, app_body(budgets=[MONTHLY]))
-        app = await tenants.put_app(org_id, APP, app_body())
+        await tenants.put_org(org_id, changed, BY)
+        await tenants.put_app(org_id, APP, app_body(budgets=[MONTHLY]), BY)
+        app = await tenants.put_app(org_id, APP, app_body(), BY)
         assert (app.policy.budgets, len(app.policy.org_budgets)) == ((), 1)
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         read = await tenants.get(Client(org_id))
         assert (read.org_budgets, read.quota_enforcement) == ((), QuotaEnforcement.ADVISORY)
 
@@ -216,9 +217,9 @@ class TestStore:
     ) -> None:
         """Nothing is changed: the budget would count nothing from then on."""
         budgets = [{**MONTHLY, "per_tag": "team"}]
-        made = await tenants.put_org(org_id, org_body(budgets=budgets, tag_keys=["team"]))
+        made = await tenants.put_org(org_id, org_body(budgets=budgets, tag_keys=["team"]), BY)
         with pytest.raises(InvalidConfigError) as refusal:
-            await tenants.put_org(org_id, org_body(budgets=budgets, tag_keys=["user"]))
+            await tenants.put_org(org_id, org_body(budgets=budgets, tag_keys=["user"]), BY)
         assert [error.field for error in refusal.value.errors] == ["budgets[0].per_tag"]
         assert await tenants.get(Client(org_id)) == made.policy
 
@@ -226,20 +227,20 @@ class TestStore:
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """The organisation does not know of it; the app can be read, and put again without it."""
-        await tenants.put_org(org_id, org_body(tag_keys=["team"]))
-        await tenants.put_app(org_id, APP, app_body(budgets=[FULL]))
-        await tenants.put_org(org_id, org_body(tag_keys=[]))
+        await tenants.put_org(org_id, org_body(tag_keys=["team"]), BY)
+        await tenants.put_app(org_id, APP, app_body(budgets=[FULL]), BY)
+        await tenants.put_org(org_id, org_body(tag_keys=[]), BY)
         assert (await tenants.get(Client(org_id, APP))).budgets == (FULL_VALUE,)
         with pytest.raises(InvalidConfigError):
-            await tenants.put_app(org_id, APP, app_body(budgets=[FULL]))
-        again = await tenants.put_app(org_id, APP, app_body(budgets=[MONTHLY]))
+            await tenants.put_app(org_id, APP, app_body(budgets=[FULL]), BY)
+        again = await tenants.put_app(org_id, APP, app_body(budgets=[MONTHLY]), BY)
         assert [budget.name for budget in again.policy.budgets] == ["monthly"]
 
     async def test_an_item_without_them_has_none(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
         """As one that an earlier version has written."""
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         item = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
         assert item is not None
         assert (item.pop("budgets"), item.pop("quota_enforcement")) == ([], "ADVISORY")
@@ -266,19 +267,19 @@ class TestStore:
         self, tenants: Tenants, store: Store, org_id: OrgId, stored: Any
     ) -> None:
         """The organisation can't be read until it is put again."""
-        await tenants.put_org(org_id, org_body(budgets=[MONTHLY]))
+        await tenants.put_org(org_id, org_body(budgets=[MONTHLY]), BY)
         change = (Set("budgets", stored),)
         await store.update(Update(CONFIG, Key(f"ORG#{org_id}", "ORG"), change))
         with pytest.raises(UnreadableItemError, match="budgets"):
             await tenants.get(Client(org_id))
-        await tenants.put_org(org_id, org_body(budgets=[MONTHLY]))
+        await tenants.put_org(org_id, org_body(budgets=[MONTHLY]), BY)
         assert len((await tenants.get(Client(org_id))).org_budgets) == 1
 
     async def test_an_enforcement_that_makes_no_sense_is_never_taken_for_advice(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
         """Quotas that were hard would be none."""
-        await tenants.put_org(org_id, org_body(quota_enforcement="STRICT"))
+        await tenants.put_org(org_id, org_body(quota_enforcement="STRICT"), BY)
         change = (Set("quota_enforcement", "strict"),)
         await store.update(Update(CONFIG, Key(f"ORG#{org_id}", "ORG"), change))
         with pytest.raises(UnreadableItemError, match="quota_enforcement"):

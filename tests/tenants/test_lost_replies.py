@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from attribution import BY
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
@@ -24,7 +25,7 @@ REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
 REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
 SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
 ALL_LOST = Faults(reply_lost_pct=100)
-FAULTS = ("refused", "request_lost", "reply_lost", "late", "resent")
+FAULTS = ("refused", "request_lost", "reply_lost", "late")
 
 
 @pytest.fixture
@@ -42,7 +43,8 @@ async def under(
 ) -> Any:
     """What a call of `Tenants` comes to with such a store: its result or its error."""
     turns = Interleaving(1)
-    tenants = Tenants(FaultyStore(store, turns, faults), clock, LABELS)
+    waiting = InterleavedClock(clock, turns, clock.advance_ms)
+    tenants = Tenants(FaultyStore(store, turns, faults), waiting, LABELS)
     call: Coroutine[Any, Any, Any] = getattr(tenants, work)(*arguments)
     return (await turns.run(call))[0]
 
@@ -52,10 +54,10 @@ class TestOneLostReply:
         self, store: Store, clock: ManualClock, org_id: OrgId
     ) -> None:
         """The winner keeps what came with it, although it never heard back."""
-        saved = await under(REPLY_LOST, store, clock, "put_org", org_id, org_body())
+        saved = await under(REPLY_LOST, store, clock, "put_org", org_id, org_body(), BY)
         assert isinstance(saved, Saved)
         assert saved.created
-        saved = await under(REPLY_LOST, store, clock, "put_app", org_id, APP, app_body())
+        saved = await under(REPLY_LOST, store, clock, "put_app", org_id, APP, app_body(), BY)
         assert isinstance(saved, Saved)
         assert saved.created
 
@@ -63,63 +65,64 @@ class TestOneLostReply:
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
     ) -> None:
         """It may still be under way, so nobody says that it failed."""
-        told = await under(REQUEST_LOST, store, clock, "put_org", org_id, org_body())
+        told = await under(REQUEST_LOST, store, clock, "put_org", org_id, org_body(), BY)
         assert isinstance(told, OutcomeUnknownError)
-        assert (await sound.put_org(org_id, org_body())).created
+        assert (await sound.put_org(org_id, org_body(), BY)).created
 
     async def test_nobody_is_told_that_nothing_happened_when_it_did(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
     ) -> None:
         """Even if looking again fails: unavailable would mean not applied."""
-        put = await under(ALL_LOST, store, clock, "put_org", org_id, org_body())
+        put = await under(ALL_LOST, store, clock, "put_org", org_id, org_body(), BY)
         assert isinstance(put, StoreUnavailableError)  # it did not get further than reading
-        first_read_works = Faults(reply_lost_pct=100)
         turns = Interleaving(1)
         shaky = FaultyStore(store, turns, Faults())
-        tenants = Tenants(shaky, clock, LABELS)
-        real_get = shaky.get
+        waiting = InterleavedClock(clock, turns, clock.advance_ms)
+        tenants = Tenants(shaky, waiting, LABELS)
+        real_transact = shaky.transact
 
-        async def get_then_fail(*arguments: Any, **options: Any) -> Any:
-            found = await real_get(*arguments, **options)
-            shaky.faults = first_read_works
-            return found
+        async def go_dark(operations: Any) -> None:
+            shaky.faults = ALL_LOST
+            await real_transact(operations)
 
-        shaky.get = get_then_fail  # type: ignore[method-assign]
-        (put,) = await turns.run(tenants.put_org(org_id, org_body()))
+        shaky.transact = go_dark  # type: ignore[method-assign]
+        (put,) = await turns.run(tenants.put_org(org_id, org_body(), BY))
         assert isinstance(put, OutcomeUnknownError)
         assert (await sound.get(Client(org_id))).org_name == "Sample"
 
-    async def test_an_update_is_unknown_and_can_be_repeated(
+    async def test_an_update_is_recognised_by_its_entry(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
     ) -> None:
-        """It replaces; the same again is the same."""
-        await sound.put_org(org_id, org_body())
+        """However many of its replies are lost; one that never arrived can be repeated."""
+        await sound.put_org(org_id, org_body(), BY)
         body = org_body(session_limit=7)
-        told = await under(REPLY_LOST, store, clock, "put_org", org_id, body)
+        told = await under(REQUEST_LOST, store, clock, "put_org", org_id, body, BY)
         assert isinstance(told, OutcomeUnknownError)
-        assert (await sound.put_org(org_id, body)).policy.session_limit == 7
-
-    async def test_an_update_that_was_sent_twice_is_recognised_by_its_effect(
-        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
-    ) -> None:
-        """The second copy is refused and shows what the first one did."""
-        await sound.put_org(org_id, org_body())
-        budget = {"name": "day", "window": "DAY", "limit_usd_micros": 1, "labels": ["premium"]}
-        body = org_body(session_limit=7, budgets=[budget])
-        saved = await under(SENT_TWICE, store, clock, "put_org", org_id, body)
+        saved = await under(REPLY_LOST, store, clock, "put_org", org_id, body, BY)
         assert isinstance(saved, Saved)
         assert saved.policy.session_limit == 7
-        ended = await under(SENT_TWICE, store, clock, "end_tokens_issued_before_now", org_id)
-        assert ended is None
+        assert (await sound.get(Client(org_id))).session_limit == 7
+
+    async def test_the_end_of_tokens_that_was_sent_twice_is_recognised_by_its_effect(
+        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
+    ) -> None:
+        """The second copy is refused and shows what the first one did; it has no entry."""
+        await sound.put_org(org_id, org_body(), BY)
+        client = Client(org_id)
+        for faults in (SENT_TWICE, REPLY_LOST):
+            before = (await sound.get(client)).token_generation
+            ended = await under(faults, store, clock, "end_tokens_issued_before_now", client)
+            assert ended is None
+            assert (await sound.get(client)).token_generation != before
 
     async def test_a_deletion_is_recognised(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
     ) -> None:
         """What is not there any more has been deleted."""
-        await sound.put_org(org_id, org_body())
-        await sound.put_app(org_id, APP, app_body())
-        assert await under(REPLY_LOST, store, clock, "delete_app", org_id, APP) is None
-        assert await under(REPLY_LOST, store, clock, "delete_org", org_id) is None
+        await sound.put_org(org_id, org_body(), BY)
+        await sound.put_app(org_id, APP, app_body(), BY)
+        assert await under(REPLY_LOST, store, clock, "delete_app", org_id, APP, BY) is None
+        assert await under(REPLY_LOST, store, clock, "delete_org", org_id, BY) is None
         with pytest.raises(NotFoundError):
             await sound.get(Client(org_id))
 
@@ -127,11 +130,11 @@ class TestOneLostReply:
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
     ) -> None:
         """The organisation is still there, but perhaps not for long."""
-        await sound.put_org(org_id, org_body())
-        await sound.put_app(org_id, APP, app_body())
-        told = await under(REQUEST_LOST, store, clock, "delete_app", org_id, APP)
+        await sound.put_org(org_id, org_body(), BY)
+        await sound.put_app(org_id, APP, app_body(), BY)
+        told = await under(REQUEST_LOST, store, clock, "delete_app", org_id, APP, BY)
         assert isinstance(told, OutcomeUnknownError)
-        told = await under(REQUEST_LOST, store, clock, "delete_org", org_id)
+        told = await under(REQUEST_LOST, store, clock, "delete_org", org_id, BY)
         assert isinstance(told, OutcomeUnknownError)
 
 
@@ -143,22 +146,20 @@ async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
     Also through the writer's own cache, while others keep filling it.
     """
     befell: Counter[str] = Counter()
-    faults = Faults(
-        refused_pct=5, request_lost_pct=5, reply_lost_pct=10, late_pct=15, resent_pct=10
-    )
+    faults = Faults(refused_pct=5, request_lost_pct=5, reply_lost_pct=10, late_pct=15)
     for seed in seeds:
         org_id, turns = new_org_id(), Interleaving(seed)
         shaky = FaultyStore(store, turns, faults)
         tenants = Tenants(shaky, InterleavedClock(clock, turns, clock.advance_ms), LABELS)
         sound = Tenants(store, clock, LABELS)
-        await sound.put_org(org_id, org_body())
+        await sound.put_org(org_id, org_body(), BY)
 
         async def write(
             tenants: Tenants = tenants, sound: Tenants = sound, org_id: OrgId = org_id
         ) -> None:
             for limit in range(1, 13):
                 try:
-                    saved = await tenants.put_org(org_id, org_body(session_limit=limit))
+                    saved = await tenants.put_org(org_id, org_body(session_limit=limit), BY)
                 except (OutcomeUnknownError, StoreUnavailableError):
                     continue
                 assert saved.policy.session_limit == limit
@@ -176,13 +177,7 @@ async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
         outcomes = await turns.run(write(), read(), read())
         assert outcomes == [None, None, None], seed
         befell += shaky.befell
-    assert len(seeds) < 100 or set(befell) == {
-        "refused",
-        "request_lost",
-        "reply_lost",
-        "late",
-        "resent",
-    }
+    assert len(seeds) < 100 or set(befell) == set(FAULTS)
 
 
 async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
@@ -195,7 +190,6 @@ async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
         request_lost_pct=3,
         reply_lost_pct=8,
         late_pct=8,
-        resent_pct=5,
         crashed_pct=4,
     )
     for seed in seeds:
@@ -203,16 +197,17 @@ async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
         shaky = FaultyStore(store, turns, faults)
 
         async def act(shaky: FaultyStore = shaky, org_id: OrgId = org_id, seed: int = seed) -> None:
-            tenants = Tenants(shaky, clock, LABELS)
+            waiting = InterleavedClock(clock, shaky._turns, clock.advance_ms)
+            tenants = Tenants(shaky, waiting, LABELS)
             for _ in range(5):
                 choice = shaky._turns.random.randrange(4)
                 try:
                     if choice == 0:
-                        await tenants.delete_org(org_id)
+                        await tenants.delete_org(org_id, BY)
                     elif choice == 1:
-                        await tenants.put_app(org_id, APP, app_body())
+                        await tenants.put_app(org_id, APP, app_body(), BY)
                     else:
-                        await tenants.put_org(org_id, org_body(session_limit=choice))
+                        await tenants.put_org(org_id, org_body(session_limit=choice), BY)
                 except (
                     OutcomeUnknownError,
                     StoreUnavailableError,
@@ -220,7 +215,7 @@ async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
                     ContendedError,
                     Crashed,  # and a new process goes on
                 ):
-                    tenants = Tenants(shaky, clock, LABELS)
+                    tenants = Tenants(shaky, waiting, LABELS)
 
         outcomes = await turns.run(act(), act(), act())
         assert outcomes == [None, None, None], seed
@@ -241,7 +236,7 @@ async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
         else:
             assert counts, seed
         if org is not None:  # and everything can go on from here
-            await sound.put_app(org_id, APP, app_body())
-            await sound.delete_org(org_id)
+            await sound.put_app(org_id, APP, app_body(), BY)
+            await sound.delete_org(org_id, BY)
         assert await store.get(CONFIG, Key("ORGS", org_id)) is None
     assert len(seeds) < 100 or min(befell[name] for name in (*FAULTS, "crashed")) > 20, befell

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock
 from pricekeeper.errors import ContendedError, NotFoundError
 from pricekeeper.storage import Key, Put, Query, Store
@@ -20,17 +21,17 @@ async def test_racing_creations_have_one_winner(
     store: Store, clock: ShiftedClock, org_id: OrgId, kind: str
 ) -> None:
     """The others update; what came with the creation is the winner's and stays."""
-    await Tenants(store, clock, LABELS).put_org(org_id, org_body())
+    await Tenants(store, clock, LABELS).put_org(org_id, org_body(), BY)
     if kind == "org":
-        await Tenants(store, clock, LABELS).delete_org(org_id)
+        await Tenants(store, clock, LABELS).delete_org(org_id, BY)
     tokens = [f"race-{org_id}-{n}" for n in range(RACERS)]
 
     async def create(token: str) -> Saved:
         tenants = Tenants(store, clock, LABELS)  # each an instance of its own
         enrolment = Enrolment({"mark": token}, (Put(SECRET_RETRIEVAL_TOKENS, {"PK": token}),))
         if kind == "org":
-            return await tenants.put_org(org_id, org_body(org_name=token), enrolment)
-        return await tenants.put_app(org_id, APP, app_body(app_name=token), enrolment)
+            return await tenants.put_org(org_id, org_body(org_name=token), BY, enrolment)
+        return await tenants.put_app(org_id, APP, app_body(app_name=token), BY, enrolment)
 
     saved = await asyncio.gather(*map(create, tokens))
     (winner,) = [token for token, one in zip(tokens, saved, strict=True) if one.created]
@@ -52,11 +53,11 @@ async def test_a_list_entry_stands_and_falls_with_its_organisation(
         for step in range(6):
             try:
                 if (number + step) % 3 == 0:
-                    await one.delete_org(org_id)
+                    await one.delete_org(org_id, BY)
                 elif (number + step) % 3 == 1:
-                    await one.put_org(org_id, org_body())
+                    await one.put_org(org_id, org_body(), BY)
                 else:
-                    await one.put_app(org_id, AppId(f"app-{number}"), app_body())
+                    await one.put_app(org_id, AppId(f"app-{number}"), app_body(), BY)
             except (NotFoundError, ContendedError):
                 pass
 
@@ -97,14 +98,14 @@ async def test_deleting_never_takes_an_app_of_the_next_life(
             page = await store.query(query, consistent=consistent)
             if not self.begun:
                 self.begun = True
-                await tenants.put_org(org_id, org_body())
-                await tenants.put_app(org_id, APP, app_body(session_limit=9))
+                await tenants.put_org(org_id, org_body(), BY)
+                await tenants.put_app(org_id, APP, app_body(session_limit=9), BY)
             return page
 
-    await tenants.put_org(org_id, org_body())
-    await tenants.put_app(org_id, APP, app_body())
-    await tenants.put_app(org_id, AppId("old"), app_body())
-    await Tenants(InBetween(), clock, LABELS).delete_org(org_id)  # type: ignore[arg-type]
+    await tenants.put_org(org_id, org_body(), BY)
+    await tenants.put_app(org_id, APP, app_body(), BY)
+    await tenants.put_app(org_id, AppId("old"), app_body(), BY)
+    await Tenants(InBetween(), clock, LABELS).delete_org(org_id, BY)  # type: ignore[arg-type]
     assert (await tenants.get(Client(org_id, APP))).session_limit == 9
     assert await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#old")) is None
 
@@ -124,12 +125,12 @@ async def test_an_app_is_not_created_under_an_organisation_that_has_just_gone(
         async def batch_get(self, keys: object) -> object:
             found = await store.batch_get(keys)  # type: ignore[arg-type]
             if found[0] is not None:
-                await tenants.delete_org(org_id)
+                await tenants.delete_org(org_id, BY)
             return found
 
-    await tenants.put_org(org_id, org_body())
+    await tenants.put_org(org_id, org_body(), BY)
     with pytest.raises(NotFoundError):
-        await Tenants(InBetween(), clock, LABELS).put_app(org_id, APP, app_body())  # type: ignore[arg-type]
+        await Tenants(InBetween(), clock, LABELS).put_app(org_id, APP, app_body(), BY)  # type: ignore[arg-type]
     assert await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api")) is None
 
 
@@ -137,6 +138,6 @@ async def test_racing_ends_of_tokens_all_succeed(
     store: Store, clock: ShiftedClock, org_id: OrgId
 ) -> None:
     """None of them has to give way to another."""
-    await Tenants(store, clock, LABELS).put_org(org_id, org_body())
+    await Tenants(store, clock, LABELS).put_org(org_id, org_body(), BY)
     racers = (Tenants(store, clock, LABELS) for _ in range(RACERS))
-    await asyncio.gather(*(one.end_tokens_issued_before_now(org_id) for one in racers))
+    await asyncio.gather(*(one.end_tokens_issued_before_now(Client(org_id)) for one in racers))

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock
 from pricekeeper.errors import (
     ConflictError,
@@ -36,8 +37,8 @@ class TestPut:
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """Created once, updated ever after; the answer is what holds then."""
-        created = await tenants.put_org(org_id, org_body(rate_limits=LIMITS))
-        updated = await tenants.put_org(org_id, org_body(org_name="Other"))
+        created = await tenants.put_org(org_id, org_body(rate_limits=LIMITS), BY)
+        updated = await tenants.put_org(org_id, org_body(org_name="Other"), BY)
         assert (created.created, updated.created) == (True, False)
         assert (created.policy.org_name, updated.policy.org_name) == ("Sample", "Other")
         assert updated.policy == await tenants.get(Client(org_id))
@@ -45,19 +46,19 @@ class TestPut:
     async def test_what_was_put_is_what_is_read(self, tenants: Tenants, org_id: OrgId) -> None:
         """Through the store and back, to the last field."""
         body = org_body(rate_limits=LIMITS, agg_shard_count=16, tag_keys=["team", "feature"])
-        created = await tenants.put_org(org_id, body)
+        created = await tenants.put_org(org_id, body, BY)
         assert created.policy.tag_keys == ("team", "feature")
         assert await tenants.get(Client(org_id)) == created.policy
         own = {"quotas": {"premium": 1, "standard": 2}, "rate_limits": LIMITS, "session_limit": 1}
-        app = await tenants.put_app(org_id, APP, app_body(**own, model_ordering=["standard"]))
+        app = await tenants.put_app(org_id, APP, app_body(**own, model_ordering=["standard"]), BY)
         assert await tenants.get(Client(org_id, APP)) == app.policy
 
     async def test_the_attributes_are_those_of_the_schema(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
         """Others read this table too."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body(tight_mode_threshold_pct=90))
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(tight_mode_threshold_pct=90), BY)
         org = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
         app = await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api"))
         assert org is not None
@@ -73,9 +74,9 @@ class TestPut:
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """What is not named any more is inherited again."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body(session_limit=1, rate_limits=LIMITS))
-        again = await tenants.put_app(org_id, APP, app_body(tight_mode_threshold_pct=50))
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(session_limit=1, rate_limits=LIMITS), BY)
+        again = await tenants.put_app(org_id, APP, app_body(tight_mode_threshold_pct=50), BY)
         assert (again.policy.session_limit, again.policy.tight_mode_threshold_pct) == (5, 50)
         assert again.policy == await tenants.get(Client(org_id, APP))
 
@@ -83,13 +84,13 @@ class TestPut:
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
         """They live on the same item and belong to somebody else."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body())
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(), BY)
         for sort in ("ORG", "APP#api"):
             mark = (Set("client_secret_hash", "kept"), Set("secret_retrieval_key", "kept too"))
             await store.update(Update(CONFIG, Key(f"ORG#{org_id}", sort), mark))
-        await tenants.put_org(org_id, org_body(session_limit=7))
-        await tenants.put_app(org_id, APP, app_body(session_limit=7))
+        await tenants.put_org(org_id, org_body(session_limit=7), BY)
+        await tenants.put_app(org_id, APP, app_body(session_limit=7), BY)
         for sort in ("ORG", "APP#api"):
             item = await store.get(CONFIG, Key(f"ORG#{org_id}", sort))
             assert item is not None
@@ -98,10 +99,10 @@ class TestPut:
 
     async def test_the_shard_count_is_for_ever(self, tenants: Tenants, org_id: OrgId) -> None:
         """A change is a conflict and changes nothing else either."""
-        await tenants.put_org(org_id, org_body(agg_shard_count=16))
+        await tenants.put_org(org_id, org_body(agg_shard_count=16), BY)
         with pytest.raises(ConflictError):
-            await tenants.put_org(org_id, org_body(agg_shard_count=8, session_limit=9))
-        policy = (await tenants.put_org(org_id, org_body())).policy
+            await tenants.put_org(org_id, org_body(agg_shard_count=8, session_limit=9), BY)
+        policy = (await tenants.put_org(org_id, org_body(), BY)).policy
         assert (policy.agg_shard_count, policy.session_limit) == (16, 5)
 
     async def test_bad_settings_write_nothing(
@@ -109,7 +110,7 @@ class TestPut:
     ) -> None:
         """Neither a part of an organisation nor an entry in the list."""
         with pytest.raises(InvalidConfigError):
-            await tenants.put_org(org_id, org_body(timezone="Mars"))
+            await tenants.put_org(org_id, org_body(timezone="Mars"), BY)
         assert meter.calls["transact"] == 0
         with pytest.raises(NotFoundError):
             await tenants.get(Client(org_id))
@@ -117,7 +118,7 @@ class TestPut:
     async def test_an_app_needs_its_organisation(self, tenants: Tenants, org_id: OrgId) -> None:
         """There is nothing to inherit from."""
         with pytest.raises(NotFoundError):
-            await tenants.put_app(org_id, APP, app_body())
+            await tenants.put_app(org_id, APP, app_body(), BY)
 
     async def test_what_is_enrolled_comes_with_the_creation(
         self, tenants: Tenants, store: Store, org_id: OrgId
@@ -126,7 +127,7 @@ class TestPut:
         for n in (1, 2):
             key = Key(f"enrolled-{org_id}-{n}")
             enrolment = Enrolment({"mark": n}, (Put(SECRET_RETRIEVAL_TOKENS, {"PK": key.pk}),))
-            await tenants.put_org(org_id, org_body(), enrolment)
+            await tenants.put_org(org_id, org_body(), BY, enrolment)
             written = await store.get(SECRET_RETRIEVAL_TOKENS, key) is not None
             assert written is (n == 1)
         item = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
@@ -139,8 +140,8 @@ class TestPolicy:
         self, tenants: Tenants, meter: StoreMeter, org_id: OrgId
     ) -> None:
         """For an organisation and for an app."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body())
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(), BY)
         for app_id in (None, APP):
             meter.clear()
             policy = await tenants.find_policy(org_id, app_id)
@@ -152,7 +153,7 @@ class TestPolicy:
         self, tenants: Tenants, meter: StoreMeter, org_id: OrgId
     ) -> None:
         """But not a read from before a change, which may have missed it."""
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         meter.clear()
         await asyncio.gather(*(tenants.find_policy(org_id) for _ in range(30)))
         assert dict(meter.calls) == {"batch_get": 1}
@@ -168,19 +169,19 @@ class TestPolicy:
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """An organisation's also by its apps, however warm they are."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body())
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(), BY)
         await tenants.find_policy(org_id, APP)
         for limit in (7, 8):
-            await tenants.put_org(org_id, org_body(session_limit=limit))
+            await tenants.put_org(org_id, org_body(session_limit=limit), BY)
             assert (await tenants.find_policy(org_id)).session_limit == limit
             assert (await tenants.find_policy(org_id, APP)).session_limit == limit
-        await tenants.put_app(org_id, APP, app_body(session_limit=1))
+        await tenants.put_app(org_id, APP, app_body(session_limit=1), BY)
         assert (await tenants.find_policy(org_id, APP)).session_limit == 1
-        await tenants.delete_app(org_id, APP)
+        await tenants.delete_app(org_id, APP, BY)
         with pytest.raises(NotFoundError):
             await tenants.find_policy(org_id, APP)
-        await tenants.delete_org(org_id)
+        await tenants.delete_org(org_id, BY)
         with pytest.raises(NotFoundError):
             await tenants.find_policy(org_id)
 
@@ -189,13 +190,13 @@ class TestPolicy:
     ) -> None:
         """`get` and `record` never answer from memory, and refresh it."""
         here, there = (Tenants(store, clock, LABELS) for _ in range(2))
-        await here.put_org(org_id, org_body())
+        await here.put_org(org_id, org_body(), BY)
         await here.find_policy(org_id)
-        await there.put_org(org_id, org_body(session_limit=7))
+        await there.put_org(org_id, org_body(session_limit=7), BY)
         assert (await here.find_policy(org_id)).session_limit == 5
         assert (await here.get(Client(org_id))).session_limit == 7
         assert (await here.find_policy(org_id)).session_limit == 7
-        await there.delete_org(org_id)
+        await there.delete_org(org_id, BY)
         with pytest.raises(NotFoundError):
             await here.read_record(Client(org_id))
         with pytest.raises(NotFoundError):
@@ -203,8 +204,8 @@ class TestPolicy:
 
     async def test_absent_and_deleted_answer_alike(self, tenants: Tenants, org_id: OrgId) -> None:
         """An app of nobody, a deleted app, a deleted organisation's app: one answer."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body())
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(), BY)
         told = set()
 
         async def ask(org: OrgId) -> None:
@@ -213,10 +214,10 @@ class TestPolicy:
             told.add(str(error.value).replace(org, "*"))
 
         await ask(new_org_id())
-        await tenants.delete_app(org_id, APP)
+        await tenants.delete_app(org_id, APP, BY)
         await ask(org_id)
-        await tenants.put_app(org_id, APP, app_body())
-        await tenants.delete_org(org_id)
+        await tenants.put_app(org_id, APP, app_body(), BY)
+        await tenants.delete_org(org_id, BY)
         await ask(org_id)
         assert len(told) == 1
 
@@ -229,12 +230,12 @@ class TestPolicy:
         await store.put(Put(CONFIG, {"PK": f"ORG#{org_id}", "SK": "APP#api", "app_name": "API"}))
         assert (await tenants.find_policy(org_id, APP)).session_limit == 5
         assert (await tenants.find_policy(org_id)).created_at_epoch == 5
-        assert not (await tenants.put_org(org_id, org_body(session_limit=6))).created
-        assert not (await tenants.put_app(org_id, APP, app_body(session_limit=7))).created
+        assert not (await tenants.put_org(org_id, org_body(session_limit=6), BY)).created
+        assert not (await tenants.put_app(org_id, APP, app_body(session_limit=7), BY)).created
         assert (await tenants.find_policy(org_id, APP)).session_limit == 7
-        await tenants.end_tokens_issued_before_now(org_id)
+        await tenants.end_tokens_issued_before_now(Client(org_id))
         assert (await tenants.find_policy(org_id)).token_generation != ""
-        await tenants.delete_org(org_id)
+        await tenants.delete_org(org_id, BY)
         with pytest.raises(NotFoundError):
             await tenants.find_policy(org_id, APP)
 
@@ -246,7 +247,7 @@ class TestListing:
         """Page by page, by queries, in the order of their ids."""
         mine = sorted([new_org_id() for _ in range(5)])
         for org_id in mine:
-            await tenants.put_org(org_id, org_body())
+            await tenants.put_org(org_id, org_body(), BY)
         meter.clear()
         found = await all_orgs(tenants, 2)
         assert [org_id for org_id in found if org_id in mine] == mine
@@ -257,21 +258,21 @@ class TestListing:
     async def test_a_deleted_organisation_is_listed_no_more(self, tenants: Tenants) -> None:
         """The list is kept by the same transactions as the organisations."""
         org_id = new_org_id()
-        await tenants.put_org(org_id, org_body())
-        await tenants.delete_org(org_id)
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.delete_org(org_id, BY)
         assert org_id not in await all_orgs(tenants, 100)
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         assert org_id in await all_orgs(tenants, 100)
 
     async def test_apps_are_listed_with_what_holds_for_them(
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """Page by page, and only this organisation's."""
-        await tenants.put_org(org_id, org_body(session_limit=9))
-        await tenants.put_org(other := new_org_id(), org_body())
-        await tenants.put_app(other, AppId("b"), app_body())
+        await tenants.put_org(org_id, org_body(session_limit=9), BY)
+        await tenants.put_org(other := new_org_id(), org_body(), BY)
+        await tenants.put_app(other, AppId("b"), app_body(), BY)
         for name in ("c", "a", "b"):
-            await tenants.put_app(org_id, AppId(name), app_body(app_name=name))
+            await tenants.put_app(org_id, AppId(name), app_body(app_name=name), BY)
         first = await tenants.list_apps(org_id, limit=2)
         rest = await tenants.list_apps(org_id, first.after, limit=2)
         listed: list[Policy] = [*first.policies, *rest.policies]
@@ -290,7 +291,7 @@ class TestListing:
     @pytest.mark.parametrize("limit", [0, -1, 101])
     async def test_pages_have_a_size(self, tenants: Tenants, org_id: OrgId, limit: int) -> None:
         """From 1 to 100."""
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         with pytest.raises(InvalidValueError):
             await tenants.list_orgs(limit=limit)
         with pytest.raises(InvalidValueError):
@@ -302,34 +303,34 @@ class TestDeleting:
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """For apps and organisations."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body())
-        await tenants.delete_app(org_id, APP)
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(), BY)
+        await tenants.delete_app(org_id, APP, BY)
         with pytest.raises(NotFoundError):
-            await tenants.delete_app(org_id, APP)
-        await tenants.delete_org(org_id)
+            await tenants.delete_app(org_id, APP, BY)
+        await tenants.delete_org(org_id, BY)
         with pytest.raises(NotFoundError):
-            await tenants.delete_org(org_id)
+            await tenants.delete_org(org_id, BY)
 
     async def test_one_transaction_ends_an_organisation_with_all_of_its_apps(
         self, tenants: Tenants, store: Store, clock: ShiftedClock, org_id: OrgId
     ) -> None:
         """Cleaning up comes after; a crash before it leaves nothing that counts."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body(session_limit=9))
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(session_limit=9), BY)
         left_over = await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api"))
-        await tenants.delete_org(org_id)
+        await tenants.delete_org(org_id, BY)
         assert left_over is not None
         await store.put(Put(CONFIG, left_over))  # as if the cleaning had not come to it
 
         elsewhere = Tenants(store, clock, LABELS)
         with pytest.raises(NotFoundError):
             await elsewhere.find_policy(org_id, APP)
-        await elsewhere.put_org(org_id, org_body())
+        await elsewhere.put_org(org_id, org_body(), BY)
         with pytest.raises(NotFoundError):
             await elsewhere.find_policy(org_id, APP)
         assert (await elsewhere.list_apps(org_id)).policies == ()
-        again = await elsewhere.put_app(org_id, APP, app_body())
+        again = await elsewhere.put_app(org_id, APP, app_body(), BY)
         assert again.created
         assert again.policy.session_limit == 5
 
@@ -337,25 +338,25 @@ class TestDeleting:
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
         """Which says that there is nothing, as it should."""
-        await tenants.put_org(org_id, org_body())
-        await tenants.put_app(org_id, APP, app_body())
+        await tenants.put_org(org_id, org_body(), BY)
+        await tenants.put_app(org_id, APP, app_body(), BY)
         left_over = await store.get(CONFIG, key := Key(f"ORG#{org_id}", "APP#api"))
-        await tenants.delete_org(org_id)
+        await tenants.delete_org(org_id, BY)
         assert left_over is not None
         await store.put(Put(CONFIG, left_over))
         with pytest.raises(NotFoundError):
-            await tenants.delete_org(org_id)
+            await tenants.delete_org(org_id, BY)
         assert await store.get(CONFIG, key) is None
 
     async def test_many_apps_are_removed_in_bounded_steps(
         self, tenants: Tenants, store: Store, meter: StoreMeter, org_id: OrgId
     ) -> None:
         """A hundred in each transaction."""
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         for n in range(130):
-            await tenants.put_app(org_id, AppId(f"app-{n}"), app_body())
+            await tenants.put_app(org_id, AppId(f"app-{n}"), app_body(), BY)
         meter.clear()
-        await tenants.delete_org(org_id)
+        await tenants.delete_org(org_id, BY)
         assert meter.calls["transact"] == 1 + 2
         assert meter.calls["query"] == 2
         for n in (0, 99, 129):
@@ -367,11 +368,11 @@ class TestTokens:
         self, tenants: Tenants, meter: StoreMeter, clock: ShiftedClock, org_id: OrgId
     ) -> None:
         """And is seen here at once."""
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         before = await tenants.find_policy(org_id)
         clock.shift_ms = 5_000
         meter.clear()
-        await tenants.end_tokens_issued_before_now(org_id)
+        await tenants.end_tokens_issued_before_now(Client(org_id))
         assert dict(meter.calls) == {"batch_get": 1, "update": 1}
         after = await tenants.find_policy(org_id)
         assert after.token_generation != before.token_generation
@@ -382,11 +383,11 @@ class TestTokens:
         self, tenants: Tenants, clock: ShiftedClock, org_id: OrgId
     ) -> None:
         """The generation is new each time; the moment never goes back."""
-        await tenants.put_org(org_id, org_body())
+        await tenants.put_org(org_id, org_body(), BY)
         seen = [await tenants.find_policy(org_id)]
         for shift_ms in (0, -3_600_000, -3_600_000, 0):
             clock.shift_ms = shift_ms
-            await tenants.end_tokens_issued_before_now(org_id)
+            await tenants.end_tokens_issued_before_now(Client(org_id))
             seen.append(await tenants.find_policy(org_id))
         assert len({policy.token_generation for policy in seen}) == 5
         moments = [policy.tokens_valid_from_epoch_ms for policy in seen]
@@ -398,18 +399,18 @@ class TestTokens:
         """Nothing that was issued to its predecessor counts for it."""
         generations = set()
         for _ in range(3):
-            generations.add((await tenants.put_org(org_id, org_body())).policy.token_generation)
-            app = await tenants.put_app(org_id, APP, app_body())
+            generations.add((await tenants.put_org(org_id, org_body(), BY)).policy.token_generation)
+            app = await tenants.put_app(org_id, APP, app_body(), BY)
             generations.add(app.policy.token_generation)
-            await tenants.delete_org(org_id)
+            await tenants.delete_org(org_id, BY)
         assert len(generations) == 6
 
     async def test_an_update_of_settings_ends_nothing(
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """Changing a quota logs nobody out."""
-        before = (await tenants.put_org(org_id, org_body())).policy
-        after = (await tenants.put_org(org_id, org_body(session_limit=2))).policy
+        before = (await tenants.put_org(org_id, org_body(), BY)).policy
+        after = (await tenants.put_org(org_id, org_body(session_limit=2), BY)).policy
         assert after.token_generation == before.token_generation
         assert after.tokens_valid_from_epoch_ms == before.tokens_valid_from_epoch_ms
 
@@ -418,7 +419,7 @@ class TestTokens:
     ) -> None:
         """And trying does not bring anybody into being."""
         with pytest.raises(NotFoundError):
-            await tenants.end_tokens_issued_before_now(org_id)
+            await tenants.end_tokens_issued_before_now(Client(org_id))
         assert await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG")) is None
 
 
@@ -428,19 +429,20 @@ class TestCosts:
     async def test_puts_and_deletes(
         self, tenants: Tenants, meter: StoreMeter, org_id: OrgId
     ) -> None:
-        """One read and one write each; deleting an organisation looks for apps as well."""
+        """A read, the end of the audit trail, and a transaction; deleting looks for apps, too."""
 
         async def calls(work: object) -> dict[str, int]:
             meter.clear()
             await work  # type: ignore[misc]
             return dict(meter.calls)
 
-        assert await calls(tenants.put_org(org_id, org_body())) == {"get": 1, "transact": 1}
-        assert await calls(tenants.put_org(org_id, org_body())) == {"get": 1, "update": 1}
-        app = tenants.put_app(org_id, APP, app_body())
-        assert await calls(app) == {"batch_get": 1, "transact": 1}
-        app = tenants.put_app(org_id, APP, app_body())
-        assert await calls(app) == {"batch_get": 1, "update": 1}
-        assert await calls(tenants.delete_app(org_id, APP)) == {"batch_get": 1, "delete": 1}
-        deleted = await calls(tenants.delete_org(org_id))
-        assert deleted == {"get": 1, "transact": 1, "query": 1}
+        for _ in ("created", "updated"):
+            made = await calls(tenants.put_org(org_id, org_body(), BY))
+            assert made == {"get": 2, "transact": 1}
+        for _ in ("created", "updated"):
+            made = await calls(tenants.put_app(org_id, APP, app_body(), BY))
+            assert made == {"batch_get": 1, "get": 1, "transact": 1}
+        deleted = await calls(tenants.delete_app(org_id, APP, BY))
+        assert deleted == {"batch_get": 1, "get": 1, "transact": 1}
+        deleted = await calls(tenants.delete_org(org_id, BY))
+        assert deleted == {"get": 2, "transact": 1, "query": 1}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from attribution import BY
 from pricekeeper.errors import NotFoundError
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Tenants
@@ -16,7 +17,7 @@ APP = AppId("batch")
 async def org(tenants: Tenants) -> OrgId:
     """An organisation whose apps share its quotas."""
     org_id = new_org_id()
-    await tenants.put_org(org_id, org_body(quota_scope="ORG", session_limit=7))
+    await tenants.put_org(org_id, org_body(quota_scope="ORG", session_limit=7), BY)
     return org_id
 
 
@@ -34,7 +35,7 @@ async def test_it_has_its_organisations_settings(tenants: Tenants, org: OrgId) -
 async def test_under_app_scope_it_does_not_exist(tenants: Tenants) -> None:
     """Each name that somebody makes up would bring quotas of its own."""
     org_id = new_org_id()
-    await tenants.put_org(org_id, org_body(quota_scope="APP"))
+    await tenants.put_org(org_id, org_body(quota_scope="APP"), BY)
     with pytest.raises(NotFoundError):
         await tenants.find_policy(org_id, APP)
 
@@ -46,7 +47,7 @@ async def test_it_does_not_count_as_a_client(tenants: Tenants, org: OrgId) -> No
         tenants.find_registered_policy(org, APP),
         tenants.get(Client(org, APP)),
         tenants.read_record(Client(org, APP)),
-        tenants.delete_app(org, APP),
+        tenants.delete_app(org, APP, BY),
     ):
         with pytest.raises(NotFoundError):
             await attempt
@@ -58,14 +59,14 @@ async def test_registering_it_takes_over_at_once_and_deleting_it_gives_back(
 ) -> None:
     """What was remembered of it before does not get in the way."""
     assert not (await tenants.find_policy(org, APP)).is_registered
-    await tenants.put_app(org, APP, app_body(session_limit=3))
+    await tenants.put_app(org, APP, app_body(session_limit=3), BY)
     registered = await tenants.find_policy(org, APP)
     assert (registered.is_registered, registered.session_limit) == (True, 3)
     assert await tenants.find_registered_policy(org, APP) is registered
-    await tenants.delete_app(org, APP)
+    await tenants.delete_app(org, APP, BY)
     again = await tenants.find_policy(org, APP)
     assert (again.is_registered, again.session_limit) == (False, 7)
-    await tenants.delete_org(org)
+    await tenants.delete_org(org, BY)
     with pytest.raises(NotFoundError):
         await tenants.find_policy(org, APP)
 
@@ -78,5 +79,5 @@ async def test_it_is_remembered_like_any_other(
     for _ in range(3):
         await tenants.find_policy(org, APP)
     assert sum(meter.calls.values()) == 1
-    await tenants.put_org(org, org_body(quota_scope="ORG", session_limit=9))
+    await tenants.put_org(org, org_body(quota_scope="ORG", session_limit=9), BY)
     assert (await tenants.find_policy(org, APP)).session_limit == 9

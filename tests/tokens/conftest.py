@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from attribution import BY
 from contract.conftest import ShiftedClock, location, meter, store, table_prefix
 from credentials.conftest import OLD_PEPPER
 from pricekeeper.clock import Clock
@@ -68,12 +69,14 @@ class Instance:
         """Create the client with a limit of two sessions, and claim its secret."""
         if client.app_id is None:
             provisioned = await self.provisioning.put_org(
-                client.org_id, org_body(session_limit=LIMIT)
+                client.org_id, org_body(session_limit=LIMIT), BY
             )
         else:
-            provisioned = await self.provisioning.put_app(client.org_id, client.app_id, app_body())
+            provisioned = await self.provisioning.put_app(
+                client.org_id, client.app_id, app_body(), BY
+            )
         assert provisioned.retrieval is not None
-        claimed = await self.credentials.claim(provisioned.retrieval.token.reveal())
+        claimed = await self.credentials.claim(provisioned.retrieval.token.reveal(), BY)
         return Member(client, claimed.client_secret.reveal())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from attribution import BY
 from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
@@ -174,7 +175,7 @@ async def test_a_client_that_is_gone_can_not_refresh(
 ) -> None:
     """Its policy is read before anything is issued, not remembered."""
     grant = await org.login(there)
-    await here.tenants.delete_org(org.client.org_id)
+    await here.tenants.delete_org(org.client.org_id, BY)
     with pytest.raises(InvalidTokenError):
         await there.identity.refresh(grant.refresh_token)
 

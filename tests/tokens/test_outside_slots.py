@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from attribution import BY
 from pricekeeper.clock import ManualClock, TrustedClock
 from pricekeeper.errors import ClockInDoubtError, InvalidTokenError, NotFoundError
 from pricekeeper.storage import Store
@@ -71,9 +72,9 @@ async def test_an_app_falls_with_its_deletion_and_does_not_come_back(
     assert await works(here, token)
     assert await works(there, token)
     if whole:
-        await here.tenants.delete_org(org.client.org_id)
+        await here.tenants.delete_org(org.client.org_id, BY)
     else:
-        await here.tenants.delete_app(org.client.org_id, AppId("api"))
+        await here.tenants.delete_app(org.client.org_id, AppId("api"), BY)
     assert not await works(here, token)
     if whole:
         await here.register(org.client)
@@ -118,8 +119,8 @@ async def test_nobody_else_revokes_it_or_learns_of_it(here: Instance, org: Membe
 async def test_a_rotation_with_grace_leaves_it(here: Instance, org: Member) -> None:
     """As it leaves sessions."""
     token = (await issue(here, org)).token
-    rotation = await here.credentials.rotate(org.client, 1)
-    await here.credentials.claim(rotation.retrieval.token.reveal())
+    rotation = await here.credentials.rotate(org.client, 1, BY)
+    await here.credentials.claim(rotation.retrieval.token.reveal(), BY)
     assert await works(here, token)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from attribution import BY
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.errors import InvalidTokenError, StoreUnavailableError
 from pricekeeper.sessions import Lifetimes
@@ -136,26 +137,26 @@ async def evict(at: Instance, member: Member, _: str, __: str) -> None:
 
 async def lower_limit(at: Instance, member: Member, _: str, __: str) -> None:
     """Lower it to one session, and log in."""
-    await at.tenants.put_org(member.client.org_id, org_body(session_limit=1))
+    await at.tenants.put_org(member.client.org_id, org_body(session_limit=1), BY)
     await member.login(at)
 
 
 async def revoke_secrets(at: Instance, member: Member, _: str, __: str) -> None:
-    await at.credentials.revoke_now(member.client)
+    await at.credentials.revoke_now(member.client, BY)
 
 
 async def revoke_previous(at: Instance, member: Member, _: str, __: str) -> None:
     """Stop the secret before the present one, and what either was exchanged for."""
-    await at.credentials.revoke_now(member.client, previous_only=True)
+    await at.credentials.revoke_now(member.client, BY, previous_only=True)
 
 
 async def rotate_without_grace(at: Instance, member: Member, _: str, __: str) -> None:
-    rotation = await at.credentials.rotate(member.client, 0)
-    await at.credentials.claim(rotation.retrieval.token.reveal())
+    rotation = await at.credentials.rotate(member.client, 0, BY)
+    await at.credentials.claim(rotation.retrieval.token.reveal(), BY)
 
 
 async def delete(at: Instance, member: Member, _: str, __: str) -> None:
-    await at.tenants.delete_org(member.client.org_id)
+    await at.tenants.delete_org(member.client.org_id, BY)
 
 
 ENDINGS: dict[str, Callable[[Instance, Member, str, str], Awaitable[None]]] = {
@@ -237,7 +238,7 @@ async def test_an_app_falls_with_its_organisation(
     grant = await app.login(here)
     assert await works(here, grant.access_token)
     assert await works(there, grant.access_token)
-    await here.tenants.delete_org(org.client.org_id)
+    await here.tenants.delete_org(org.client.org_id, BY)
     assert not await works(here, grant.access_token)
     await here.register(org.client)
     await here.register(app.client)

@@ -5,9 +5,9 @@ key (its deletion, a rotation, the end of a grace, its expiry) holds at once on 
 did it and within `KEY_AGE_MS_MAX` on every other; expiry and grace are looked at on each request,
 so they hold everywhere at their second. If the store can't be read, nobody is let in.
 
-Every change is one transaction. After a lost reply it is looked for: what was to be written is
-recognised by its hash. Where that can't be seen either, `OutcomeUnknownError` goes to the caller:
-a key that was made and not seen can be deleted, a rotation made again, a deletion repeated.
+Every change is made with its entry in the audit trail, which also says after a lost reply whether
+it was made. Where that can't be seen, `OutcomeUnknownError` goes to the caller: a key that was made
+and not seen can be deleted, a rotation made again, a deletion repeated.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ import structlog
 
 from pricekeeper.admin_keys import items
 from pricekeeper.admin_keys.cache import KeyCache
+from pricekeeper.admin_keys.changes import key_created, key_deleted, key_rotated
 from pricekeeper.admin_keys.granting import WantedKey, granted_key
 from pricekeeper.admin_keys.items import StoredKey
 from pricekeeper.admin_keys.key import AdminKey, is_key_id, key_id_of, mint_key, new_key_id
 from pricekeeper.admin_keys.listing import KeyPage, list_keys, list_roots
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.authority import Authority, Coverage
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import SingleFlight
 from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.secret import Entropy, Secret
 from pricekeeper.errors import (
+    ConditionFailedError,
     ConflictError,
     ContendedError,
     NotFoundError,
-    OutcomeUnknownError,
     StoreError,
-    TransactionCancelledError,
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,
     Action,
     Delete,
-    Item,
     Put,
     Set,
     Store,
@@ -86,11 +86,13 @@ class AdminKeys:
         clock: Clock,
         peppers: Peppers,
         *,
+        trail: AuditTrail | None = None,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
         self._store = store
         self._clock = clock
         self._peppers = peppers
+        self._trail = trail or AuditTrail(store, clock)
         self._entropy = entropy
         self._cache = KeyCache(clock)
         self._reads: SingleFlight[tuple[int, str], StoredKey | None]
@@ -112,9 +114,9 @@ class AdminKeys:
         text = mint_key(key.key_id, self._entropy)
         item = items.new_item(key, self._hash(key.key_id, text))
         try:
-            await self._apply(key.key_id, Put(CONFIG, item, ITEM_ABSENT), item[items.HASH])
-        except TransactionCancelledError as cancelled:
-            raise ContendedError("another key was made at this moment, with this id") from cancelled
+            await self._apply(by, key_created(key), key.key_id, Put(CONFIG, item, ITEM_ABSENT))
+        except ConditionFailedError as failure:
+            raise ContendedError("another key was made at this moment, with this id") from failure
         _log.info("admin_key_created", key_id=key.key_id, role=key.role, actor=by.actor)
         return IssuedKey(key, text)
 
@@ -134,11 +136,11 @@ class AdminKeys:
         condition = items.same_rotation(stored)
         operation = Update(CONFIG, items.item_key(key_id), actions, condition)
         try:
-            await self._apply(key_id, operation, hashed)
-        except TransactionCancelledError as cancelled:
+            await self._apply(by, key_rotated(stored.key, grace_period_hours), key_id, operation)
+        except ConditionFailedError as failure:
             await self._read_within(key_id, within)  # it may have been deleted
             message = "somebody else has rotated it at the same moment"
-            raise ConflictError("key_id", message) from cancelled
+            raise ConflictError("key_id", message) from failure
         _log.info("admin_key_rotated", key_id=key_id, actor=by.actor)
         ends_at_epoch = now_epoch + grace_secs if grace_secs else None
         key = replace(stored.key, rotated_at_epoch=now_epoch, old_text_ends_at_epoch=ends_at_epoch)
@@ -146,11 +148,12 @@ class AdminKeys:
 
     async def delete(self, key_id: str, within: Coverage, by: Attribution) -> None:
         """End the key for good."""
-        await self._read_within(key_id, within)
+        stored = await self._read_within(key_id, within)
+        operation = Delete(CONFIG, items.item_key(key_id), ITEM_EXISTS)
         try:
-            await self._apply(key_id, Delete(CONFIG, items.item_key(key_id), ITEM_EXISTS), None)
-        except TransactionCancelledError as cancelled:
-            raise NotFoundError(f"admin key {key_id}") from cancelled
+            await self._apply(by, key_deleted(stored.key), key_id, operation)
+        except ConditionFailedError as failure:
+            raise NotFoundError(f"admin key {key_id}") from failure
         _log.info("admin_key_deleted", key_id=key_id, actor=by.actor)
 
     async def list_keys(self, within: Coverage, after: str | None, limit: int) -> KeyPage:
@@ -247,25 +250,11 @@ class AdminKeys:
             raise NotFoundError(f"admin key {key_id}")
         return stored
 
-    async def _apply(self, key_id: str, operation: Write, expected: str | None) -> None:
-        """Make one change; after a lost reply, look whether it was made.
-
-        ``expected`` is the hash that is there afterwards; ``None``: there is no item.
-        """
+    async def _apply(self, by: Attribution, change: Change, key_id: str, operation: Write) -> None:
         try:
-            await self._store.transact([operation])
-        except OutcomeUnknownError as lost:
-            found = await self._read_back(key_id, lost)
-            if (None if found is None else found.get(items.HASH)) != expected:
-                raise
+            await self._trail.write(by, change, operation)
         finally:
             self._cache.forget(key_id)
-
-    async def _read_back(self, key_id: str, lost: OutcomeUnknownError) -> Item | None:
-        try:
-            return await self._store.get(CONFIG, items.item_key(key_id))
-        except StoreError as error:
-            raise lost from error
 
     def _hash(self, key_id: str, text: Secret) -> str:
         return self._peppers.hash(items.owner_of(key_id), text.reveal())

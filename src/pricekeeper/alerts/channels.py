@@ -5,13 +5,13 @@ All channels of an owner are in one item of Config, ``ORG#{org}`` / ``ALERTS`` o
 an organisation names the life that it belongs to, and ends with it. Addresses are sealed: without
 the pepper, as in the aggregator's function, channels can be found and not opened.
 
-A change replaces the item that was read, and no other. After a lost reply the same change may be
-sent again.
+A change replaces the item that was read, and no other. It is made with its entry in the audit
+trail, which also says after a lost reply whether it was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,6 +28,7 @@ from pricekeeper.alerts.channel import (
     shown_address,
 )
 from pricekeeper.alerts.items import Receiver
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
 from pricekeeper.errors import (
@@ -48,7 +49,7 @@ from pricekeeper.tenants.items import (
     config_key,
     same_life,
 )
-from pricekeeper.values import OrgId
+from pricekeeper.values import Attribution, OrgId
 
 ATTEMPTS_MAX: Final = 8
 _CHANNELS, _VERSION = "channels", "version"
@@ -90,11 +91,13 @@ class Channels:
         clock: Clock,
         tenants: Tenants,
         *,
+        trail: AuditTrail | None = None,
         sealer: Sealer | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._trail = trail or AuditTrail(store, clock)
         self._tenants = tenants
         self._sealer = sealer
         self.guard = guard or Guard()
@@ -129,10 +132,8 @@ class Channels:
             return None
         return OpenChannel(found.channel, self._unseal(receiver, found.sealed))
 
-    async def put(
-        self, owner: Owner, name: str, request: ChannelRequest, also: Sequence[Write] = ()
-    ) -> Saved:
-        """Create a channel or change it. ``also`` is written in the same transaction."""
+    async def put(self, owner: Owner, name: str, request: ChannelRequest, by: Attribution) -> Saved:
+        """Create a channel or change it."""
         if not is_channel_name(name):
             raise InvalidValueError("channel", "must be 1 to 32 of a-z 0-9 -, and not begin with -")
         for _ in range(ATTEMPTS_MAX):
@@ -141,20 +142,26 @@ class Channels:
             if before is None and len(stored.channels) >= CHANNELS_MAX:
                 raise ConflictError("channel", f"there are {CHANNELS_MAX} already; remove one")
             made = self._make(Receiver(owner, name), request, before)
-            if await self._write(owner, stored, {**stored.channels, name: made}, also):
+            change = _change(owner, name, "put", before, made)
+            if await self._write(owner, stored, {**stored.channels, name: made}, change, by):
                 return Saved(made.channel, created=before is None)
         raise ContendedError("others kept changing these channels")
 
-    async def remove(self, owner: Owner, name: str, also: Sequence[Write] = ()) -> None:
+    async def remove(self, owner: Owner, name: str, by: Attribution) -> None:
         """Remove a channel; what waits for it is dropped. Raises `NotFoundError` without one."""
         for _ in range(ATTEMPTS_MAX):
             stored = await self._read(owner)
             if name not in stored.channels:
                 raise NotFoundError("channel")
             left = {other: one for other, one in stored.channels.items() if other != name}
-            if await self._write(owner, stored, left, also):
+            change = _change(owner, name, "delete", stored.channels[name], None)
+            if await self._write(owner, stored, left, change, by):
                 return
         raise ContendedError("others kept changing these channels")
+
+    async def note_trial(self, owner: Owner, name: str, by: Attribution) -> None:
+        """Write down that somebody sends a test through a channel."""
+        await self._trail.apply(by, _change(owner, name, "test", None, None), ())
 
     def _make(
         self, receiver: Receiver, request: ChannelRequest, before: _StoredChannel | None
@@ -192,7 +199,8 @@ class Channels:
         owner: Owner,
         before: _Stored,
         channels: Mapping[str, _StoredChannel],
-        also: Sequence[Write],
+        change: Change,
+        by: Attribution,
     ) -> bool:
         """Replace the channels that were read; whether nobody else was faster."""
         key = _key(owner)
@@ -214,10 +222,32 @@ class Channels:
             org = config_key(Client(owner.org_id))
             writes.append(Check(CONFIG, org, same_life(record.life)))
         try:
-            await self._store.transact([*writes, *also])
+            await self._trail.apply(by, change, writes)
         except TransactionCancelledError:
             return False
         return True
+
+
+def _change(
+    owner: Owner,
+    name: str,
+    verb: str,
+    before: _StoredChannel | None,
+    after: _StoredChannel | None,
+) -> Change:
+    """What is done to a channel, as the audit trail has it: without its address."""
+    return Change(
+        f"alert_channel.{verb}",
+        f"alert-channel/{name}",
+        owner.org_id,
+        None if before is None else _told(before.channel),
+        None if after is None else _told(after.channel),
+    )
+
+
+def _told(channel: Channel) -> dict[str, Any]:
+    kinds = [kind.value for kind in channel.kinds]
+    return {"kind": channel.kind.value, "address": channel.shown, "kinds": kinds}
 
 
 def _key(owner: Owner) -> Key:

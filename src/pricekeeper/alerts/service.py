@@ -21,13 +21,14 @@ from pricekeeper.alerts.items import Receiver
 from pricekeeper.alerts.meter import AlertMeter
 from pricekeeper.alerts.watching import Watcher
 from pricekeeper.alerts.webhook import HttpSender, Webhook
+from pricekeeper.audit import AuditTrail
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
 from pricekeeper.errors import DeliveryError, NotFoundError
 from pricekeeper.metering.folding import Look
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Tenants
-from pricekeeper.values import new_request_id
+from pricekeeper.values import Attribution, new_request_id
 
 
 class Trial(NamedTuple):
@@ -47,6 +48,7 @@ class Alerts:
         tenants: Tenants,
         *,
         sealer: Sealer,
+        trail: AuditTrail | None = None,
         guard: Guard | None = None,
         observe: Observer = lambda _: None,
     ) -> None:
@@ -54,7 +56,7 @@ class Alerts:
         self._clock = clock
         self._observe = observe
         self.meter = AlertMeter()
-        self.channels = Channels(store, clock, tenants, sealer=sealer, guard=guard)
+        self.channels = Channels(store, clock, tenants, trail=trail, sealer=sealer, guard=guard)
         self._http = HttpSender(self.channels.guard)
         self._destinations: Mapping[ChannelKind, Destination] = {
             ChannelKind.WEBHOOK: Webhook(self._http, clock),
@@ -77,13 +79,14 @@ class Alerts:
         """Close the connections."""
         await self._http.close()
 
-    async def try_channel(self, owner: Owner, name: str) -> Trial:
+    async def try_channel(self, owner: Owner, name: str, by: Attribution) -> Trial:
         """Send a test through a channel, at once and past the queue."""
         alert_id, now_ms = new_request_id(self._clock.now_ms()), self._clock.now_ms()
         try:
             channel = await self.channels.open(Receiver(owner, name))
             if channel is None:
                 raise NotFoundError("channel")
+            await self.channels.note_trial(owner, name, by)
             body = trial_body(alert_id, now_ms, name)
             await self._destinations[channel.channel.kind].send(channel, alert_id, body)
         except DeliveryError as error:

@@ -15,6 +15,7 @@ import structlog
 
 from pricekeeper.admin_keys import AdminKeys
 from pricekeeper.alerts import Alerts, Guard
+from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.budgets import Budgets
@@ -54,6 +55,7 @@ class Services:
     clock: TrustedClock
     meter: StoreMeter
     store: Store
+    trail: AuditTrail
     tenants: Tenants
     credentials: Credentials
     provisioning: Provisioning
@@ -94,16 +96,17 @@ async def open_services(
         )
         closing.push_async_callback(store.close)
         await store.create_tables()
-        tenants = Tenants(store, clock, catalogue.labels)
+        trail = AuditTrail(store, clock, retention_days=settings.audit_retention_days)
+        tenants = Tenants(store, clock, catalogue.labels, trail=trail)
         verifier = Verifier(clock, peppers)
-        credentials = Credentials(store, clock, tenants, peppers, verifier=verifier)
+        credentials = Credentials(store, clock, tenants, peppers, trail=trail, verifier=verifier)
         keys, key_watcher = await open_keys(settings, clock)
         identity = Identity(
             store,
             clock=clock,
             tenants=tenants,
             credentials=credentials,
-            sessions=Sessions(store, clock=clock, keys=keys),
+            sessions=Sessions(store, clock=clock, keys=keys, trail=trail),
             keys=keys,
             issuer=settings.issuer,
             audience=settings.audience,
@@ -122,7 +125,7 @@ async def open_services(
         closing.push_async_callback(metering.close)
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)
-        selection = Selector(store, clock, metering, prices)
+        selection = Selector(store, clock, metering, prices, trail=trail)
         authorizations = Authorizations(
             store,
             clock,
@@ -137,6 +140,7 @@ async def open_services(
             clock,
             tenants,
             sealer=Sealer(peppers),
+            trail=trail,
             guard=Guard(settings.alert_networks),
         )
         closing.push_async_callback(alerts.close)
@@ -145,11 +149,14 @@ async def open_services(
             clock=clock,
             meter=meter,
             store=store,
+            trail=trail,
             tenants=tenants,
             credentials=credentials,
             provisioning=Provisioning(tenants, credentials),
-            provisioning_keys=ProvisioningKeys(store, clock, tenants, peppers, verifier=verifier),
-            admin_keys=AdminKeys(store, clock, peppers),
+            provisioning_keys=ProvisioningKeys(
+                store, clock, tenants, peppers, trail=trail, verifier=verifier
+            ),
+            admin_keys=AdminKeys(store, clock, peppers, trail=trail),
             identity=identity,
             key_watcher=key_watcher,
             keys_meter=keys.meter,
@@ -162,7 +169,7 @@ async def open_services(
             budgets=budgets,
             authorizations=authorizations,
             limiter=limiter,
-            containment=Containment(tenants, credentials, identity, limiter),
+            containment=Containment(trail, tenants, credentials, identity, limiter),
             exports=DailyExports(store, clock, settings),
             spend_history=SpendHistory(store, clock),
             alerts=alerts,

@@ -14,6 +14,7 @@ from pricekeeper.cli import (
     admin_keys,
     alerts,
     applying,
+    audit,
     authorizations,
     buckets,
     changing,
@@ -168,6 +169,7 @@ app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
 app.add_typer(signing_keys.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
+app.add_typer(audit.audit, name="audit")
 app.add_typer(spooling.spool, name="spool")
 app.add_typer(applying.top)
 app.add_typer(spend.top)

@@ -31,13 +31,15 @@ from pricekeeper.settings import (
     Settings,
 )
 from pricekeeper.tenants import Client
-from pricekeeper.values import AppId, OrgId
+from pricekeeper.values import AppId, Attribution, OrgId
 
 DEMO_KEY: Final = PUBLIC_KEY
 DEMO_METRICS_TOKEN: Final = PUBLIC_METRICS_TOKEN
 DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 DEMO_CLIENT: Final = Client(DEMO_ORG, DEMO_APP)
+DEMO: Final = Attribution("serve/demo", "local", "local")
+"""Who prepares the demo, as the audit trail has it."""
 SECRET_FILE: Final = "demo-secret"  # noqa: S105  # its name
 GRACE_HOURS: Final = 24
 
@@ -62,8 +64,9 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 async def prepare_demo(services: Services, url: str, console: Console) -> None:
     """Create the organisation and its app, and print what to paste to work with them."""
-    await services.provisioning.put_org(DEMO_ORG, ORG_BODY)
-    created = await services.provisioning.put_app(DEMO_ORG, DEMO_APP, {"app_name": "Assistant"})
+    await services.provisioning.put_org(DEMO_ORG, ORG_BODY, DEMO)
+    app = {"app_name": "Assistant"}
+    created = await services.provisioning.put_app(DEMO_ORG, DEMO_APP, app, DEMO)
     secret = await _read_secret(services) or await _issue_secret(services, created.retrieval)
     heading = Text.assemble(("Demo Company", "bold"), " is there. ")
     console.print(heading.append("Paste this into another terminal:\n"), soft_wrap=True)
@@ -120,8 +123,8 @@ async def _read_secret(services: Services) -> str | None:
 async def _issue_secret(services: Services, retrieval: Retrieval | None) -> str:
     """Issue a secret for the demo's app and keep it; an old one goes on working for a day."""
     if retrieval is None:
-        retrieval = (await services.credentials.rotate(DEMO_CLIENT, GRACE_HOURS)).retrieval
-    claimed = await services.credentials.claim(retrieval.token.reveal())
+        retrieval = (await services.credentials.rotate(DEMO_CLIENT, GRACE_HOURS, DEMO)).retrieval
+    claimed = await services.credentials.claim(retrieval.token.reveal(), DEMO)
     secret = claimed.client_secret.reveal()
     _keep(services.settings.data_dir / SECRET_FILE, secret)
     return secret

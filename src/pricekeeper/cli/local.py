@@ -34,6 +34,7 @@ from pricekeeper.usecases import (
     admin_keys,
     aggregates,
     alerts,
+    audit,
     authorizations,
     budgets,
     containment,
@@ -63,11 +64,13 @@ class LocalAdmin:
 
     async def put_org(self, org_id: str, settings: Mapping[str, Any]) -> Json:
         body = msgspec.to_builtins(settings)
-        return plain(await provisioning.put_org(self._services, parse_org_id(org_id), body))
+        return plain(await provisioning.put_org(self._services, parse_org_id(org_id), body, _by()))
 
     async def patch_org(self, org_id: str, patch: Mapping[str, Any]) -> Json:
         body = msgspec.to_builtins(patch)
-        return plain(await provisioning.patch_org(self._services, parse_org_id(org_id), body))
+        return plain(
+            await provisioning.patch_org(self._services, parse_org_id(org_id), body, _by())
+        )
 
     async def get_org(self, org_id: str) -> Json:
         return plain(await provisioning.get_org(self._services, parse_org_id(org_id)))
@@ -84,17 +87,17 @@ class LocalAdmin:
         return page["orgs"], page.get("next")
 
     async def delete_org(self, org_id: str) -> None:
-        await self._services.tenants.delete_org(parse_org_id(org_id))
+        await self._services.tenants.delete_org(parse_org_id(org_id), _by())
 
     async def put_app(self, org_id: str, app_id: str, settings: Mapping[str, Any]) -> Json:
         org, app = parse_org_id(org_id), parse_app_id(app_id)
         body = msgspec.to_builtins(settings)
-        return plain(await provisioning.put_app(self._services, org, app, body))
+        return plain(await provisioning.put_app(self._services, org, app, body, _by()))
 
     async def patch_app(self, org_id: str, app_id: str, patch: Mapping[str, Any]) -> Json:
         org, app = parse_org_id(org_id), parse_app_id(app_id)
         body = msgspec.to_builtins(patch)
-        return plain(await provisioning.patch_app(self._services, org, app, body))
+        return plain(await provisioning.patch_app(self._services, org, app, body, _by()))
 
     async def get_app(self, org_id: str, app_id: str) -> Json:
         org, app = parse_org_id(org_id), parse_app_id(app_id)
@@ -111,43 +114,47 @@ class LocalAdmin:
         return await _read_pages(page_apps)
 
     async def delete_app(self, org_id: str, app_id: str) -> None:
-        await self._services.tenants.delete_app(parse_org_id(org_id), parse_app_id(app_id))
+        org, app = parse_org_id(org_id), parse_app_id(app_id)
+        await self._services.tenants.delete_app(org, app, _by())
 
     async def rotate(
         self, org_id: str, app_id: str | None = None, *, grace_period_hours: int
     ) -> Json:
         body = convert({"grace_period_hours": grace_period_hours}, RotateBody)
-        return plain(await provisioning.rotate(self._services, _client(org_id, app_id), body))
+        client = _client(org_id, app_id)
+        return plain(await provisioning.rotate(self._services, client, body, _by()))
 
     async def claim(self, token: str) -> Json:
         self._require_pepper()
         body = convert({"token": token}, ClaimBody)
         claim = await self._services.credentials.find_claim(body.token)
-        return plain(await provisioning.complete_claim(self._services, claim))
+        return plain(await provisioning.complete_claim(self._services, claim, _by()))
 
     async def issue_provisioning_key(self, org_id: str) -> Json:
         org = parse_org_id(org_id)
         self._require_pepper()
-        return plain(await provisioning.issue_provisioning_key(self._services, org, DEPLOYMENT))
+        made = provisioning.issue_provisioning_key(self._services, org, DEPLOYMENT, _by())
+        return plain(await made)
 
     async def withdraw_provisioning_key(self, org_id: str) -> None:
-        await self._services.provisioning_keys.withdraw(parse_org_id(org_id))
+        await self._services.provisioning_keys.withdraw(parse_org_id(org_id), _by())
 
     async def set_override(
         self, org_id: str, app_id: str | None = None, *, model_label: str
     ) -> Json:
         body = convert({"model_label": model_label}, OverrideBody)
-        return plain(await provisioning.put_override(self._services, _client(org_id, app_id), body))
+        client = _client(org_id, app_id)
+        return plain(await provisioning.put_override(self._services, client, body, _by()))
 
     async def clear_override(self, org_id: str, app_id: str | None = None) -> None:
-        await provisioning.delete_override(self._services, _client(org_id, app_id))
+        await provisioning.delete_override(self._services, _client(org_id, app_id), _by())
 
     async def revoke_credentials(
         self, org_id: str, app_id: str | None = None, *, reason: str, previous_only: bool = False
     ) -> Json:
         asked = {"reason": reason, "secrets": "PREVIOUS" if previous_only else "ALL"}
         body, client = convert(asked, RevokeCredentialsBody), _client(org_id, app_id)
-        by = _attribution(body.reason)
+        by = _by(body.reason)
         revoked = containment.revoke_credentials(self._services, client, body.secrets, by)
         return plain(await revoked)
 
@@ -157,23 +164,23 @@ class LocalAdmin:
     async def end_session(
         self, org_id: str, app_id: str | None = None, *, session_id: str, reason: str
     ) -> None:
-        client, by = _client(org_id, app_id), _attribution(reason)
+        client, by = _client(org_id, app_id), _by(reason)
         await containment.end_sessions(self._services, client, by, session_id)
 
     async def end_sessions(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
-        client, by = _client(org_id, app_id), _attribution(reason)
+        client, by = _client(org_id, app_id), _by(reason)
         await containment.end_sessions(self._services, client, by)
 
     async def freeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> Json:
-        by = _attribution(convert({"reason": reason}, ReasonBody).reason)
+        by = _by(convert({"reason": reason}, ReasonBody).reason)
         return plain(await containment.freeze(self._services, _client(org_id, app_id), by))
 
     async def unfreeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
-        client, by = _client(org_id, app_id), _attribution(reason)
+        client, by = _client(org_id, app_id), _by(reason)
         await containment.unfreeze(self._services, client, by)
 
     async def reset_limits(self, org_id: str, app_id: str | None = None, *, reason: str) -> Json:
-        by = _attribution(convert({"reason": reason}, ReasonBody).reason)
+        by = _by(convert({"reason": reason}, ReasonBody).reason)
         return plain(await containment.reset_limits(self._services, _client(org_id, app_id), by))
 
     async def create_admin_key(
@@ -187,7 +194,7 @@ class LocalAdmin:
         self._require_pepper()
         given = {"name": name, "role": role, "org_ids": org_ids, "expires_at": expires_at}
         body = convert(given, AdminKeyBody)
-        made = admin_keys.create_key(self._services, body, DEPLOYMENT, _attribution())
+        made = admin_keys.create_key(self._services, body, DEPLOYMENT, _by())
         return plain(await made)
 
     async def list_admin_keys(self) -> list[Json]:
@@ -201,11 +208,11 @@ class LocalAdmin:
     async def rotate_admin_key(self, key_id: str, *, grace_period_hours: int) -> Json:
         self._require_pepper()
         body = convert({"grace_period_hours": grace_period_hours}, RotateKeyBody)
-        by = _attribution()
+        by = _by()
         return plain(await admin_keys.rotate_key(self._services, key_id, body, ALL_ORGS, by))
 
     async def delete_admin_key(self, key_id: str) -> None:
-        await admin_keys.delete_key(self._services, key_id, ALL_ORGS, _attribution())
+        await admin_keys.delete_key(self._services, key_id, ALL_ORGS, _by())
 
     async def me(self) -> Json:
         """Whoever holds the store may do everything."""
@@ -236,14 +243,18 @@ class LocalAdmin:
     ) -> Json:
         self._require_pepper()
         body = convert(msgspec.to_builtins(channel), ChannelBody)
-        return plain(await alerts.put_channel(self._services, _org(org_id), name, body))
+        return plain(await alerts.put_channel(self._services, _org(org_id), name, body, _by()))
 
     async def remove_alert_channel(self, org_id: str | None, name: str) -> None:
-        await alerts.delete_channel(self._services, _org(org_id), name)
+        await alerts.delete_channel(self._services, _org(org_id), name, _by())
 
     async def test_alert_channel(self, org_id: str | None, name: str) -> Json:
         self._require_pepper()
-        return plain(await alerts.try_channel(self._services, _org(org_id), name))
+        return plain(await alerts.try_channel(self._services, _org(org_id), name, _by()))
+
+    async def audit(self, query: Mapping[str, str]) -> Json:
+        request = audit.parse_request(query)
+        return plain(await audit.list_entries(self._services, request, ALL_ORGS))
 
     def _require_pepper(self) -> None:
         """Hand out no secret whose hash is made under another pepper than the service's own."""
@@ -320,10 +331,10 @@ class LocalKeeper:
         return plain(await sessions.list_sessions(self._services, self._client))
 
     async def end_session(self, session_id: str) -> None:
-        await self._services.identity.end_session(self._client.client_id, session_id)
+        await self._services.identity.end_session(self._client.client_id, session_id, _by())
 
     async def end_sessions(self) -> None:
-        await self._services.identity.end_all_sessions(self._client.client_id)
+        await self._services.identity.end_all_sessions(self._client.client_id, _by())
 
     async def _read_policy(self) -> Policy:
         return await self._services.tenants.find_policy(self._client.org_id, self._client.app_id)
@@ -423,13 +434,14 @@ def _client(org_id: str, app_id: str | None) -> Client:
     return Client(parse_org_id(org_id), None if app_id is None else parse_app_id(app_id))
 
 
-def _attribution(reason: str | None = None) -> Attribution:
+def _by(reason: str | None = None) -> Attribution:
+    """Who works on the store, and why."""
     return Attribution(local_actor(), "local", "local", reason)
 
 
 def local_actor() -> str:
     """Who runs this command, as far as the operating system knows."""
     try:
-        return f"cli/{getpass.getuser()}"
+        return f"cli/{getpass.getuser().encode('utf-8', 'replace').decode()}"
     except (KeyError, OSError):  # a container may have a user without a name
         return f"cli/uid-{os.getuid()}"

@@ -248,6 +248,10 @@ class Admin:
         """Send a test through a channel."""
         return await self._ask("POST", _channels(org_id) + path_of(name, "test"))
 
+    async def audit(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of the changes that people and keys have made, as the query asks for."""
+        return await self._ask("GET", path_of(*_BASE, "audit"), query=query)
+
     def reader(self, client: Client) -> Api:
         """A look at a client's data, with the key: its usage and its limits, and nothing else.
 

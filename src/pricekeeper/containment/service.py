@@ -2,19 +2,20 @@
 
 Each step is for one client, an organisation or one of its apps, and raises `NotFoundError` if there
 is no such client. Each that changes something is handed an `Attribution`: who asked, from where and
-why. It is written to the log when the change was made, or when its reply was lost.
+why. That is in the entry of the audit trail which the change is made with.
 
 Every step can be repeated: after a lost reply (`OutcomeUnknownError`) the same again is safe.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.credentials import Credentials
 from pricekeeper.limiter import Limiter
 from pricekeeper.sessions import Session
-from pricekeeper.telemetry.containment import log_containment
+from pricekeeper.storage import Write
 from pricekeeper.tenants import Client, Freeze, Policy, Tenants
 from pricekeeper.tokens import Identity
 from pricekeeper.values import Attribution
@@ -24,8 +25,14 @@ class Containment:
     """The steps, over the features that make the changes."""
 
     def __init__(
-        self, tenants: Tenants, credentials: Credentials, identity: Identity, limiter: Limiter
+        self,
+        trail: AuditTrail,
+        tenants: Tenants,
+        credentials: Credentials,
+        identity: Identity,
+        limiter: Limiter,
     ) -> None:
+        self._trail = trail
         self._tenants = tenants
         self._credentials = credentials
         self._identity = identity
@@ -35,9 +42,7 @@ class Containment:
         self, client: Client, by: Attribution, *, previous_only: bool = False
     ) -> None:
         """Stop the client's secrets, retrieval tokens, sessions and tokens, now."""
-        details = {"secrets": "previous" if previous_only else "all"}
-        with log_containment("credentials.revoke", client.client_id, by, details):
-            await self._credentials.revoke_now(client, previous_only=previous_only)
+        await self._credentials.revoke_now(client, by, previous_only=previous_only)
 
     async def list_sessions(self, client: Client) -> tuple[Policy, tuple[Session, ...]]:
         """What holds for the client, and its live sessions, the oldest first."""
@@ -47,25 +52,19 @@ class Containment:
     async def end_session(self, client: Client, session_id: str, by: Attribution) -> None:
         """End one session and its tokens; `NotFoundError` if the client has no such session."""
         await self._tenants.read_record(client)
-        details = {"session_id": session_id}
-        with log_containment("sessions.end", client.client_id, by, details):
-            await self._identity.end_session(client.client_id, session_id)
+        await self._identity.end_session(client.client_id, session_id, by)
 
     async def end_all_sessions(self, client: Client, by: Attribution) -> None:
         """End every session and every token of the client; its secrets go on working."""
-        with log_containment("sessions.end_all", client.client_id, by):
-            await self._identity.end_all_sessions(client.client_id)
+        await self._identity.end_all_sessions(client.client_id, by)
 
     async def freeze(self, client: Client, by: Attribution) -> Freeze:
         """Keep the client from getting models and tokens; an organisation's apps with it."""
-        with log_containment("freeze", client.client_id, by):
-            return await self._tenants.freeze(client, by)
+        return await self._tenants.freeze(client, by)
 
     async def unfreeze(self, client: Client, by: Attribution) -> None:
         """Lift the client's own freeze, if it has one."""
-        details: dict[str, Any] = {}
-        with log_containment("unfreeze", client.client_id, by, details):
-            details["was_frozen"] = await self._tenants.unfreeze(client, by)
+        await self._tenants.unfreeze(client, by)
 
     async def reset_limits(self, client: Client, by: Attribution) -> list[str]:
         """Set the client's own token buckets to full: the labels that had one.
@@ -74,7 +73,10 @@ class Containment:
         app are the app's: they are reset by naming the app, registered or not.
         """
         policy = await self._tenants.read_policy(client)
-        details: dict[str, Any] = {}
-        with log_containment("limits.reset", client.client_id, by, details):
-            details["labels"] = await self._limiter.reset(policy.bucket_entity)
-        return list(details["labels"])
+
+        async def commit(labels: list[str], operations: Sequence[Write]) -> None:
+            told = {"labels": labels}
+            change = Change("limits.reset", client.client_id, client.org_id, after=told)
+            await self._trail.apply(by, change, operations)
+
+        return await self._limiter.reset(policy.bucket_entity, commit=commit)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pricekeeper.credentials.service import Credentials, Retrieval
 from pricekeeper.tenants import Client, Policy, Saved, Tenants
-from pricekeeper.values import AppId, OrgId
+from pricekeeper.values import AppId, Attribution, OrgId
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,18 @@ class Provisioning:
         self._tenants = tenants
         self._credentials = credentials
 
-    async def put_org(self, org_id: OrgId, body: Mapping[str, Any]) -> Provisioned:
+    async def put_org(self, org_id: OrgId, body: Mapping[str, Any], by: Attribution) -> Provisioned:
         """Create the organisation, or replace its settings."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id))
-        return self._note_saved(await self._tenants.put_org(org_id, body, enrolment), retrieval)
+        saved = await self._tenants.put_org(org_id, body, by, enrolment)
+        return self._note_saved(saved, retrieval)
 
-    async def put_app(self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any]) -> Provisioned:
+    async def put_app(
+        self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any], by: Attribution
+    ) -> Provisioned:
         """Create the app, or replace what it overrides."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id))
-        saved = await self._tenants.put_app(org_id, app_id, body, enrolment)
+        saved = await self._tenants.put_app(org_id, app_id, body, by, enrolment)
         return self._note_saved(saved, retrieval)
 
     def _note_saved(self, saved: Saved, retrieval: Retrieval) -> Provisioned:

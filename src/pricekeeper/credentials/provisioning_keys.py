@@ -19,6 +19,7 @@ from typing import Final
 
 import structlog
 
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.secret import (
@@ -31,11 +32,11 @@ from pricekeeper.credentials.secret import (
 )
 from pricekeeper.credentials.upgrading import StoredHash, rehash
 from pricekeeper.credentials.verification import Verifier
-from pricekeeper.errors import ConditionFailedError, NotFoundError, OutcomeUnknownError
+from pricekeeper.errors import ConditionFailedError, NotFoundError
 from pricekeeper.storage import ITEM_EXISTS, Remove, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, Tenants, config_key
-from pricekeeper.values import OrgId
+from pricekeeper.values import Attribution, OrgId
 
 KEY_PREFIX: Final = "pkp_"
 KEY_LENGTH_MAX: Final = 512
@@ -59,29 +60,31 @@ class ProvisioningKeys:
         tenants: Tenants,
         peppers: Peppers,
         *,
+        trail: AuditTrail | None = None,
         verifier: Verifier | None = None,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
         self._store = store
+        self._trail = trail or AuditTrail(store, clock)
         self._tenants = tenants
         self._peppers = peppers
         self._verifier = verifier or Verifier(clock, peppers)
         self._entropy = entropy
 
-    async def issue(self, org_id: OrgId) -> Secret:
+    async def issue(self, org_id: OrgId, by: Attribution) -> Secret:
         """A new key for the organisation, which replaces the one it had: one write.
 
         The key is shown only this once. A caller that loses the reply asks for another one.
         """
         key = mint(_prefix(org_id), self._entropy)
         hashed = self._peppers.hash(_owner(org_id), key.reveal())
-        await self._write(org_id, Set(HASH, hashed), hashed)
+        await self._write(org_id, Set(HASH, hashed), "provisioning_key.issue", by)
         _log.info("provisioning_key_issued", org_id=org_id)
         return key
 
-    async def withdraw(self, org_id: OrgId) -> None:
+    async def withdraw(self, org_id: OrgId, by: Attribution) -> None:
         """Stop the organisation's key from working, if it has one: one write."""
-        await self._write(org_id, Remove(HASH), None)
+        await self._write(org_id, Remove(HASH), "provisioning_key.withdraw", by)
         _log.info("provisioning_key_withdrawn", org_id=org_id)
 
     def fingerprint(self, key: str) -> str:
@@ -115,15 +118,13 @@ class ProvisioningKeys:
             await rehash(self._store, self._peppers, known, key)
         return org_id
 
-    async def _write(self, org_id: OrgId, action: Set | Remove, expected: str | None) -> None:
+    async def _write(self, org_id: OrgId, action: Set | Remove, name: str, by: Attribution) -> None:
         client = Client(org_id)
+        operation = Update(CONFIG, config_key(client), (action,), ITEM_EXISTS)
         try:
-            await self._store.update(Update(CONFIG, config_key(client), (action,), ITEM_EXISTS))
+            await self._trail.write(by, Change(name, client.client_id, org_id), operation)
         except ConditionFailedError as failure:
             raise NotFoundError(client.client_id) from failure
-        except OutcomeUnknownError as lost:
-            if lost.item is None or lost.item.get(HASH) != expected:
-                raise
 
 
 def _owner(org_id: OrgId) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.credentials import items
 from pricekeeper.credentials.hashing import Peppers
@@ -38,7 +39,6 @@ from pricekeeper.errors import (
     InvalidClientError,
     InvalidValueError,
     NotFoundError,
-    OutcomeUnknownError,
     ReasonCode,
     TransactionCancelledError,
     UnreadableItemError,
@@ -56,7 +56,7 @@ from pricekeeper.tenants import (
 )
 from pricekeeper.tenants.generations import random_name
 from pricekeeper.tenants.items import TOKENS_VALID_FROM
-from pricekeeper.tenants.reading import read_back
+from pricekeeper.values import Attribution
 
 GRACE_HOURS_MAX: Final = 168
 ATTEMPTS_MAX: Final = 8
@@ -121,12 +121,14 @@ class Credentials:
         tenants: Tenants,
         peppers: Peppers,
         *,
+        trail: AuditTrail | None = None,
         verifier: Verifier | None = None,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
         self._store = store
         self._clock = clock
         self._tenants = tenants
+        self._trail = trail or AuditTrail(store, clock)
         self._peppers = peppers
         self._entropy = entropy
         self._verifier = verifier or Verifier(clock, peppers)
@@ -194,7 +196,7 @@ class Credentials:
         put = items.retrieval_put(key, claimable, now_epoch)
         return Enrolment({items.CLAIMABLE: key}, (put,)), retrieval
 
-    async def rotate(self, client: Client, grace_period_hours: int) -> Rotation:
+    async def rotate(self, client: Client, grace_period_hours: int, by: Attribution) -> Rotation:
         """Let a new secret be claimed: one read and one transaction.
 
         The present secret goes on working until then, and for the grace from then on. Without a
@@ -211,18 +213,18 @@ class Credentials:
             key, retrieval, now_epoch = self._new_retrieval()
             replaced = items.held(item, now_epoch).current
             claimable = Claimable(client, grace_period_hours, replaced)
-            if await self._make_claimable(key, claimable, item, now_epoch):
+            if await self._make_claimable(key, claimable, item, now_epoch, by):
                 self.meter.retrievals_issued += 1
                 _log.info("secret_rotation_begun", client_id=client.client_id)
                 return Rotation(client.client_id, retrieval, grace_period_hours)
         raise ContendedError(f"{client.client_id}: others kept rotating its secret")
 
-    async def claim(self, token: str) -> ClaimedSecret:
+    async def claim(self, token: str, by: Attribution) -> ClaimedSecret:
         """Mint the secret that the retrieval token is for: one read and one transaction.
 
         A token that is mistyped, unknown, used, replaced or expired is not found, alike.
         """
-        return await self.complete_claim(await self.find_claim(token))
+        return await self.complete_claim(await self.find_claim(token), by)
 
     async def find_claim(self, token: str) -> Claim:
         """Read what can be claimed with the retrieval token: one read."""
@@ -237,7 +239,7 @@ class Credentials:
             raise self._not_claimable("unknown, expired or used")
         return Claim(key, claimable)
 
-    async def complete_claim(self, claim: Claim) -> ClaimedSecret:
+    async def complete_claim(self, claim: Claim, by: Attribution) -> ClaimedSecret:
         """Mint the secret, unless somebody else was faster: one transaction.
 
         Without a grace, every token that the replaced secret was exchanged for ends with this.
@@ -253,8 +255,9 @@ class Credentials:
             since_ms = max(since_ms, self._clock.now_ms())
             begins = Generation(generation, since_ms)
             operations = items.claim_operations(key, claimable, new_hash, now_epoch, begins)
+            ends_at_epoch = items.grace_ends_at(claimable, now_epoch)
             try:
-                await self._store.transact(operations)
+                await self._trail.apply(by, _claimed(claimable, ends_at_epoch), operations)
             except TransactionCancelledError as cancelled:
                 replaced = _still_claimable(key, claimable, cancelled)
                 if replaced is None:
@@ -262,19 +265,17 @@ class Credentials:
                 claimable, latest_ms = replaced
                 since_ms = max(since_ms, latest_ms)
                 continue
-            except OutcomeUnknownError as lost:
-                if await self._read_attribute(client, items.SECRET_HASH, lost) != new_hash:
-                    raise
             finally:
                 self._tenants.forget(client)
-            ends_at_epoch = items.grace_ends_at(claimable, now_epoch)
             ended = ends_at_epoch is None and claimable.replaces is not None
             self.meter.note_claim(client, now_epoch, ended_tokens=ended)
             _log.info("secret_claimed", client_id=client_id, ended_tokens=ended)
             return ClaimedSecret(client_id, secret, ends_at_epoch)
         raise ContendedError(f"{client_id}: its secret kept changing")
 
-    async def revoke_now(self, client: Client, *, previous_only: bool = False) -> None:
+    async def revoke_now(
+        self, client: Client, by: Attribution, *, previous_only: bool = False
+    ) -> None:
         """Stop the client's secrets and everything they were exchanged for: one read, one write.
 
         Its retrieval tokens stop with them; a rotation gives it a secret again. With
@@ -283,12 +284,14 @@ class Credentials:
         nobody can tell by which of the two it was got. Repeating it does no harm.
         """
         also = items.GRACE_ENDED if previous_only else items.REVOKED
-        await self._tenants.end_tokens_issued_before_now(client.org_id, client.app_id, also=also)
+        told = {"secrets": "PREVIOUS" if previous_only else "ALL"}
+        change = Change("credentials.revoke", client.client_id, client.org_id, after=told)
+        await self._tenants.end_tokens_issued_before_now(client, also=also, audited=(by, change))
         self.meter.revoked += 1
         _log.info("secrets_revoked", client_id=client.client_id, previous_only=previous_only)
 
     async def _make_claimable(
-        self, key: str, claimable: Claimable, item: Item, now_epoch: int
+        self, key: str, claimable: Claimable, item: Item, now_epoch: int, by: Attribution
     ) -> bool:
         """Make the token the one to be claimed; whether that worked. Not if the item changed."""
         client = claimable.client
@@ -300,21 +303,13 @@ class Credentials:
         )
         put = items.retrieval_put(key, claimable, now_epoch)
         operations: list[Write] = [put, point, *items.org_checks(client)]
+        told = {"grace_period_hours": claimable.grace_period_hours}
+        change = Change("credentials.rotate", client.client_id, client.org_id, after=told)
         try:
-            await self._store.transact(operations)
+            await self._trail.apply(by, change, operations)
         except TransactionCancelledError:
             return False
-        except OutcomeUnknownError as lost:
-            if await self._read_attribute(client, items.CLAIMABLE, lost) != key:
-                raise
         return True
-
-    async def _read_attribute(
-        self, client: Client, name: str, lost: OutcomeUnknownError
-    ) -> str | None:
-        """Read an attribute of the client's item, because a reply was lost."""
-        item = await read_back(self._store, client, lost)
-        return None if item is None else item.get(name)
 
     def _new_retrieval(self) -> tuple[str, Retrieval, int]:
         token, now_epoch = mint(RETRIEVAL_TOKEN, self._entropy), self._now_epoch()
@@ -329,6 +324,13 @@ class Credentials:
 
     def _now_epoch(self) -> int:
         return self._clock.now_ms() // 1000
+
+
+def _claimed(claimable: Claimable, old_ends_at_epoch: int | None) -> Change:
+    """The claim as the audit trail has it."""
+    client = claimable.client
+    told = {} if old_ends_at_epoch is None else {"old_secret_expires_at_epoch": old_ends_at_epoch}
+    return Change("credentials.claim", client.client_id, client.org_id, after=told or None)
 
 
 def _impossible(secret: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 from pricekeeper.alerts import Kind, State
 from pricekeeper.authority import Role
 from pricekeeper.errors import NotFoundError
+from pricekeeper.http.gate import attribution_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import WrongAudienceError
 from pricekeeper.usecases import alerts as cases
@@ -46,21 +47,23 @@ async def list_channels(call: Call) -> Answer:
 
 async def put_channel(call: Call) -> Answer:
     """Create a channel for alerts or change it; its address and its secret are never shown."""
-    name = call.path["channel"]
-    saved = await cases.put_channel(call.services, _org_of(call), name, call.body)
+    name, by = call.path["channel"], attribution_of(call)
+    saved = await cases.put_channel(call.services, _org_of(call), name, call.body, by)
     return Answer(201 if saved.status == "created" else 200, saved, _NO_STORE)
 
 
 async def delete_channel(call: Call) -> Answer:
     """Remove a channel; alerts that wait for it are given up."""
-    await cases.delete_channel(call.services, _org_of(call), call.path["channel"])
+    name, by = call.path["channel"], attribution_of(call)
+    await cases.delete_channel(call.services, _org_of(call), name, by)
     return Answer(204)
 
 
 async def try_channel(call: Call) -> Answer:
     """Send a test through a channel now, and say what came of it."""
-    name = call.path["channel"]
-    return Answer(200, await cases.try_channel(call.services, _org_of(call), name), _NO_STORE)
+    name, by = call.path["channel"], attribution_of(call)
+    trial = await cases.try_channel(call.services, _org_of(call), name, by)
+    return Answer(200, trial, _NO_STORE)
 
 
 def _org_of(call: Call) -> OrgId | None:

@@ -21,6 +21,7 @@ from pricekeeper.http import (
     admin_keys,
     aggregates,
     alerts,
+    audit,
     authorizations,
     connections,
     containment,
@@ -66,6 +67,7 @@ OPERATIONS: Final = (
     *dashboard.OPERATIONS,
     *admin_keys.OPERATIONS,
     *alerts.OPERATIONS,
+    *audit.OPERATIONS,
     *health.OPERATIONS,
 )
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pricekeeper.authority import Role
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
 from pricekeeper.http.edge import read_body, require_merge_patch, strict_json
-from pricekeeper.http.gate import authority_of, count_failure, limit_client
+from pricekeeper.http.gate import attribution_of, authority_of, count_failure, limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import provisioning as cases
 from pricekeeper.usecases.wire import provisioning as wire
@@ -19,6 +19,8 @@ PAGE_DEFAULT: Final = 100
 
 SETTINGS_BYTES_MAX: Final = 256 * 1024
 """Room for limits of their own for every model label."""
+_CLAIMANT: Final = "retrieval-token"
+"""The actor of a claim: whoever has the token, which is all that a claimant shows."""
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _ORG: Final = "/api/v1/orgs/{org_id}"
 _APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
@@ -35,15 +37,16 @@ _APP_PAGES: Final = (
 
 async def put_org(call: Call) -> Answer:
     """Create an organisation or replace its settings; credentials are never reset."""
-    answer = await cases.put_org(call.services, call.org_id, await _read_settings(call))
+    settings = await _read_settings(call)
+    answer = await cases.put_org(call.services, call.org_id, settings, attribution_of(call))
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
 async def patch_org(call: Call) -> Answer:
     """Change some settings of an organisation by a JSON merge patch; null restores a default."""
     require_merge_patch(call.request)
-    patch = await _read_settings(call)
-    return Answer(200, await cases.patch_org(call.services, call.org_id, patch))
+    patch, by = await _read_settings(call), attribution_of(call)
+    return Answer(200, await cases.patch_org(call.services, call.org_id, patch, by))
 
 
 async def get_org(call: Call) -> Answer:
@@ -65,34 +68,35 @@ async def list_orgs(call: Call) -> Answer:
 
 async def issue_provisioning_key(call: Call) -> Answer:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
-    made = await cases.issue_provisioning_key(call.services, call.org_id, authority_of(call))
+    authority, by = authority_of(call), attribution_of(call)
+    made = await cases.issue_provisioning_key(call.services, call.org_id, authority, by)
     return Answer(201, made, _NO_STORE)
 
 
 async def withdraw_provisioning_key(call: Call) -> Answer:
     """Stop an organisation's own provisioning key from working."""
-    await call.services.provisioning_keys.withdraw(call.org_id)
+    await call.services.provisioning_keys.withdraw(call.org_id, attribution_of(call))
     return Answer(204)
 
 
 async def delete_org(call: Call) -> Answer:
     """End an organisation and its apps; their tokens stop working."""
-    await call.services.tenants.delete_org(call.org_id)
+    await call.services.tenants.delete_org(call.org_id, attribution_of(call))
     return Answer(204)
 
 
 async def put_app(call: Call) -> Answer:
     """Create an app or replace what it overrides; credentials are never reset."""
-    settings = await _read_settings(call)
-    answer = await cases.put_app(call.services, call.org_id, call.app_id, settings)
+    settings, by = await _read_settings(call), attribution_of(call)
+    answer = await cases.put_app(call.services, call.org_id, call.app_id, settings, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
 async def patch_app(call: Call) -> Answer:
     """Change some settings of an app by a JSON merge patch; what is null is inherited again."""
     require_merge_patch(call.request)
-    patch = await _read_settings(call)
-    return Answer(200, await cases.patch_app(call.services, call.org_id, call.app_id, patch))
+    patch, by = await _read_settings(call), attribution_of(call)
+    return Answer(200, await cases.patch_app(call.services, call.org_id, call.app_id, patch, by))
 
 
 async def get_app(call: Call) -> Answer:
@@ -114,13 +118,14 @@ async def list_apps(call: Call) -> Answer:
 
 async def delete_app(call: Call) -> Answer:
     """End an app; its tokens stop working."""
-    await call.services.tenants.delete_app(call.org_id, call.app_id, call.key_org_id)
+    await call.services.tenants.delete_app(call.org_id, call.app_id, attribution_of(call))
     return Answer(204)
 
 
 async def rotate(call: Call) -> Answer:
     """Let a new secret be claimed; the old one works until then, and for the grace after."""
-    return Answer(200, await cases.rotate(call.services, call.client, call.body))
+    by = attribution_of(call)
+    return Answer(200, await cases.rotate(call.services, call.client, call.body, by))
 
 
 async def claim_secret(call: Call) -> Answer:
@@ -128,7 +133,9 @@ async def claim_secret(call: Call) -> Answer:
     try:
         claim = await call.services.credentials.find_claim(call.body.token)
         await limit_client(call, claim.client_id)
-        return Answer(200, await cases.complete_claim(call.services, claim), _NO_STORE)
+        call.actor = _CLAIMANT
+        by = attribution_of(call)
+        return Answer(200, await cases.complete_claim(call.services, claim, by), _NO_STORE)
     except NotFoundError:
         await count_failure(call)
         raise
@@ -136,12 +143,13 @@ async def claim_secret(call: Call) -> Answer:
 
 async def put_override(call: Call) -> Answer:
     """Have one label used until the end of the organisation's day, whatever was spent."""
-    return Answer(200, await cases.put_override(call.services, call.client, call.body))
+    by = attribution_of(call)
+    return Answer(200, await cases.put_override(call.services, call.client, call.body, by))
 
 
 async def delete_override(call: Call) -> Answer:
     """Let quotas decide again."""
-    await cases.delete_override(call.services, call.client)
+    await cases.delete_override(call.services, call.client, attribution_of(call))
     return Answer(204)
 
 

@@ -60,7 +60,7 @@ from pricekeeper.limiter.requests import (
     check_request,
     parse_id,
 )
-from pricekeeper.limiter.upkeep import Repaired
+from pricekeeper.limiter.upkeep import Commit, Repaired
 from pricekeeper.limiter.worker import Workers
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -232,18 +232,21 @@ class Limiter:
         account = await self._find_account(entity, lease_id)
         await self._completion.complete(account.release())
 
-    async def reset(self, entity: str, resource: str | None = None) -> list[str]:
+    async def reset(
+        self, entity: str, resource: str | None = None, *, commit: Commit | None = None
+    ) -> list[str]:
         """Set the buckets of an entity to full, or one of them: the resources that had one.
 
-        Each bucket is removed in one write, since an absent bucket is a full one. A request at
-        that moment takes before the reset or after it. Leases and blocks from before stay valid
-        and can give back as ever, but a bucket never holds more than its capacity. So a reset
-        admits at most one capacity more, beside what is given back. Resetting again does nothing.
+        They are removed in one transaction, since an absent bucket is a full one; ``commit`` may
+        add something to it, and is called also if there is no bucket. A request at that moment
+        takes before the reset or after it. Leases and blocks from before stay valid and can give
+        back as ever, but a bucket never holds more than its capacity. So a reset admits at most
+        one capacity more, beside what is given back. Resetting again does nothing.
         """
         check_key_part("entity", entity)
         if resource is not None:
             check_key_part("resource", resource)
-        return await upkeep.reset(self._cache, entity, resource)
+        return await upkeep.reset(self._cache, entity, resource, commit)
 
     async def repair(self, entity: str, *, dry_run: bool = False) -> list[Repaired]:
         """Bring buckets that were refilled in the future back to now: those that had been.

@@ -6,8 +6,9 @@ All buckets of an entity are one partition, so none of this needs a scan of the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -23,13 +24,21 @@ from pricekeeper.limiter.bucket import (
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.writes import normal
-from pricekeeper.storage import ITEM_EXISTS, Delete, Item, Query, query_items
+from pricekeeper.storage import Delete, Item, Query, Write, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import SORT_KEY
 
 CLOCKS_APART_MS_MAX: Final = 60_000
 """How far the clocks of two instances may differ. A bucket that was refilled further in the future
 than that was refilled by a clock that had leapt."""
+
+
+RESET_AT_ONCE: Final = 90
+"""Buckets that are removed in one transaction; there is room for what is written with them."""
+
+
+Commit: TypeAlias = Callable[[list[str], Sequence[Write]], Awaitable[None]]
+"""Applies the operations that reset these resources, all or nothing."""
 
 
 class Repaired(msgspec.Struct, frozen=True):
@@ -40,21 +49,32 @@ class Repaired(msgspec.Struct, frozen=True):
     ahead_ms: int
 
 
-async def reset(cache: BucketCache, entity: str, resource: str | None) -> list[str]:
-    """Remove the buckets of the entity, or one; returns the resources that had a bucket."""
-    resources = [resource] if resource else [item[SORT_KEY] async for item in _items(cache, entity)]
-    reset = []
-    for one in resources:
-        key = bucket_key(entity, one)
-        operation = Delete(RATE_BUCKETS, key, ITEM_EXISTS)
+async def reset(
+    cache: BucketCache, entity: str, resource: str | None, commit: Commit | None
+) -> list[str]:
+    """Remove the buckets of the entity, or one; returns the resources that had a bucket.
+
+    More than fit into a transaction are removed in several, each of which is whole.
+    """
+    found = [item[SORT_KEY] async for item in _items(cache, entity)]
+    if resource is not None:
+        found = [one for one in found if one == resource]
+    if commit is None:
+        commit = partial(_transact, cache)
+    for start in range(0, max(1, len(found)), RESET_AT_ONCE):
+        some = found[start : start + RESET_AT_ONCE]
+        keys = [bucket_key(entity, one) for one in some]
         try:
-            await cache.store.delete(operation)
-        except ConditionFailedError:
-            pass  # there is none, and an absent bucket is a full one
-        else:
-            reset.append(one)
-        cache.remember(key, None)
-    return reset
+            await commit(some, [Delete(RATE_BUCKETS, key) for key in keys])
+        finally:  # also if it is not known whether they are gone
+            for key in keys:
+                cache.remember(key, None)
+    return found
+
+
+async def _transact(cache: BucketCache, _: list[str], operations: Sequence[Write]) -> None:
+    if operations:
+        await cache.store.transact(operations)
 
 
 async def repair(cache: BucketCache, entity: str, *, dry_run: bool) -> list[Repaired]:

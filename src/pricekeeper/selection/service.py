@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import NextFlight, SingleFlight
 from pricekeeper.days import date_of
@@ -56,7 +57,7 @@ from pricekeeper.selection.meter import SelectionMeter
 from pricekeeper.storage import Item, Key, Store, Update
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, Policy
-from pricekeeper.values import ModelLabel
+from pricekeeper.values import Attribution, ModelLabel
 
 FLIP_ATTEMPTS_MAX: Final = 4
 """An attempt fails if another instance has recorded a later flip, or if a reply was lost."""
@@ -94,6 +95,7 @@ class Selector:
         metering: Metering,
         prices: PriceBook,
         *,
+        trail: AuditTrail | None = None,
         meter: SelectionMeter | None = None,
         entries_max: int = DECISIONS_MAX,
     ) -> None:
@@ -101,6 +103,7 @@ class Selector:
         self._clock = clock
         self._metering = metering
         self._prices = prices
+        self._trail = trail or AuditTrail(store, clock)
         self.meter = meter or SelectionMeter()
         self._cache = DecisionCache(clock, entries_max)
         self._deciding: SingleFlight[Policy, Decision] = SingleFlight("pricekeeper-selection")
@@ -139,7 +142,7 @@ class Selector:
         """The time by which decisions are made."""
         return self._clock.now_ms()
 
-    async def set_override(self, policy: Policy, label: str) -> Override:
+    async def set_override(self, policy: Policy, label: str, by: Attribution) -> Override:
         """Recommend that label until the organisation's day ends, whatever the quotas say.
 
         Set on an organisation, it applies to all of its apps that have none of their own. Any
@@ -152,35 +155,34 @@ class Selector:
         moment = self._moment(policy)
         key = items.override_key(policy.client, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
-            version = items.override_version(await self._store.get(STICKY_STATE, key))
+            item = await self._store.get(STICKY_STATE, key)
             update = items.override_update(
                 key,
                 wanted,
                 policy.incarnation,
-                version,
+                items.override_version(item),
                 now_ms=moment.now_ms,
                 day_ends_at_ms=moment.ends_at_ms,
             )
-            if await self._apply_command(policy.client, update):
+            if await self._apply_command(policy, item, wanted, update, by):
                 self.meter.overrides["set"] += 1
                 _log.info("override_set", client_id=policy.client_id, label=label, day=moment.day)
                 return Override(policy.client, wanted, moment.now_ms // 1000)
         raise ContendedError("other commands about this override kept winning")
 
-    async def clear_override(self, policy: Policy) -> bool:
+    async def clear_override(self, policy: Policy, by: Attribution) -> bool:
         """Let the automatic decision resume where it was; whether there was an override."""
         moment = self._moment(policy)
         key = items.override_key(policy.client, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
-            if items.override(policy.client, policy.incarnation, item) is None:
-                self._forget(policy.client)
-                return False
             update = items.clear_update(key, item)
-            if await self._apply_command(policy.client, update):
-                self.meter.overrides["cleared"] += 1
-                _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
-                return True
+            was_set = items.override(policy.client, policy.incarnation, item) is not None
+            if await self._apply_command(policy, item, None, update if was_set else None, by):
+                if was_set:
+                    self.meter.overrides["cleared"] += 1
+                    _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
+                return was_set
         raise ContendedError("other commands about this override kept winning")
 
     def _has_seen_it_spent(self, decision: Decision) -> bool:
@@ -198,14 +200,33 @@ class Selector:
         spent = self._metering.known_spend_usd_micros(account)
         return spent is not None and spent >= policy.quotas.get(label, 0)
 
-    async def _apply_command(self, client: Client, update: Update) -> bool:
-        """Write a command, unless another one came first; whether it was applied."""
+    async def _apply_command(
+        self,
+        policy: Policy,
+        item: Item | None,
+        label: ModelLabel | None,
+        update: Update | None,
+        by: Attribution,
+    ) -> bool:
+        """Write a command, unless another one came first; whether it was applied.
+
+        ``item`` is what it is made from. Without an update there is nothing to do but to write
+        down that somebody asked for it.
+        """
+        before = items.override(policy.client, policy.incarnation, item)
+        change = Change(
+            "override.clear" if label is None else "override.set",
+            policy.client_id,
+            policy.org_id,
+            before=None if before is None else {"model_label": before.label},
+            after=None if label is None else {"model_label": label},
+        )
         try:
-            await self._store.update(update)
+            await self._trail.maker(by, change)(update)
         except ConditionFailedError:
             return False
         finally:  # also if it is not known whether it was applied
-            self._forget(client)
+            self._forget(policy.client)
         return True
 
     def _forget(self, client: Client) -> None:

@@ -15,6 +15,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.client_ids import parse_client_id
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import (
@@ -54,6 +56,7 @@ from pricekeeper.sessions.session import (
 )
 from pricekeeper.storage import Item, Set, Store, Update
 from pricekeeper.storage.tables import SESSIONS
+from pricekeeper.values import Attribution
 
 OPEN_ATTEMPTS_MAX: Final = 10
 OPEN_BACKOFF_FIRST_MS: Final = 40
@@ -74,11 +77,13 @@ class Sessions:
         *,
         clock: Clock,
         keys: RefreshKeys,
+        trail: AuditTrail | None = None,
         lifetimes: Lifetimes = _DEFAULT_LIFETIMES,
         randomness: random.Random | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._trail = trail or AuditTrail(store, clock)
         self._keys = keys
         self._lifetimes = lifetimes
         self._randomness = randomness or random.SystemRandom()
@@ -183,16 +188,26 @@ class Sessions:
         page = await self._store.query(slots_query(subject))
         return slots_from(page.items, token_generation).live
 
-    async def end_session(self, subject: str, session_id: SessionId) -> bool:
-        """End one session, however often it was refreshed; whether it was there."""
-        was_there = await self._end(subject, session_id)
+    async def end_session(
+        self, subject: str, session_id: SessionId, by: Attribution | None = None
+    ) -> bool:
+        """End one session, however often it was refreshed; whether it was there.
+
+        ``by`` is left out if the client itself does it.
+        """
+        was_there = await self._end(subject, session_id, by)
         self.meter.ended += was_there
         return was_there
 
-    async def _end(self, subject: str, session_id: SessionId) -> bool:
-        now_ms = self._clock.now_ms()
+    async def _end(
+        self, subject: str, session_id: SessionId, by: Attribution | None = None
+    ) -> bool:
+        operation = ending(subject, session_id.slot, self._clock.now_ms(), holds(session_id))
         try:
-            await self._store.update(ending(subject, session_id.slot, now_ms, holds(session_id)))
+            if by is None:
+                await self._store.update(operation)
+            else:
+                await self._trail.write(by, _ended(subject, session_id), operation)
         except ConditionFailedError:
             return False
         except OutcomeUnknownError as lost:
@@ -286,6 +301,12 @@ def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Sessio
         return None
     session = session_from(slot)
     return session if session.token_generation == token_generation else None
+
+
+def _ended(subject: str, session_id: SessionId) -> Change:
+    """The end of a session as the audit trail has it."""
+    org_id, told = parse_client_id(subject).org_id, {"session_id": str(session_id)}
+    return Change("sessions.end", subject, org_id, before=told)
 
 
 def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenError:

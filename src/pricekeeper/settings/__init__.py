@@ -36,6 +36,7 @@ from pricekeeper.settings.secret_locations import (
 )
 from pricekeeper.settings.table import (
     ADMIN_KEY,
+    AUDIT_RETENTION_DAYS_DEFAULT,
     BEDROCK_REGION,
     BEDROCK_UPSTREAM,
     CLIENT_ALLOWANCE,
@@ -71,6 +72,7 @@ from pricekeeper.settings.table import (
 __all__ = [
     "ADMIN_KEY",
     "API_LIMITS_PER_MINUTE",
+    "AUDIT_RETENTION_DAYS_DEFAULT",
     "BEDROCK_REGION",
     "BEDROCK_UPSTREAM",
     "CLIENT_ALLOWANCE",

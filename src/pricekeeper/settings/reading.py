@@ -33,6 +33,8 @@ from pricekeeper.settings.table import (
     ALERT_NETWORKS,
     API_RATE_LIMITS,
     AUDIENCE,
+    AUDIT_RETENTION,
+    AUDIT_RETENTION_DAYS_DEFAULT,
     BEDROCK_REGION,
     BEDROCK_UPSTREAM,
     CONFIG,
@@ -132,6 +134,7 @@ class Settings:
     request_deadline_ms: int = 5_000
     usage_linger_ms: int = 0
     retention_days: int = RETENTION_DAYS_DEFAULT
+    audit_retention_days: int = AUDIT_RETENTION_DAYS_DEFAULT
     export_to: ExportLocation | None = None
     """Where every day of usage is exported to, if it is."""
     exports_before_delete: bool = False
@@ -195,6 +198,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         usage_linger_ms=_whole(USAGE_LINGER, given.get(USAGE_LINGER) or "0", _LINGER_RANGE),
         retention_days=_whole(
             RETENTION, given.get(RETENTION) or str(RETENTION_DAYS_DEFAULT), RETENTION_RANGE
+        ),
+        audit_retention_days=_whole(
+            AUDIT_RETENTION,
+            given.get(AUDIT_RETENTION) or str(AUDIT_RETENTION_DAYS_DEFAULT),
+            RETENTION_RANGE,
         ),
         export_to=parse_export_location(export_to) if export_to else None,
         exports_before_delete=_exports_before_delete(

@@ -28,6 +28,7 @@ CONNECTIONS_MAX: Final = "PRICEKEEPER_CONNECTIONS_MAX"
 USAGE_LINGER: Final = "PRICEKEEPER_USAGE_LINGER_MS"
 REQUEST_DEADLINE: Final = "PRICEKEEPER_REQUEST_DEADLINE_SECS"
 RETENTION: Final = "PRICEKEEPER_RETENTION_DAYS"
+AUDIT_RETENTION: Final = "PRICEKEEPER_AUDIT_RETENTION_DAYS"
 EXPORT_TO: Final = "PRICEKEEPER_EXPORT_TO"
 EXPORT_BEFORE_DELETE: Final = "PRICEKEEPER_EXPORT_BEFORE_DELETE"
 S3_ENDPOINT: Final = "PRICEKEEPER_S3_ENDPOINT"
@@ -53,6 +54,7 @@ STORE_DEFAULT: Final = "sqlite:///data/pricekeeper.db"
 TOKEN_LENGTH_MIN: Final = 16
 CONNECTIONS_DEFAULT: Final = 4_096
 RETENTION_DAYS_DEFAULT: Final = 90
+AUDIT_RETENTION_DAYS_DEFAULT: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,11 @@ SETTINGS: Final = (
     Setting(REQUEST_DEADLINE, "5", "seconds until a request is answered with 503; 1 to 60"),
     Setting(USAGE_LINGER, "0", "milliseconds that a usage record waits to share a write; 0 to 100"),
     Setting(RETENTION, str(RETENTION_DAYS_DEFAULT), "days that usage is kept; 30 to 3650"),
+    Setting(
+        AUDIT_RETENTION,
+        str(AUDIT_RETENTION_DAYS_DEFAULT),
+        "days that entries of the audit trail are kept; 30 to 3650",
+    ),
     Setting(EXPORT_TO, "", "FOLDER or s3://BUCKET/PREFIX: every day of usage is exported there"),
     Setting(EXPORT_BEFORE_DELETE, "0", "1: usage that was not exported is kept (SQLite)"),
     Setting(S3_ENDPOINT, "", "the URL of an S3-compatible server; else AWS"),

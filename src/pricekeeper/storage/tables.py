@@ -69,6 +69,7 @@ REQUEST_DEDUP: Final = Table("RequestDedup", sorted=False)
 SESSIONS: Final = Table("Sessions")
 RATE_BUCKETS: Final = Table("RateBuckets")
 ALERTS: Final = Table("Alerts")
+AUDIT_TRAIL: Final = Table("AuditTrail")
 
 ALL_TABLES: Final = (
     CONFIG,
@@ -82,4 +83,5 @@ ALL_TABLES: Final = (
     SESSIONS,
     RATE_BUCKETS,
     ALERTS,
+    AUDIT_TRAIL,
 )

@@ -9,60 +9,59 @@ from __future__ import annotations
 
 from typing import Final
 
+from pricekeeper.audit import AuditTrail
 from pricekeeper.client_ids import Client
-from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnknownError
-from pricekeeper.storage import Item, Store, Update
+from pricekeeper.errors import ConditionFailedError, ContendedError
+from pricekeeper.storage import Check, Item, Update, Write
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
+from pricekeeper.tenants.changes import client_frozen
 from pricekeeper.tenants.freeze import Freeze, FreezeScope, next_freeze, require_authority
-from pricekeeper.tenants.reading import ReadItem, read_back
+from pricekeeper.tenants.reading import ReadItem
 from pricekeeper.values import Attribution
 
 ATTEMPTS_MAX: Final = 8
 
 
 async def freeze(
-    store: Store, read: ReadItem, client: Client, by: Attribution, now_epoch: int
+    trail: AuditTrail, read: ReadItem, client: Client, by: Attribution, now_epoch: int
 ) -> Freeze:
     """Freeze the client, or give its freeze another reason."""
     for _ in range(ATTEMPTS_MAX):
         item = await read(client)
-        current = items.freeze_of(item)
-        wanted = next_freeze(current, _scope(client), by, now_epoch)
-        if current == wanted or await _write(store, client, item, wanted):
+        wanted = next_freeze(items.freeze_of(item), _scope(client), by, now_epoch)
+        if await _write(trail, client, item, wanted, by):
             return wanted
     raise _contended(client)
 
 
-async def unfreeze(store: Store, read: ReadItem, client: Client, by: Attribution) -> bool:
+async def unfreeze(trail: AuditTrail, read: ReadItem, client: Client, by: Attribution) -> bool:
     """Lift the client's own freeze; whether there was one."""
     for _ in range(ATTEMPTS_MAX):
         item = await read(client)
         current = items.freeze_of(item)
-        if current is None:
-            return False
         require_authority(current, by.org_id)
-        if await _write(store, client, item, None):
-            return True
+        if await _write(trail, client, item, None, by):
+            return current is not None
     raise _contended(client)
 
 
-async def _write(store: Store, client: Client, item: Item, wanted: Freeze | None) -> bool:
-    """Write the freeze; whether that worked. It fails if another has changed it meanwhile."""
-    operation = Update(
-        CONFIG,
-        items.config_key(client),
-        items.freeze_actions(wanted, items.freeze_version(item) + 1),
-        items.same_freeze(item),
-    )
+async def _write(
+    trail: AuditTrail, client: Client, item: Item, wanted: Freeze | None, by: Attribution
+) -> bool:
+    """Write the freeze; whether that worked. It fails if another has changed it meanwhile.
+
+    What is so already is only written down.
+    """
+    key, same, current = items.config_key(client), items.same_freeze(item), items.freeze_of(item)
+    operation: Write = Check(CONFIG, key, same)
+    if current != wanted:
+        actions = items.freeze_actions(wanted, items.freeze_version(item) + 1)
+        operation = Update(CONFIG, key, actions, same)
     try:
-        await store.update(operation)
+        await trail.write(by, client_frozen(client, current, wanted), operation)
     except ConditionFailedError:
         return False
-    except OutcomeUnknownError as lost:
-        found = await read_back(store, client, lost)
-        if found is None or operation.apply(found) != found:
-            raise
     return True
 
 

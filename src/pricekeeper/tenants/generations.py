@@ -7,19 +7,23 @@ late ends nothing that was issued after a repeated call was acknowledged.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
 
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
-from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnknownError
-from pricekeeper.storage import Action, Item, Store, Update
+from pricekeeper.errors import ConditionFailedError, ContendedError
+from pricekeeper.storage import Action, Item, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
 from pricekeeper.tenants.policy import Generation, Life
-from pricekeeper.tenants.reading import ReadItem, read_back
+from pricekeeper.tenants.reading import ReadItem
 
 ATTEMPTS_MAX: Final = 8
+
+MakeChange: TypeAlias = Callable[[Update | None], Awaitable[None]]
+"""Makes a change, with an entry in the audit trail if somebody answers for it. ``None`` is only
+written down: somebody else has made the same change meanwhile."""
 
 
 def random_name() -> str:
@@ -28,7 +32,7 @@ def random_name() -> str:
 
 
 async def start_generation(
-    store: Store, clock: Clock, read: ReadItem, client: Client, also: Sequence[Action]
+    make: MakeChange, clock: Clock, read: ReadItem, client: Client, also: Sequence[Action]
 ) -> None:
     """Let nothing count that was issued to the client so far; ``also`` is changed with it."""
     for _ in range(ATTEMPTS_MAX):
@@ -39,15 +43,11 @@ async def start_generation(
         actions = (*items.end_tokens_actions(generation), *also)
         operation = Update(CONFIG, items.config_key(client), actions, items.same_generation(life))
         try:
-            await store.update(operation)
+            await make(operation)
         except ConditionFailedError as failure:
             if failure.item is not None and _was_done(dict(failure.item), life, client, also):
+                await make(None)
                 return
-        except OutcomeUnknownError as lost:
-            found = await read_back(store, client, lost)
-            if found is None or items.life_of(found).token_generation != generation.name:
-                raise
-            return
         else:
             return
     raise ContendedError(f"{client.client_id}: others kept changing its credentials")

@@ -1,4 +1,4 @@
-"""Reading one client's item: before it is changed, and after the reply to a change was lost."""
+"""One client's item: reading it before it is changed, and a change that nobody answers for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Protocol
 
 from pricekeeper.client_ids import Client
 from pricekeeper.errors import OutcomeUnknownError, StoreError
-from pricekeeper.storage import Item, Store
+from pricekeeper.storage import Item, Store, Update
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import items
 
 
 class ReadItem(Protocol):
@@ -17,15 +16,18 @@ class ReadItem(Protocol):
     async def __call__(self, client: Client) -> Item: ...
 
 
-async def read_back(store: Store, client: Client, lost: OutcomeUnknownError) -> Item | None:
-    """The client's item, read because a reply was lost.
+async def update_alone(store: Store, operation: Update) -> None:
+    """Make an update without an entry in the audit trail.
 
-    Finding what was to be written proves that it was written. If nothing can be read either, the
-    outcome stays as unknown as it was.
+    If its reply is lost, finding what was to be written proves that it was written. If nothing can
+    be read either, the outcome stays as unknown as it was.
     """
-    if lost.item is not None:
-        return dict(lost.item)
     try:
-        return await store.get(CONFIG, items.config_key(client))
-    except StoreError as error:
-        raise lost from error
+        await store.update(operation)
+    except OutcomeUnknownError as lost:
+        try:
+            found = dict(lost.item or await store.get(CONFIG, operation.key) or {})
+        except StoreError as error:
+            raise lost from error
+        if not found or operation.apply(found) != found:
+            raise

@@ -1,9 +1,9 @@
 """Organisations and apps: create or update, read, list, delete, and the policy in force.
 
-Every write says what a lost reply means. A creation is recognised by its incarnation, an
-update by its effect; where neither can be seen the `OutcomeUnknownError` goes to the caller,
-who can send the same request again without harm: updates replace, a patch that is applied twice
-is the same patch, and credentials are never touched by them.
+Every change is made with its entry in the audit trail, which also says after a lost reply whether
+it was made. Where that can't be seen the `OutcomeUnknownError` goes to the caller, who can send
+the same request again without harm: updates replace, a patch that is applied twice is the same
+patch, and credentials are never touched by them.
 
 Deleting an organisation is one transaction however many apps it has. Its apps' items name the
 incarnation they were created under, so from that moment they count for nothing, also if the
@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import SingleFlight, full_jitter_ms
@@ -44,7 +45,7 @@ from pricekeeper.storage import (
     Write,
 )
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import freezing, items
+from pricekeeper.tenants import changes, freezing, items
 from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.freeze import Freeze, require_authority
@@ -61,7 +62,7 @@ from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.patching import patched_body
 from pricekeeper.tenants.policy import Life, Policy
-from pricekeeper.tenants.reading import read_back
+from pricekeeper.tenants.reading import update_alone
 from pricekeeper.tenants.sweeping import sweep_apps
 from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 
@@ -104,6 +105,17 @@ class Record:
         return items.life_of(self.item)
 
 
+@dataclass(frozen=True, slots=True)
+class _Creation:
+    """A client that is to begin, and what has to hold and to be written with it."""
+
+    client: Client
+    item: Item
+    vacant: Condition
+    others: tuple[Write, ...]
+    change: Change
+
+
 class Tenants:
     """The organisations and apps in one store; ``labels`` are the deployment's model labels."""
 
@@ -113,10 +125,12 @@ class Tenants:
         clock: Clock,
         labels: Collection[ModelLabel],
         *,
+        trail: AuditTrail | None = None,
         policies_max: int = POLICIES_MAX,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._trail = trail or AuditTrail(store, clock)
         self._labels = frozenset(labels)
         self._cache = PolicyCache(clock, policies_max)
         self._reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight("pricekeeper-policy")
@@ -127,7 +141,11 @@ class Tenants:
         """Organisations and apps that this instance has ended, with everything issued to them."""
 
     async def put_org(
-        self, org_id: OrgId, body: Mapping[str, Any], enrolment: Enrolment | None = None
+        self,
+        org_id: OrgId,
+        body: Mapping[str, Any],
+        by: Attribution,
+        enrolment: Enrolment | None = None,
     ) -> Saved:
         """Create the organisation, or replace its settings; credentials are left alone."""
         client = Client(org_id)
@@ -138,13 +156,15 @@ class Tenants:
                 item = items.new_item(client, settings, self._new_life())
                 index = items.index_key(client)
                 listed = Put(CONFIG, {"PK": index.pk, "SK": index.sk})
-                if await self._create(client, item, ITEM_ABSENT, [listed], enrolment):
+                change = changes.client_created(client, settings)
+                created = _Creation(client, item, ITEM_ABSENT, (listed,), change)
+                if await self._create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, item, item))
             else:
                 # Of what is there, only this has to be readable: the rest is being replaced.
                 shard_count = items.shard_count_of(current)
                 settings = parse_org_settings(body, self._labels, shard_count)
-                if updated := await self._update(client, settings, items.life_of(current)):
+                if updated := await self._update(client, settings, current, by):
                     if items.INCARNATION not in current:
                         await self._add_to_index(client)
                     return Saved(created=False, policy=items.policy_of(client, updated, updated))
@@ -155,6 +175,7 @@ class Tenants:
         org_id: OrgId,
         app_id: AppId,
         body: Mapping[str, Any],
+        by: Attribution,
         enrolment: Enrolment | None = None,
     ) -> Saved:
         """Create the app, or replace what it overrides; credentials are left alone."""
@@ -169,14 +190,16 @@ class Tenants:
                 item = items.new_item(client, settings, self._new_life(), org_life.incarnation)
                 org_key = items.config_key(client.org)
                 org_exists = Check(CONFIG, org_key, items.same_life(org_life))
+                change = changes.client_created(client, settings)
                 vacant = items.no_app_of(org_life)
-                if await self._create(client, item, vacant, [org_exists], enrolment):
+                created = _Creation(client, item, vacant, (org_exists,), change)
+                if await self._create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, org, item))
-            elif updated := await self._update(client, settings, items.life_of(app)):
+            elif updated := await self._update(client, settings, app, by):
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         return await self._read_winner(client)
 
-    async def patch_org(self, org_id: OrgId, patch: Mapping[str, Any]) -> Saved:
+    async def patch_org(self, org_id: OrgId, patch: Mapping[str, Any], by: Attribution) -> Saved:
         """Change the settings of an organisation that the patch names, and no others."""
         client = Client(org_id)
         for attempt in range(PATCH_ATTEMPTS_MAX):
@@ -184,13 +207,15 @@ class Tenants:
             org = (await self.read_record(client)).item
             body = patched_body(items.org_settings(org), patch)
             settings = parse_org_settings(body, self._labels, items.shard_count_of(org))
-            if updated := await self._update(client, settings, items.life_of(org)):
+            if updated := await self._update(client, settings, org, by):
                 if items.INCARNATION not in org:
                     await self._add_to_index(client)
                 return Saved(created=False, policy=items.policy_of(client, updated, updated))
         raise _contended(client)
 
-    async def patch_app(self, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any]) -> Saved:
+    async def patch_app(
+        self, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any], by: Attribution
+    ) -> Saved:
         """Change what the patch names of that which an app overrides, and nothing else."""
         client = Client(org_id, app_id)
         for attempt in range(PATCH_ATTEMPTS_MAX):
@@ -199,7 +224,7 @@ class Tenants:
             org, app = record.org_item, record.item
             body = patched_body(items.app_settings(app), patch)
             settings = parse_app_settings(body, self._labels, items.org_settings(org))
-            if updated := await self._update(client, settings, items.life_of(app)):
+            if updated := await self._update(client, settings, app, by):
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         raise _contended(client)
 
@@ -286,54 +311,55 @@ class Tenants:
         """The apps of an organisation in the order of their ids: one read, one query a page."""
         return await list_apps(self._store, org_id, after, limit)
 
-    async def delete_org(self, org_id: OrgId) -> None:
+    async def delete_org(self, org_id: OrgId, by: Attribution) -> None:
         """End the organisation and all of its apps: at once, whatever is left to clean up."""
         client = Client(org_id)
         org = await self._store.get(CONFIG, items.config_key(client))
-        ended = org is not None and await self._end_org(client, items.life_of(org))
+        ended = org is not None and await self._end_org(client, org, by)
         self.meter.clients_deleted += ended
         self.meter.clients_deleted += await sweep_apps(self._store, client)
         if not ended:
             raise NotFoundError(client.client_id)
 
-    async def delete_app(
-        self, org_id: OrgId, app_id: AppId, key_org_id: OrgId | None = None
-    ) -> None:
+    async def delete_app(self, org_id: OrgId, app_id: AppId, by: Attribution) -> None:
         """End the app.
 
-        ``key_org_id`` is given for an organisation's own key. That ends no app which the
-        deployment's key has frozen: it could create the app anew, without the freeze.
+        An organisation's own key ends no app which the deployment's key has frozen: it could
+        create the app anew, without the freeze.
         """
         client = Client(org_id, app_id)
         record = await self.read_record(client)
         life, same = record.life, items.same_life(record.life)
-        if key_org_id is not None:
-            require_authority(items.freeze_of(record.item), key_org_id)
+        if by.org_id is not None:
+            require_authority(items.freeze_of(record.item), by.org_id)
             same = items.same_freeze(record.item)
+        ending = Delete(CONFIG, items.config_key(client), same)
         try:
-            await self._store.delete(Delete(CONFIG, items.config_key(client), same))
+            await self._trail.write(by, changes.client_deleted(client, record.item), ending)
         except ConditionFailedError as failure:
             if failure.item and items.life_of(failure.item).incarnation == life.incarnation:
                 raise ContendedError(f"{client.client_id}: its freeze has changed") from failure
             raise NotFoundError(client.client_id) from failure
-        except OutcomeUnknownError as lost:
-            if await self._is_alive(client, life, lost):
-                raise
         finally:
             self._cache.forget(client)
         self.meter.clients_deleted += 1
 
     async def end_tokens_issued_before_now(
-        self, org_id: OrgId, app_id: AppId | None = None, *, also: Sequence[Action] = ()
+        self,
+        client: Client,
+        *,
+        also: Sequence[Action] = (),
+        audited: tuple[Attribution, Change] | None = None,
     ) -> None:
         """Stop everything that was ever issued to the client from counting: one read, one write.
 
-        ``also`` is changed on the client's item in the same write. Repeating this after an
-        `OutcomeUnknownError` does no harm: should the first write arrive late, it changes nothing.
+        ``also`` is changed on the client's item in the same write. ``audited`` is left out if the
+        client itself does it. Repeating this after an `OutcomeUnknownError` does no harm: should
+        the first write arrive late, it changes nothing.
         """
-        client = Client(org_id, app_id)
+        make = self._update_alone if audited is None else self._trail.maker(*audited)
         try:
-            await start_generation(self._store, self._clock, self._read_own_item, client, also)
+            await start_generation(make, self._clock, self._read_own_item, client, also)
         finally:
             self._cache.forget(client)
 
@@ -345,14 +371,14 @@ class Tenants:
         """
         try:
             now_epoch = self._clock.now_ms() // 1000
-            return await freezing.freeze(self._store, self._read_own_item, client, by, now_epoch)
+            return await freezing.freeze(self._trail, self._read_own_item, client, by, now_epoch)
         finally:
             self._cache.forget(client)
 
     async def unfreeze(self, client: Client, by: Attribution) -> bool:
         """Lift the client's own freeze; whether there was one. An organisation's stays in force."""
         try:
-            return await freezing.unfreeze(self._store, self._read_own_item, client, by)
+            return await freezing.unfreeze(self._trail, self._read_own_item, client, by)
         finally:
             self._cache.forget(client)
 
@@ -389,39 +415,35 @@ class Tenants:
         return org, app
 
     async def _create(
-        self,
-        client: Client,
-        item: Item,
-        vacant: Condition,
-        others: Sequence[Write],
-        enrolment: Enrolment | None,
+        self, creation: _Creation, by: Attribution, enrolment: Enrolment | None
     ) -> bool:
         """Create the item; whether this call did it. If not, another was faster."""
         enrolment = enrolment or Enrolment()
         if enrolment.operations:
             require_trusted_time(self._clock)  # a retrieval token ends at a moment
-        put = Put(CONFIG, {**item, **enrolment.attributes}, vacant)
-        operations = [put, *others, *enrolment.operations]
+        put = Put(CONFIG, {**creation.item, **enrolment.attributes}, creation.vacant)
+        operations = [put, *creation.others, *enrolment.operations]
         try:
-            await self._store.transact(operations)
+            await self._trail.apply(by, creation.change, operations)
         except TransactionCancelledError:
             return False
-        except OutcomeUnknownError as lost:
-            # Ours if it is there: then so is everything that was to come with it.
-            if not await self._is_alive(client, items.life_of(item), lost):
-                raise
         finally:
-            self._cache.forget(client)
+            self._cache.forget(creation.client)
         return True
 
     async def _update(
-        self, client: Client, settings: OrgSettings | AppSettings, life: Life
+        self,
+        client: Client,
+        settings: OrgSettings | AppSettings,
+        item: Item,
+        by: Attribution,
     ) -> Item | None:
         """Write the settings; returns the new item, ``None`` if another was faster.
 
         Only the version that was read is replaced: a copy of this write that arrives late
         can't undo what was acknowledged after it.
         """
+        life = items.life_of(item)
         next_life = replace(
             life, version=life.version + 1, updated_at_epoch=self._clock.now_ms() // 1000
         )
@@ -432,16 +454,17 @@ class Tenants:
             items.same_settings(life),
         )
         try:
-            return await self._store.update(operation)
+            change = changes.settings_replaced(client, item, settings)
+            await self._trail.write(by, change, operation)
         except ConditionFailedError:
             return None
-        except OutcomeUnknownError as lost:
-            found = dict(lost.item or {})
-            if not found or operation.apply(found) != found:
-                raise
-            return found  # what was to be written is there
         finally:
             self._cache.forget(client)
+        return operation.apply(item)
+
+    async def _update_alone(self, operation: Update | None) -> None:
+        if operation is not None:
+            await update_alone(self._store, operation)
 
     async def _pause_patch(self, failures: int) -> None:
         """Let whoever changes the same client go on, before the client is read again."""
@@ -465,32 +488,21 @@ class Tenants:
         except NotFoundError as error:
             raise ContendedError(f"{client.client_id}: created and deleted by others") from error
 
-    async def _end_org(self, client: Client, life: Life) -> bool:
+    async def _end_org(self, client: Client, item: Item, by: Attribution) -> bool:
         """End this life of the organisation; whether this call did it."""
         key = items.config_key(client)
         operations = [
-            Delete(CONFIG, key, items.same_life(life)),
+            Delete(CONFIG, key, items.same_life(items.life_of(item))),
             Delete(CONFIG, items.index_key(client)),
             Delete(CONFIG, items.alerts_key(client)),
         ]
         try:
-            await self._store.transact(operations)
+            await self._trail.apply(by, changes.client_deleted(client, item), operations)
         except TransactionCancelledError:
             return False
-        except OutcomeUnknownError as lost:
-            if await self._is_alive(client, life, lost):
-                raise
         finally:
             self._cache.forget(client)
         return True
-
-    async def _is_alive(self, client: Client, life: Life, lost: OutcomeUnknownError) -> bool:
-        """Read whether the client exists in this life, because a reply was lost.
-
-        If that can't be read either, the outcome stays as unknown as it was.
-        """
-        item = await read_back(self._store, client, lost)
-        return item is not None and items.life_of(item).incarnation == life.incarnation
 
     def _new_life(self) -> Life:
         now_ms = self._clock.now_ms()

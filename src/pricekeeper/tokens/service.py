@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from pricekeeper.audit import Change
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.credentials import Authenticated, Credentials
 from pricekeeper.errors import (
@@ -48,6 +49,7 @@ from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.principal import Principal, scopes_of
 from pricekeeper.tokens.spent import SpentTokens
 from pricekeeper.tokens.validation import Validator
+from pricekeeper.values import Attribution
 
 TOKEN_ID_BYTES: Final = 16
 JUST_NOW_MS: Final = 1_000
@@ -279,16 +281,23 @@ class Identity:
             return ()
         return await self._sessions.list_sessions(client_id, policy.token_generation)
 
-    async def end_session(self, client_id: str, session_id: str) -> None:
-        """End one session and its tokens; `NotFoundError` if the client has no such session."""
+    async def end_session(
+        self, client_id: str, session_id: str, by: Attribution | None = None
+    ) -> None:
+        """End one session and its tokens; `NotFoundError` if the client has no such session.
+
+        ``by`` is left out if the client itself does it.
+        """
         parsed = parse_session_id(session_id)
-        if parsed is None or not await self._sessions.end_session(client_id, parsed):
+        if parsed is None or not await self._sessions.end_session(client_id, parsed, by):
             raise NotFoundError("session")
 
-    async def end_all_sessions(self, client_id: str) -> None:
+    async def end_all_sessions(self, client_id: str, by: Attribution | None = None) -> None:
         """End every session and every token of the client: one read and one write."""
         client = parse_client_id(client_id)
-        await self._tenants.end_tokens_issued_before_now(client.org_id, client.app_id)
+        change = Change("sessions.end_all", client_id, client.org_id)
+        audited = None if by is None else (by, change)
+        await self._tenants.end_tokens_issued_before_now(client, audited=audited)
         self.meter.clients_ended += 1
 
     def jwks(self) -> Jwks:

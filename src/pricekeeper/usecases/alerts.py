@@ -23,7 +23,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.usecases.wire import alerts as wire
 from pricekeeper.usecases.wire.values import rfc3339
-from pricekeeper.values import OrgId, parse_org_id
+from pricekeeper.values import Attribution, OrgId, parse_org_id
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 _UUID: Final = "must be the `next` of the page before"
@@ -89,27 +89,31 @@ async def list_channels(services: Services, org_id: OrgId | None) -> wire.Channe
 
 
 async def put_channel(
-    services: Services, org_id: OrgId | None, name: str, body: wire.ChannelBody
+    services: Services, org_id: OrgId | None, name: str, body: wire.ChannelBody, by: Attribution
 ) -> wire.ChannelAnswer:
     """Create a channel or change it."""
     owner = await services.alerts.channels.find_owner(org_id)
     request = ChannelRequest(
         ChannelKind(body.kind), body.url, body.secret, tuple(map(Kind, body.kinds))
     )
-    saved = await services.alerts.channels.put(owner, name, request)
+    saved = await services.alerts.channels.put(owner, name, request, by)
     return _channel(saved.channel, "created" if saved.created else "updated")
 
 
-async def delete_channel(services: Services, org_id: OrgId | None, name: str) -> None:
+async def delete_channel(
+    services: Services, org_id: OrgId | None, name: str, by: Attribution
+) -> None:
     """Remove a channel; what waits for it is given up."""
     owner = await services.alerts.channels.find_owner(org_id)
-    await services.alerts.channels.remove(owner, name)
+    await services.alerts.channels.remove(owner, name, by)
 
 
-async def try_channel(services: Services, org_id: OrgId | None, name: str) -> wire.TrialAnswer:
+async def try_channel(
+    services: Services, org_id: OrgId | None, name: str, by: Attribution
+) -> wire.TrialAnswer:
     """Send a test through a channel, and say what came of it."""
     owner = await services.alerts.channels.find_owner(org_id)
-    trial = await services.alerts.try_channel(owner, name)
+    trial = await services.alerts.try_channel(owner, name, by)
     if trial.error is None:
         return wire.TrialAnswer(name, "delivered", trial.alert_id)
     return wire.TrialAnswer(name, "failed", trial.alert_id, trial.error)

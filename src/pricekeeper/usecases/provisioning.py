@@ -14,18 +14,22 @@ from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import Budget, Client, Freeze, Policy, Saved
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
-from pricekeeper.values import AppId, OrgId, parse_model_label
+from pricekeeper.values import AppId, Attribution, OrgId, parse_model_label
 
 
-async def put_org(services: Services, org_id: OrgId, settings: Mapping[str, Any]) -> wire.OrgAnswer:
+async def put_org(
+    services: Services, org_id: OrgId, settings: Mapping[str, Any], by: Attribution
+) -> wire.OrgAnswer:
     """Create an organisation or replace its settings; credentials are never reset."""
-    provisioned = await services.provisioning.put_org(org_id, settings)
+    provisioned = await services.provisioning.put_org(org_id, settings, by)
     return _org(provisioned.policy, provisioned)
 
 
-async def patch_org(services: Services, org_id: OrgId, patch: Mapping[str, Any]) -> wire.OrgAnswer:
+async def patch_org(
+    services: Services, org_id: OrgId, patch: Mapping[str, Any], by: Attribution
+) -> wire.OrgAnswer:
     """Change some settings of an organisation; null restores a default."""
-    return _org(*_changed(await services.tenants.patch_org(org_id, patch)))
+    return _org(*_changed(await services.tenants.patch_org(org_id, patch, by)))
 
 
 async def get_org(services: Services, org_id: OrgId) -> wire.OrgAnswer:
@@ -42,18 +46,18 @@ async def list_orgs(
 
 
 async def put_app(
-    services: Services, org_id: OrgId, app_id: AppId, settings: Mapping[str, Any]
+    services: Services, org_id: OrgId, app_id: AppId, settings: Mapping[str, Any], by: Attribution
 ) -> wire.AppAnswer:
     """Create an app or replace what it overrides; credentials are never reset."""
-    provisioned = await services.provisioning.put_app(org_id, app_id, settings)
+    provisioned = await services.provisioning.put_app(org_id, app_id, settings, by)
     return _app(provisioned.policy, provisioned)
 
 
 async def patch_app(
-    services: Services, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any]
+    services: Services, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any], by: Attribution
 ) -> wire.AppAnswer:
     """Change some of what an app overrides; what is null is inherited again."""
-    return _app(*_changed(await services.tenants.patch_app(org_id, app_id, patch)))
+    return _app(*_changed(await services.tenants.patch_app(org_id, app_id, patch, by)))
 
 
 async def get_app(services: Services, org_id: OrgId, app_id: AppId) -> wire.AppAnswer:
@@ -70,24 +74,27 @@ async def list_apps(
 
 
 async def issue_provisioning_key(
-    services: Services, org_id: OrgId, authority: Authority
+    services: Services, org_id: OrgId, authority: Authority, by: Attribution
 ) -> wire.ProvisioningKey:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
     if authority.expires_at_epoch is not None:
         raise NotPermittedError("a key that expires gives none that does not")
-    return wire.ProvisioningKey(org_id, (await services.provisioning_keys.issue(org_id)).reveal())
+    key = await services.provisioning_keys.issue(org_id, by)
+    return wire.ProvisioningKey(org_id, key.reveal())
 
 
-async def rotate(services: Services, client: Client, body: wire.RotateBody) -> wire.Rotated:
+async def rotate(
+    services: Services, client: Client, body: wire.RotateBody, by: Attribution
+) -> wire.Rotated:
     """Let a new secret be claimed; the old one works until then, and for the grace after."""
-    rotation = await services.credentials.rotate(client, body.grace_period_hours)
+    rotation = await services.credentials.rotate(client, body.grace_period_hours, by)
     retrieval = _retrieval(rotation.retrieval)
     return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)
 
 
-async def complete_claim(services: Services, claim: Claim) -> wire.Claimed:
+async def complete_claim(services: Services, claim: Claim, by: Attribution) -> wire.Claimed:
     """Turn a retrieval token that was found into the secret, once."""
-    claimed = await services.credentials.complete_claim(claim)
+    claimed = await services.credentials.complete_claim(claim, by)
     more = {}
     if claimed.old_secret_expires_at_epoch is not None:
         more["old_secret_expires_at"] = rfc3339(claimed.old_secret_expires_at_epoch * 1000)
@@ -95,21 +102,21 @@ async def complete_claim(services: Services, claim: Claim) -> wire.Claimed:
 
 
 async def put_override(
-    services: Services, client: Client, body: wire.OverrideBody
+    services: Services, client: Client, body: wire.OverrideBody, by: Attribution
 ) -> wire.OverrideAnswer:
     """Have one label used until the end of the organisation's day, whatever was spent."""
     policy = await services.tenants.get(client)
     label = parse_model_label(body.model_label)
-    override = await services.selection.set_override(policy, label)
+    override = await services.selection.set_override(policy, label, by)
     activated_at_ms = override.activated_at_epoch * 1000
     day = org_day(policy.timezone, activated_at_ms)
     until = rfc3339(next_midnight_ms(policy.timezone, activated_at_ms))
     return wire.OverrideAnswer(override.label, day, until)
 
 
-async def delete_override(services: Services, client: Client) -> None:
+async def delete_override(services: Services, client: Client, by: Attribution) -> None:
     """Let quotas decide again."""
-    await services.selection.clear_override(await services.tenants.get(client))
+    await services.selection.clear_override(await services.tenants.get(client), by)
 
 
 def _changed(saved: Saved) -> tuple[Policy, Provisioned]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from attribution import BY
 from fault_proxy import Canned, FaultProxy
 from http_fixtures import ORG
 from pricekeeper.bootstrap import open_services
@@ -115,8 +116,8 @@ async def test_a_service_with_a_wrong_clock_issues_nothing(
     async with open_services(settings, clock=TrustedClock(machine)) as services:
         assert doubt_of(services.clock) is Doubt.CONTRADICTED
         with pytest.raises(ClockInDoubtError):
-            await services.provisioning.put_org(org_id, ORG)
+            await services.provisioning.put_org(org_id, ORG, BY)
         machine.jump_ms(-DAY_MS)
-        made = await services.provisioning.put_org(org_id, ORG)
+        made = await services.provisioning.put_org(org_id, ORG, BY)
         assert made.retrieval is not None
-        await services.credentials.claim(made.retrieval.token.reveal())
+        await services.credentials.claim(made.retrieval.token.reveal(), BY)

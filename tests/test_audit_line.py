@@ -1,22 +1,32 @@
-"""The line that a containment leaves in the log, whatever became of it."""
+"""The line that a change leaves in the log, whatever became of it."""
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from pricekeeper.errors import (
+    ConditionFailedError,
     NotFoundError,
     OutcomeUnknownError,
     StoreUnavailableError,
     ThrottledError,
 )
-from pricekeeper.telemetry.containment import log_containment
-from pricekeeper.telemetry.logs import contains_secret, keep_secret
+from pricekeeper.telemetry.audit_log import log_change
+from pricekeeper.telemetry.logs import configure_logging, contains_secret, keep_secret
 from pricekeeper.values import Attribution
 
 BY = Attribution("deployment-key/0123", "192.0.2.7", "r-1", "leaked")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_a_service() -> Iterator[None]:
+    configure_logging("warning", for_good=False)
+    yield
+    structlog.reset_defaults()
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -31,6 +41,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
         (StoreUnavailableError("not now"), "failed"),
         (ThrottledError("slow down"), "failed"),
         (NotFoundError("client"), None),
+        (ConditionFailedError(None), None),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -38,31 +49,34 @@ def test_what_the_store_got_in_the_way_of_is_said(
     capsys: pytest.CaptureFixture[str], error: BaseException, outcome: str | None
 ) -> None:
     """So that somebody looks again; what was refused has done nothing and says nothing."""
-    with pytest.raises(type(error)), log_containment("freeze", "org-1", BY):
+    with pytest.raises(type(error)), log_change("freeze", "org-1", BY):
         raise error
     assert [line["outcome"] for line in lines(capsys)] == ([] if outcome is None else [outcome])
 
 
-def test_what_is_learnt_meanwhile_is_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside who, to whom, from where and why."""
-    details: dict[str, Any] = {}
-    with log_containment("limits.reset", "org-1", BY, details):
-        details["labels"] = ["premium"]
+def test_the_line_says_who_to_whom_from_where_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside what was done, and in which request."""
+    with log_change("limits.reset", "org-1", BY):
+        pass
     (line,) = lines(capsys)
-    assert {name: line[name] for name in ("action", "target", "actor", "address", "reason")} == {
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "audit",
+        "level": "warning",
         "action": "limits.reset",
         "target": "org-1",
         "actor": "deployment-key/0123",
         "address": "192.0.2.7",
         "reason": "leaked",
+        "outcome": "done",
+        "request_id": "r-1",
     }
-    assert (line["outcome"], line["labels"], line["request_id"]) == ("done", ["premium"], "r-1")
 
 
 def test_a_secret_in_a_reason_would_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     """It is refused at the edge; should it get here, the sink has it out."""
     secret = "pks_" + "a1B2" * 12
-    with log_containment("freeze", "org-1", Attribution("a", "b", "c", f"leaked {secret}")):
+    with log_change("freeze", "org-1", Attribution("a", "b", "c", f"leaked {secret}")):
         pass
     (line,) = lines(capsys)
     assert line["reason"] == "leaked [redacted]"

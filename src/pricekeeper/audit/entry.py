@@ -1,0 +1,172 @@
+"""An entry of the audit trail: who changed what, when, from where and why. No I/O, no clock.
+
+The entries of a chain are numbered, and each names the hash of the one before it. The hash is the
+SHA-256 of the entry's canonical bytes, which are what is stored and what is exported. So whoever
+has the entries of a chain can check them with nothing but a hash function: no entry can be
+changed, removed or put elsewhere without another one that no longer fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from pricekeeper.values import Attribution, OrgId
+
+DEPLOYMENT: Final = "DEPLOYMENT"
+"""The chain of what concerns no single organisation."""
+SIDE_BYTES_MAX: Final = 8 * 1024
+"""The most that ``before`` or ``after`` takes as JSON: two of them fit well into an item."""
+_ORG_PREFIX: Final = "ORG#"
+_DEPTH_MAX: Final = 4
+"""How deep objects are compared member by member: as deep as any setting lies."""
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that somebody makes, as it is to be written down. No secret is in it."""
+
+    action: str
+    """What is done: a noun and a verb, such as ``credentials.revoke``."""
+    target: str
+    """To whom or what, such as a client's id."""
+    org_id: OrgId | None
+    """The organisation that it concerns; ``None`` if it concerns the whole deployment."""
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+
+    @property
+    def chain(self) -> str:
+        """The chain that the entry belongs to. An organisation's outlives the organisation."""
+        return chain_of(self.org_id)
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A change that was made."""
+
+    id: str
+    """A UUID of version 7; nobody else writes an entry with this id."""
+    chain: str
+    seq: int
+    """Its number in the chain: the first is 1."""
+    previous: str
+    """The hash of the entry before; empty for the first."""
+    previous_expires_at_epoch: int
+    """When the entry before may be gone; 0 for the first."""
+    at_ms: int
+    actor: str
+    address: str
+    request_id: str
+    action: str
+    target: str
+    expires_at_epoch: int
+    """When this entry may be gone: never before the entry before it."""
+    reason: str | None = None
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a chain ends: the number, hash and expiry of its last entry."""
+
+    seq: int = 0
+    hash: str = ""
+    expires_at_epoch: int = 0
+
+    def next_entry(
+        self, change: Change, by: Attribution, *, entry_id: str, at_ms: int, expires_at_epoch: int
+    ) -> Entry:
+        """The entry that follows."""
+        return Entry(
+            id=entry_id,
+            chain=change.chain,
+            seq=self.seq + 1,
+            previous=self.hash,
+            previous_expires_at_epoch=self.expires_at_epoch,
+            at_ms=at_ms,
+            actor=by.actor,
+            address=by.address,
+            request_id=by.request_id,
+            action=change.action,
+            target=change.target,
+            reason=by.reason,
+            before=bounded_side(change.before),
+            after=bounded_side(change.after),
+            expires_at_epoch=max(self.expires_at_epoch, expires_at_epoch),
+        )
+
+
+def head_after(entry: Entry) -> Head:
+    """Where the chain ends with this entry."""
+    return Head(entry.seq, hash_of(canonical_bytes(entry)), entry.expires_at_epoch)
+
+
+def chain_of(org_id: OrgId | None) -> str:
+    """The name of an organisation's chain, or of the deployment's."""
+    return DEPLOYMENT if org_id is None else f"{_ORG_PREFIX}{org_id}"
+
+
+def org_of(chain: str) -> OrgId | None:
+    """The organisation whose chain it is; ``None`` for the deployment's."""
+    return OrgId(chain.removeprefix(_ORG_PREFIX)) if chain.startswith(_ORG_PREFIX) else None
+
+
+def canonical_bytes(entry: Entry) -> bytes:
+    """The entry as JSON, with its members in the order of their names: what is hashed."""
+    return _encode(entry)
+
+
+def hash_of(canonical: bytes) -> str:
+    """The hash by which the next entry names this one."""
+    return hashlib.sha256(canonical).hexdigest()
+
+
+def differences(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What changed: of each side, the members that the other lacks or has with another value.
+
+    Objects are compared member by member, so that one quota among many is seen by itself.
+    """
+    return _differences(before, after, _DEPTH_MAX)
+
+
+def _differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], depth: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    old, new = dict[str, Any](), dict[str, Any]()
+    for name in before.keys() | after.keys():
+        if name not in after:
+            old[name] = before[name]
+        elif name not in before:
+            new[name] = after[name]
+        elif before[name] != after[name]:
+            was, now = before[name], after[name]
+            if depth and isinstance(was, Mapping) and isinstance(now, Mapping):
+                was, now = _differences(was, now, depth - 1)
+            old[name], new[name] = was, now
+    return old, new
+
+
+def bounded_side(side: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The same, if it is small enough; else its largest members make room for their hash.
+
+    So an entry always fits, and whoever has the value can still tell whether it is the one.
+    """
+    if side is None:
+        return None
+    encoded = {name: _encode(value) for name, value in side.items()}
+    kept, excess = dict(side), len(_encode(dict(side))) - SIDE_BYTES_MAX
+    for name in sorted(encoded, key=lambda name: len(encoded[name]), reverse=True):
+        if excess <= 0:
+            break
+        kept[name] = {"left_out_bytes": len(encoded[name]), "sha256": hash_of(encoded[name])}
+        excess -= len(encoded[name]) - len(_encode(kept[name]))
+    return kept

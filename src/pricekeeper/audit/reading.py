@@ -1,0 +1,153 @@
+"""Listing entries of the audit trail, the newest first, in pages.
+
+The entries of one organisation are read from its chain. Those of several are found by the
+timeline, which is in the order of time whoever they concern. A page looks at a bounded number of
+entries, so it may be empty and yet have a next one: where nothing fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pricekeeper.audit import items
+from pricekeeper.audit.entry import Entry, chain_of
+from pricekeeper.audit.items import Listed
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.storage import Page, Store
+from pricekeeper.storage.tables import AUDIT_TRAIL
+from pricekeeper.values import OrgId
+
+PAGE_MAX: Final = 100
+LOOKED_AT_MAX: Final = 1_000
+"""Entries that one page looks at."""
+END_MS: Final = (1 << 48) - 1
+"""The last moment that the id of an entry can have."""
+
+_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+CURSOR: Final = f"({_UUID})-([1-9][0-9]{{0,11}})"
+"""What the text of a cursor looks like."""
+_CURSOR: Final = re.compile(CURSOR, re.ASCII)
+_NO_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+class Cursor(NamedTuple):
+    """Behind which entry to go on, by its id and by its number: each kind of list has its own."""
+
+    id: str
+    seq: int
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor that `text` is."""
+        found = _CURSOR.fullmatch(text)
+        if found is None:
+            raise InvalidValueError("after", "must be the `next` of the page before")
+        return cls(found[1], int(found[2]))
+
+    @property
+    def text(self) -> str:
+        """The cursor as the next request brings it along."""
+        return f"{self.id}-{self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which entries are wanted: by whom, of which kind, from when to before when."""
+
+    actor: str | None = None
+    """A whole actor, or the part before a slash: ``cli`` is everybody on the command line."""
+    action: str | None = None
+    """A whole action, or the part before a dot: ``credentials`` is whatever was done to them."""
+    first_ms: int = 0
+    end_ms: int = END_MS
+
+    def fits(self, actor: str, action: str) -> bool:
+        """Whether such an entry is wanted, whenever it was made."""
+        return _is_part(self.actor, actor, "/") and _is_part(self.action, action, ".")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage:
+    """Some entries, and behind which one to go on; ``None`` at the end."""
+
+    entries: tuple[Entry, ...]
+    after: Cursor | None = None
+
+
+class TrailReader:
+    """Reads the chains of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def list_org(
+        self, org_id: OrgId, wanted: Wanted, after: Cursor | None, limit: int = PAGE_MAX
+    ) -> EntryPage:
+        """The entries of one organisation, also of one that was deleted."""
+        chain, found, looked_at = chain_of(org_id), list[Entry](), 0
+        behind = "" if after is None else items.entry_key(chain, after.seq).sk or ""
+        while True:
+            query = items.chain_query(chain, after=behind, limit=PAGE_MAX, descending=True)
+            page = await self._store.query(query)
+            for item in page.items:
+                looked_at += 1
+                entry = items.readable_entry(item)
+                if entry is not None and _is_wanted(entry, wanted):
+                    found.append(entry)
+                if len(found) == limit or looked_at == LOOKED_AT_MAX:
+                    cursor = Cursor(_NO_ID if entry is None else entry.id, int(item["SK"]))
+                    is_last = item is page.items[-1] and not page.after
+                    return EntryPage(tuple(found), None if is_last else cursor)
+            if not page.after:
+                return EntryPage(tuple(found))
+            behind = page.after
+
+    async def list_all(
+        self,
+        wanted: Wanted,
+        after: Cursor | None,
+        limit: int = PAGE_MAX,
+        *,
+        covered: Collection[OrgId] | None = None,
+    ) -> EntryPage:
+        """The entries of all chains, or of those of the organisations that are covered."""
+        chains = None if covered is None else {chain_of(org_id) for org_id in covered}
+        behind = "" if after is None else after.id
+        found, looked_at = list[Listed](), 0
+        while True:
+            page = await self._query_timeline(wanted, behind)
+            for item in page.items:
+                listed = items.readable_listed(item)
+                looked_at += 1
+                if listed is not None and wanted.fits(listed.actor, listed.action):
+                    found += [listed] if chains is None or listed.chain in chains else []
+                if len(found) == limit or looked_at == LOOKED_AT_MAX:
+                    cursor = Cursor(item["SK"], 1 if listed is None else listed.seq)
+                    is_last = item is page.items[-1] and not page.after
+                    return await self._read_listed(found, None if is_last else cursor)
+            if not page.after:
+                return await self._read_listed(found, None)
+            behind = page.after
+
+    async def _query_timeline(self, wanted: Wanted, behind: str) -> Page:
+        query = items.timeline_query(
+            wanted.first_ms, wanted.end_ms, after=behind, limit=PAGE_MAX, descending=True
+        )
+        return await self._store.query(query)
+
+    async def _read_listed(self, listed: list[Listed], after: Cursor | None) -> EntryPage:
+        keys = [(AUDIT_TRAIL, items.entry_key(one.chain, one.seq)) for one in listed]
+        found = map(items.readable_entry, await self._store.batch_get(keys))
+        return EntryPage(tuple(entry for entry in found if entry is not None), after)
+
+
+def _is_wanted(entry: Entry, wanted: Wanted) -> bool:
+    is_in_time = wanted.first_ms <= entry.at_ms < wanted.end_ms
+    return is_in_time and wanted.fits(entry.actor, entry.action)
+
+
+def _is_part(wanted: str | None, text: str, separator: str) -> bool:
+    return wanted is None or text == wanted or text.startswith(wanted + separator)

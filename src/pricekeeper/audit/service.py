@@ -1,0 +1,182 @@
+"""Makes changes together with their entries: both are there, or neither.
+
+A feature hands over the operations of its change and says who makes it. They are sent in one
+transaction with the entry and the head of its chain. If the entry can't be written, the change
+is not made.
+
+**A lost reply is resolved.** The transaction moves the head from one number to the next, so it can
+be sent again: only one copy of it can ever be applied. Whether it was is read from the entry of
+that number, whose id nobody else has. What is then still unknown is an `OutcomeUnknownError`.
+
+**Changes of one chain come one after another.** Within a process they wait for each other. Of two
+processes, one is refused because the head has moved, sees the new head in the refusal, and tries
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from pricekeeper.audit import items
+from pricekeeper.audit.entry import Change, Entry, Head
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    OutcomeUnknownError,
+    ReasonCode,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    TransactionCancelledError,
+)
+from pricekeeper.settings import AUDIT_RETENTION_DAYS_DEFAULT
+from pricekeeper.storage import Store, Write
+from pricekeeper.storage.tables import AUDIT_TRAIL
+from pricekeeper.telemetry.audit_log import log_change
+from pricekeeper.values import Attribution, new_request_id
+
+ATTEMPTS_MAX: Final = 24
+"""How often others may move the head of the chain before a change gives up."""
+SENDINGS_MAX: Final = 3
+"""How often a transaction is sent whose reply is lost."""
+PAUSE_FIRST_MS: Final = 5
+PAUSE_MAX_MS: Final = 100
+_DAY_SECS: Final = 86_400
+
+
+class AuditTrail:
+    """The chains of entries in one store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, *, retention_days: int = AUDIT_RETENTION_DAYS_DEFAULT
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention_secs = retention_days * _DAY_SECS
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def apply(self, by: Attribution, change: Change, operations: Sequence[Write]) -> None:
+        """Apply the operations and write the entry: one read and one transaction.
+
+        Raises `TransactionCancelledError` if the condition of one of the operations did not hold;
+        its reasons are those of the operations, in their order. Without operations, the entry
+        says that somebody asked for a change that there was no need to make.
+        """
+        async with self._turns.setdefault(change.chain, asyncio.Lock()):
+            with log_change(change.action, change.target, by):
+                await self._append(by, change, tuple(operations))
+
+    async def write(self, by: Attribution, change: Change, operation: Write) -> None:
+        """As `apply`, for one operation: `ConditionFailedError` if its condition did not hold."""
+        try:
+            await self.apply(by, change, (operation,))
+        except TransactionCancelledError as cancelled:
+            raise ConditionFailedError(cancelled.reasons[0].item) from cancelled
+
+    def maker(self, by: Attribution, change: Change) -> Callable[[Write | None], Awaitable[None]]:
+        """A function that makes the change by one operation; without one it only writes it down."""
+
+        async def make(operation: Write | None) -> None:
+            if operation is None:
+                await self.apply(by, change, ())
+            else:
+                await self.write(by, change, operation)
+
+        return make
+
+    async def _append(self, by: Attribution, change: Change, operations: tuple[Write, ...]) -> None:
+        head = items.head_from(await self._store.get(AUDIT_TRAIL, items.head_key(change.chain)))
+        for attempt in range(ATTEMPTS_MAX):
+            await self._pause(attempt)
+            moved = await self._send(self._next_entry(head, by, change), head, operations)
+            if moved is None:
+                return
+            head = moved
+        raise ContendedError(f"{change.target}: others kept making changes")
+
+    def _next_entry(self, head: Head, by: Attribution, change: Change) -> Entry:
+        now_ms = self._clock.now_ms()
+        return head.next_entry(
+            change,
+            by,
+            entry_id=new_request_id(now_ms),
+            at_ms=now_ms,
+            expires_at_epoch=now_ms // 1000 + self._retention_secs,
+        )
+
+    async def _send(self, entry: Entry, head: Head, operations: tuple[Write, ...]) -> Head | None:
+        """Send the change; returns the head that somebody else has put meanwhile, if one has.
+
+        While a reply is missing, whatever the copy after it is answered, the first may still be
+        on its way; it can't be applied any more once the head has moved.
+        """
+        sent = (*operations, *items.append_puts(entry, head))
+        lost: OutcomeUnknownError | None = None
+        for sending in range(SENDINGS_MAX):
+            await self._pause(sending)
+            try:
+                await self._store.transact(sent)
+            except OutcomeUnknownError as error:
+                lost = error
+            except TransactionCancelledError as cancelled:
+                if lost is not None and await self._is_written(entry, lost):
+                    return None
+                return _head_of_others(cancelled, len(operations), entry, lost)
+            except StoreUnavailableError as error:
+                if lost is None:
+                    raise
+                raise lost from error
+            else:
+                return None
+        if lost is not None and not await self._is_written(entry, lost):
+            raise lost
+        return None
+
+    async def _is_written(self, entry: Entry, lost: OutcomeUnknownError) -> bool:
+        """Read whether the entry is there, because a reply was lost."""
+        try:
+            item = await self._store.get(AUDIT_TRAIL, items.entry_key(entry.chain, entry.seq))
+        except StoreError as error:
+            raise lost from error
+        found = items.readable_entry(item)
+        return found is not None and found.id == entry.id
+
+    async def _pause(self, failures: int) -> None:
+        """Let others go on, or the store recover, before another attempt."""
+        if failures:
+            pause_ms = full_jitter_ms(
+                failures,
+                first_ms=PAUSE_FIRST_MS,
+                longest_ms=PAUSE_MAX_MS,
+                randbelow=secrets.randbelow,
+            )
+            await self._clock.sleep_ms(pause_ms)
+
+
+def _head_of_others(
+    cancelled: TransactionCancelledError,
+    operations: int,
+    entry: Entry,
+    lost: OutcomeUnknownError | None,
+) -> Head:
+    """The head that is there in place of the one that was read; raises if that is not all."""
+    own, (head, *rest) = cancelled.reasons[:operations], cancelled.reasons[operations:]
+    has_moved = head.code is ReasonCode.CONDITION_FAILED
+    if lost is not None and not has_moved:
+        raise lost
+    if any(reason.code is ReasonCode.CONDITION_FAILED for reason in own):
+        raise TransactionCancelledError(own) from cancelled
+    if has_moved:
+        return items.head_from(head.item)
+    if any(reason.code is ReasonCode.CONDITION_FAILED for reason in rest):
+        raise StoreMisconfiguredError(
+            f"the audit trail of {entry.chain} has an entry after its end, so nothing can be "
+            "changed there; find out more with: pricekeeper audit verify"
+        )
+    raise TransactionCancelledError(own) from cancelled

@@ -1,0 +1,231 @@
+"""``audit list``, ``verify`` and ``export``: who changed what, and whether that is true."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from pricekeeper.cli import exits
+from pricekeeper.cli.backends import Backend
+from pricekeeper.cli.clients import OptionalOrg
+from pricekeeper.cli.command import Outcome, backend_command, store_command
+from pricekeeper.cli.drawing import done, moment, page
+from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.listing import table
+from pricekeeper.settings import Settings
+from pricekeeper.values import parse_org_id
+
+if TYPE_CHECKING:  # they bring a store with them
+    from pricekeeper.audit.verification import ChainReport, Finding
+
+audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from where and why.")
+
+ENTRIES_DEFAULT: Final = 50
+ENTRIES_MAX: Final = 10_000
+PAGES_MAX: Final = 1_000
+"""Pages that one list looks at: a million entries, if few of them fit."""
+
+
+@backend_command(audit, "list")
+async def list_audit(
+    backend: Backend,
+    org: OptionalOrg = None,
+    *,
+    actor: Annotated[
+        str | None,
+        typer.Option("--actor", metavar="WHO", help="By this actor; 'cli' is everybody there."),
+    ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option("--action", metavar="WHAT", help="Of this kind: freeze, credentials ..."),
+    ] = None,
+    first: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DATE", help="The first day (UTC), or the first moment."),
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", metavar="DATE", help="The last day, or before a moment.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=ENTRIES_MAX, help="So many at the most.")
+    ] = ENTRIES_DEFAULT,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="NEXT", help="Go on behind an earlier list.")
+    ] = None,
+) -> Outcome:
+    """List changes that people and keys have made, the newest first.
+
+    [dim]pricekeeper audit list $ORG[/dim]
+
+    [dim]pricekeeper audit list --action credentials --from 2026-01-01[/dim]
+    """
+    asked = {"org_id": org, "actor": actor, "action": action, "from": first, "to": last}
+    query = {name: value for name, value in asked.items() if value is not None}
+    entries = list[dict[str, Any]]()
+    for _ in range(PAGES_MAX):
+        some = str(min(100, limit - len(entries)))
+        found = await backend.admin.audit(
+            {**query, "limit": some, **({} if after is None else {"after": after})}
+        )
+        entries += found["entries"]
+        after = found.get("next")
+        if after is None or len(entries) == limit:
+            break
+    answer = {"entries": entries, **({} if after is None else {"next": after})}
+    return Outcome(answer, _entries(answer))
+
+
+@store_command(audit, "verify")
+async def verify_audit(
+    settings: Settings,
+    org: OptionalOrg = None,
+    *,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Hold it against an earlier export, too.",
+        ),
+    ] = None,
+) -> Outcome:
+    """Find entries that were changed, removed or put elsewhere; exit 1 if there are any.
+
+    Entries that were rewritten with all that follow them are found with --against alone.
+
+    [dim]pricekeeper audit verify[/dim]
+
+    [dim]pricekeeper audit verify --against audit-2026-01.jsonl[/dim]
+    """
+    from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
+    from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+
+    chain, exported = None if org is None else chain_of(parse_org_id(org)), list["Finding"]()
+    async with open_local_store(settings) as store:
+        verifier = TrailVerifier(store, SystemClock())
+        reports = await verifier.verify(chain)
+        if against is not None:
+            with against.open("rb") as lines:
+                exported = await verifier.compare_lines(lines)
+    found = [finding for report in reports for finding in report.findings] + exported
+    answer = {
+        "chains": [_chain(report) for report in reports],
+        "findings": [{"chain": one.chain, "seq": one.seq, "problem": one.problem} for one in found],
+    }
+    return Outcome(answer, _verified(reports, found), exits.FAILED if found else exits.OK)
+
+
+@store_command(audit, "export")
+async def export_audit(
+    settings: Settings,
+    org: OptionalOrg = None,
+    *,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file to write.")],
+) -> Outcome:
+    """Write every entry to a file, as JSON lines; each line names the SHA-256 of the one before.
+
+    Keep it where whoever can write to the store can't: `audit verify --against` then finds what
+    was rewritten.
+
+    [dim]pricekeeper audit export --to audit.jsonl[/dim]
+    """
+    from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
+    from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
+    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.clock import SystemClock  # noqa: PLC0415
+
+    chain = None if org is None else chain_of(parse_org_id(org))
+    async with open_local_store(settings) as store:
+        count = await _write_lines(to, TrailVerifier(store, SystemClock()).export(chain))
+    answer = {"file": str(to), "entries": count}
+    return Outcome(answer, done(f"{count:,} entries are in {to}"))
+
+
+async def _write_lines(path: Path, lines: AsyncIterator[bytes]) -> int:
+    """Write the file as a whole, for its owner alone; returns how many lines it has."""
+    fresh, count = path.with_name(f"{path.name}.new"), 0
+    try:
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:  # noqa: PTH123, ASYNC230 - a descriptor of ours
+            async for line in lines:
+                file.write(line + b"\n")
+                count += 1
+            file.flush()
+            os.fsync(descriptor)
+        fresh.replace(path)
+    except OSError as error:
+        raise MisusedError(f"{path} can't be written: {error.strerror}") from error
+    return count
+
+
+def _entries(answer: Mapping[str, Any]) -> RenderableType:
+    if not answer["entries"]:
+        return Text("no such change was written down")
+    shown = len(answer["entries"])
+    heading = Text.assemble((f"{shown:,}", "bold"), " changes, the newest first")
+    rows = table("at (UTC)", "actor", "action", "target", "what", wraps=["actor", "target", "what"])
+    for entry in answer["entries"]:
+        rows.add_row(
+            moment(entry["at"]), entry["actor"], entry["action"], entry["target"], _what(entry)
+        )
+    more = [Text(f"there are more: --after {answer['next']}", "dim")] if "next" in answer else []
+    return page(heading, rows, *more)
+
+
+def _what(entry: Mapping[str, Any]) -> str:
+    """What differs, in a line, and why."""
+    before, after = _flat(entry.get("before", {})), _flat(entry.get("after", {}))
+    told = []
+    for name in dict.fromkeys([*before, *after]):
+        if name not in before:
+            told.append(f"{name}: {after[name]}")
+        elif name not in after:
+            told.append(f"{name}: {before[name]}" if not after else f"{name}: {before[name]} -> -")
+        else:
+            told.append(f"{name}: {before[name]} -> {after[name]}")
+    if "reason" in entry:
+        told.append(f"because: {entry['reason']}")
+    return ", ".join(told)
+
+
+def _flat(side: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = dict[str, Any]()
+    for name, value in side.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _chain(report: ChainReport) -> dict[str, Any]:
+    return {
+        "chain": report.chain,
+        "entries": report.entries,
+        "first_seq": report.first_seq,
+        "last_seq": report.last_seq,
+        "last_hash": report.last_hash,
+        "findings": len(report.findings) + report.findings_more,
+    }
+
+
+def _verified(reports: Sequence[ChainReport], found: Sequence[Finding]) -> RenderableType:
+    entries = sum(report.entries for report in reports)
+    if not found:
+        return done(f"{entries:,} entries are as they were written, in {len(reports):,} chains")
+    rows = table("chain", "entry", "finding", numbers=["entry"], wraps=["chain", "finding"])
+    for one in found:
+        rows.add_row(one.chain, str(one.seq), one.problem)
+    heading = Text(f"{len(found):,} findings in {entries:,} entries", "bold red")
+    return page(heading, rows)

@@ -1,0 +1,60 @@
+"""What the tests of the audit trail share: every store, and chains that nobody else uses."""
+
+import pytest
+
+from contract.conftest import ShiftedClock, clock, location, meter, store, table_prefix
+from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.audit import items as trail_items
+from pricekeeper.audit.entry import Entry, chain_of
+from pricekeeper.audit.verification import TrailVerifier
+from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
+from pricekeeper.storage import ITEM_ABSENT, Key, Put, Store, query_items
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.values import OrgId
+from tenants.conftest import new_org_id
+
+__all__ = ["clock", "location", "meter", "store", "table_prefix"]
+
+
+@pytest.fixture
+def org_id() -> OrgId:
+    return new_org_id()
+
+
+@pytest.fixture
+def trail(store: Store, clock: ShiftedClock) -> AuditTrail:
+    return AuditTrail(store, clock)
+
+
+@pytest.fixture
+def seeds(location: StoreLocation) -> range:
+    """How many interleavings are tried: many where it is cheap, some on every store."""
+    if location == SqliteLocation(MEMORY):
+        return range(200)
+    return range(20) if isinstance(location, SqliteLocation) else range(6)
+
+
+def a_change(org_id: OrgId | None, target: str = "something", **sides: object) -> Change:
+    return Change("thing.put", target, org_id, **sides)  # type: ignore[arg-type]
+
+
+def thing_key(org_id: OrgId | None, name: str) -> Key:
+    return Key(f"THINGS#{org_id}", name)
+
+
+def thing_put(org_id: OrgId | None, name: str) -> Put:
+    """What a change does in these tests: something begins to exist, once."""
+    key = thing_key(org_id, name)
+    return Put(CONFIG, {"PK": key.pk, "SK": key.sk}, ITEM_ABSENT)
+
+
+async def entries_of(store: Store, org_id: OrgId | None) -> list[Entry]:
+    """Every entry of a chain, the oldest first."""
+    query = trail_items.chain_query(chain_of(org_id), limit=100)
+    return [trail_items.entry_from(item) async for item in query_items(store, query)]
+
+
+async def findings(store: Store, clock: ShiftedClock, org_id: OrgId | None) -> list[str]:
+    """What the verification says about a chain."""
+    reports = await TrailVerifier(store, clock).verify(chain_of(org_id))
+    return [f"{one.seq}: {one.problem}" for report in reports for one in report.findings]

@@ -1,0 +1,91 @@
+"""Processes that change one organisation at the same time, some of which are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attribution import BY
+from audit_trail.conftest import entries_of, findings
+from contract.conftest import ShiftedClock
+from pricekeeper.audit.entry import Entry
+from pricekeeper.settings import parse_store_location
+from pricekeeper.storage import Key, Store, open_store
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import Tenants
+from pricekeeper.values import OrgId
+from tenants.conftest import LABELS, org_body
+
+PROCESS = Path(__file__).with_name("changing_process.py")
+CHANGES = 32
+KILLED_AFTER = 8
+TASKS = 4
+
+
+@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, table_prefix: str) -> str:
+    if request.param == "sqlite-file":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    endpoint: str = request.getfixturevalue("dynamodb_local")
+    return f"dynamodb://us-east-1?prefix={table_prefix}&endpoint={endpoint}"
+
+
+def start(url: str, org_id: OrgId, name: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROCESS), url, org_id, name, str(CHANGES)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+
+
+def told_until_killed(process: subprocess.Popen[str]) -> set[str]:
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(KILLED_AFTER)]
+    os.kill(process.pid, signal.SIGKILL)
+    lines += process.stdout.readlines()
+    return {line.strip() for line in lines if line.endswith("\n")}
+
+
+@pytest.mark.timeout(300)
+async def test_every_change_has_its_entry_and_every_entry_its_change(
+    url: str, org_id: OrgId
+) -> None:
+    """Two processes at once; a third that is killed in the middle, and a fourth."""
+    clock = ShiftedClock()
+    store = await open_store(parse_store_location(url), clock=clock)
+    await store.create_tables()
+    await Tenants(store, clock, LABELS).put_org(org_id, org_body(), BY)
+    await store.close()
+
+    steady = [start(url, org_id, name) for name in ("one", "two")]
+    told: dict[str, set[str]] = {}
+    for name in ("three", "four"):
+        with start(url, org_id, name) as killed:
+            told[name] = told_until_killed(killed)
+    for name, process in zip(("one", "two"), steady, strict=True):
+        lines, _ = process.communicate()
+        assert process.returncode == 0
+        told[name] = set(lines.split())
+        assert len(told[name]) == CHANGES
+
+    store = await open_store(parse_store_location(url), clock=clock)
+    entries = await entries_of(store, org_id)
+    assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
+    assert await findings(store, clock, org_id) == []
+    for name, numbers in told.items():
+        mine = [entry for entry in entries if entry.actor == name]
+        assert numbers <= {entry.request_id for entry in mine}, name
+        for task in range(TASKS):
+            await check_app(store, org_id, f"{name}-{task}", mine)
+    await store.close()
+
+
+async def check_app(store: Store, org_id: OrgId, app_id: str, entries: list[Entry]) -> None:
+    """Hold one app against its entries: each counts one version up, and says what came after."""
+    target = f"org-{org_id}-app-{app_id}"
+    mine = [entry for entry in entries if entry.target == target]
+    item = await store.get(CONFIG, Key(f"ORG#{org_id}", f"APP#{app_id}"))
+    assert (item is None) == (mine == [])
+    if item is not None:
+        assert item["version"] == len(mine)
+        assert mine[-1].after == {"app_name": item["app_name"]}

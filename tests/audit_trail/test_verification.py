@@ -1,0 +1,281 @@
+"""Verifying a chain: whatever was done to its entries is found."""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from attribution import BY
+from audit_trail.conftest import a_change, entries_of, findings
+from contract.conftest import ShiftedClock
+from pricekeeper.audit import AuditTrail
+from pricekeeper.audit import items as trail_items
+from pricekeeper.audit.entry import Entry, canonical_bytes, chain_of, head_after
+from pricekeeper.audit.verification import FINDINGS_MAX, TrailVerifier
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.storage import Delete, Item, Key, Put, Set, Store, Update
+from pricekeeper.storage.tables import AUDIT_TRAIL
+from pricekeeper.values import OrgId
+
+DAY_MS = 86_400_000
+
+
+class Tampering:
+    """Somebody with the keys to the store."""
+
+    def __init__(self, store: Store, org_id: OrgId) -> None:
+        self._store = store
+        self.chain = chain_of(org_id)
+
+    def key(self, seq: int) -> Key:
+        return trail_items.entry_key(self.chain, seq)
+
+    async def read(self, seq: int) -> Item:
+        item = await self._store.get(AUDIT_TRAIL, self.key(seq))
+        assert item is not None
+        return item
+
+    async def entry(self, seq: int) -> Entry:
+        return trail_items.entry_from(await self.read(seq))
+
+    async def remove(self, *seqs: int) -> None:
+        for seq in seqs:
+            await self._store.delete(Delete(AUDIT_TRAIL, self.key(seq)))
+
+    async def unlist(self, *seqs: int) -> None:
+        for seq in seqs:
+            key = trail_items.listed_key((await self.entry(seq)).id)
+            await self._store.delete(Delete(AUDIT_TRAIL, key))
+
+    async def set(self, seq: int, name: str, value: str | int) -> None:
+        await self._store.update(Update(AUDIT_TRAIL, self.key(seq), (Set(name, value),)))
+
+    async def replace(self, seq: int, **changes: object) -> Entry:
+        changed = msgspec.structs.replace(await self.entry(seq), **changes)
+        await self.set(seq, "entry", canonical_bytes(changed).decode())
+        return changed
+
+    async def put_head(self, entry: Entry) -> None:
+        head = head_after(entry)
+        await self._store.update(
+            Update(
+                AUDIT_TRAIL,
+                trail_items.head_key(self.chain),
+                (Set("seq", head.seq), Set("hash", head.hash)),
+            )
+        )
+
+    async def swap(self, one: int, two: int) -> None:
+        first, second = await self.read(one), await self.read(two)
+        await self._store.put(Put(AUDIT_TRAIL, {**first, "SK": second["SK"]}))
+        await self._store.put(Put(AUDIT_TRAIL, {**second, "SK": first["SK"]}))
+
+    async def rewrite_from(self, seq: int, last: int) -> None:
+        """Change an entry, and every one after it so that it fits."""
+        changed = await self.replace(seq, reason="nothing happened")
+        for later in range(seq + 1, last + 1):
+            changed = await self.replace(later, previous=head_after(changed).hash)
+        await self.put_head(changed)
+
+    async def cut(self, keep: int, last: int, *, with_list: bool) -> None:
+        """Take the last entries away, and let the head end before them."""
+        gone = range(keep + 1, last + 1)
+        if with_list:
+            await self.unlist(*gone)
+        await self.remove(*gone)
+        await self.put_head(await self.entry(keep))
+
+    async def remove_head(self) -> None:
+        await self._store.delete(Delete(AUDIT_TRAIL, trail_items.head_key(self.chain)))
+
+    async def remove_all(self, last: int) -> None:
+        await self.remove(*range(1, last + 1))
+        await self.remove_head()
+
+
+@pytest.fixture
+async def chain(trail: AuditTrail, store: Store, org_id: OrgId) -> Tampering:
+    """Make a chain of six entries."""
+    for number in range(1, 7):
+        await trail.apply(BY, a_change(org_id, f"thing {number}", after={"n": number}), ())
+    return Tampering(store, org_id)
+
+
+async def test_what_nobody_touched_is_as_it_was_written(
+    store: Store, clock: ShiftedClock, chain: Tampering, org_id: OrgId
+) -> None:
+    """The report says where the chain ends, to be kept elsewhere."""
+    (report,) = await TrailVerifier(store, clock).verify(chain.chain)
+    assert (report.entries, report.first_seq, report.last_seq) == (6, 1, 6)
+    assert report.findings == []
+    last = (await entries_of(store, org_id))[-1]
+    assert report.last_hash == hashlib.sha256(canonical_bytes(last)).hexdigest()
+
+
+Tamper = Callable[[Tampering], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "told"),
+    [
+        (lambda on: on.replace(3, reason="another"), "3: is not what entry 4 says that it was"),
+        (lambda on: on.replace(3, at_ms=5), "3: is not what entry 4 says that it was"),
+        (lambda on: on.replace(6, actor="x"), "6: is not the entry that the head of the chain"),
+        (lambda on: on.replace(1, previous="x"), "0: is not what entry 1 says that it was"),
+        (lambda on: on.remove(1), "1: was removed, and all up to 1"),
+        (lambda on: on.remove(1, 2), "1: was removed, and all up to 2"),
+        (lambda on: on.remove(3, 4), "3: was removed, and all up to 4"),
+        (lambda on: on.remove(6), "6: the entries after 5 were removed"),
+        (lambda on: on.remove(*range(1, 7)), "6: the entries after 0 were removed"),
+        (lambda on: on.swap(2, 3), "2: is entry 3 of ORG#"),
+        (lambda on: on.set(4, "entry", "{}"), "4: can't be read"),
+        (lambda on: on.set(4, "entry", 7), "4: can't be read"),
+        (lambda on: on.set(4, "expires_at_epoch", 2**40), "4: expires at another time"),
+        (lambda on: on.set(4, "expires_at_epoch", 1), "4: was removed, and all up to 4"),
+        (lambda on: on.unlist(5), "5: is not in the list of all changes"),
+        (lambda on: on.cut(4, 6, with_list=False), "5: was removed, and the list of all changes"),
+        (lambda on: on.remove_head(), "6: the head of the chain says that it ends at 0"),
+        (lambda on: on.remove_all(6), "1: was removed, and the list of all changes"),
+    ],
+)
+async def test_what_was_done_to_it_is_found(
+    store: Store, clock: ShiftedClock, chain: Tampering, org_id: OrgId, tamper: Tamper, told: str
+) -> None:
+    """An entry that was changed, removed, put elsewhere, hidden or let expire."""
+    await tamper(chain)
+    found = await findings(store, clock, org_id)
+    assert any(one.startswith(told) for one in found), found
+
+
+async def test_an_entry_of_another_chain_is_found(
+    store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering, org_id: OrgId
+) -> None:
+    """Though it has the right number."""
+    for _ in range(3):
+        await trail.apply(BY, a_change(None), ())
+    other = await store.get(AUDIT_TRAIL, trail_items.entry_key("DEPLOYMENT", 3))
+    assert other is not None
+    await store.put(Put(AUDIT_TRAIL, {**other, "PK": chain.key(3).pk}))
+    found = await findings(store, clock, org_id)
+    assert any("of DEPLOYMENT, in another place" in one for one in found), found
+
+
+class TestExports:
+    async def lines(self, store: Store, clock: ShiftedClock, chain: Tampering) -> list[bytes]:
+        return [line async for line in TrailVerifier(store, clock).export(chain.chain)]
+
+    async def told(self, store: Store, clock: ShiftedClock, lines: list[bytes]) -> list[str]:
+        compared = await TrailVerifier(store, clock).compare_lines(lines)
+        return [f"{one.seq}: {one.problem}" for one in compared]
+
+    async def test_anybody_can_verify_an_export(
+        self, store: Store, clock: ShiftedClock, chain: Tampering
+    ) -> None:
+        """Each line names the SHA-256 of the line before."""
+        lines = await self.lines(store, clock, chain)
+        assert len(lines) == 6
+        before = ""
+        for line in lines:
+            assert json.loads(line)["previous"] == before
+            before = hashlib.sha256(line).hexdigest()
+
+    @pytest.mark.parametrize(
+        ("tamper", "told"),
+        [
+            (lambda on: on.rewrite_from(3, 6), [f"{n}: is not what was exported" for n in "3456"]),
+            (lambda on: on.cut(4, 6, with_list=True), ["5: was removed", "6: was removed"]),
+        ],
+        ids=["rewritten", "cut"],
+    )
+    async def test_what_fits_again_is_found_against_an_export(
+        self,
+        store: Store,
+        clock: ShiftedClock,
+        chain: Tampering,
+        org_id: OrgId,
+        tamper: Tamper,
+        told: list[str],
+    ) -> None:
+        """Whoever can write everything can make a chain that fits, but not the one from before."""
+        lines = await self.lines(store, clock, chain)
+        await tamper(chain)
+        assert await findings(store, clock, org_id) == []
+        assert await self.told(store, clock, [line + b"\n" for line in lines]) == told
+
+    async def test_what_was_not_touched_agrees_also_when_it_has_expired(
+        self, store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering, org_id: OrgId
+    ) -> None:
+        """An export outlives what it was made of."""
+        lines = await self.lines(store, clock, chain)
+        await trail.apply(BY, a_change(org_id), ())
+        assert await self.told(store, clock, lines) == []
+        clock.shift_ms = 401 * DAY_MS
+        assert await self.told(store, clock, lines) == []
+
+    async def test_another_file_is_refused(self, store: Store, clock: ShiftedClock) -> None:
+        """And named."""
+        with pytest.raises(InvalidValueError) as refused:
+            await TrailVerifier(store, clock).compare_lines([b"hello\n"])
+        assert refused.value.field == "against"
+
+
+class TestExpiry:
+    async def test_a_chain_without_its_oldest_entries_is_whole(
+        self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId
+    ) -> None:
+        """Each day an entry, and after a while the first ones are gone, and at last all."""
+        short = AuditTrail(store, clock, retention_days=5)
+        for day in range(10):
+            clock.shift_ms = day * DAY_MS
+            await short.apply(BY, a_change(org_id), ())
+            assert await findings(store, clock, org_id) == []
+        seqs = [entry.seq for entry in await entries_of(store, org_id)]
+        assert seqs == [6, 7, 8, 9, 10]
+        clock.shift_ms = 20 * DAY_MS
+        assert await entries_of(store, org_id) == []
+        assert await findings(store, clock, org_id) == []
+        await trail.apply(BY, a_change(org_id), ())
+        assert [entry.seq for entry in await entries_of(store, org_id)] == [11]
+        assert await findings(store, clock, org_id) == []
+
+    async def test_a_shorter_retention_leaves_no_gap(
+        self, store: Store, clock: ShiftedClock, org_id: OrgId
+    ) -> None:
+        """What was to be kept longer is, and so is what comes after it."""
+        for retention_days in (30, 2, 2):
+            trail = AuditTrail(store, clock, retention_days=retention_days)
+            await trail.apply(BY, a_change(org_id), ())
+        clock.shift_ms = 10 * DAY_MS
+        assert [entry.seq for entry in await entries_of(store, org_id)] == [1, 2, 3]
+        assert await findings(store, clock, org_id) == []
+
+    async def test_an_entry_that_was_removed_before_its_time_is_found(
+        self, store: Store, clock: ShiftedClock, org_id: OrgId
+    ) -> None:
+        """Although those before it are gone by right."""
+        trail = AuditTrail(store, clock, retention_days=5)
+        for day in range(8):
+            clock.shift_ms = day * DAY_MS
+            await trail.apply(BY, a_change(org_id), ())
+        oldest = (await entries_of(store, org_id))[0].seq
+        await Tampering(store, org_id).remove(oldest)
+        found = await findings(store, clock, org_id)
+        assert any(f"was removed, and all up to {oldest}" in one for one in found), found
+
+
+async def test_many_entries_and_many_findings_are_read_page_by_page(
+    store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId
+) -> None:
+    """Findings have a bound, and the rest is counted."""
+    count = 2 * FINDINGS_MAX + 30
+    for _ in range(count):
+        await trail.apply(BY, a_change(org_id), ())
+    chain = Tampering(store, org_id)
+    assert await findings(store, clock, org_id) == []
+    for seq in range(1, count + 1):
+        await chain.set(seq, "entry", "{}")
+    (report,) = await TrailVerifier(store, clock).verify(chain.chain)
+    assert (len(report.findings), report.entries) == (FINDINGS_MAX, count)
+    assert report.findings_more >= count - FINDINGS_MAX
