@@ -58,6 +58,9 @@ class Ledger:
     async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return self._count(records, "request_id")
 
+    async def label_of(self, model: str) -> str | None:
+        raise problem(RejectedError, 400, f"INVALID_MODEL_LABEL {model}")
+
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
         del reason
         self._begin([authorization_id])

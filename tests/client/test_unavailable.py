@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -14,7 +14,6 @@ from client.lossy_wire import LossyWire, lossy_wire
 from client.money import Money, money_of
 from client.services import Service, running_service
 from client.waiting import until
-from free_port import free_port
 from hanging_proxy import HangingProxy, hanging_proxy
 from pricekeeper.client import (
     Api,
@@ -26,7 +25,9 @@ from pricekeeper.client import (
     breaker,
     engine,
 )
+from pricekeeper.client.blind import BlindCalls
 from pricekeeper.client.engine import BLIND_TAG
+from pricekeeper.client.memory import Known, Memory
 from pricekeeper.client.transport import Wire
 
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
@@ -94,6 +95,11 @@ async def use(keeper: AsyncPriceKeeper, **more: Any) -> str:
     async with keeper.call(1_000, 500, **more) as call:
         call.used_tokens(1_000, 100)
     return call.authorization.id
+
+
+async def on_loop(keeper: AsyncPriceKeeper, work: Coroutine[Any, Any, None]) -> None:
+    """Do something on the keeper's own loop, where it would be done."""
+    await asyncio.wrap_future(keeper.engine.submit(work))
 
 
 async def is_settled(api: Api, spent: int) -> bool:
@@ -317,17 +323,10 @@ class TestBlind:
     async def test_a_model_that_is_not_known_is_not_allowed(
         self, allowing: Callable[..., Any]
     ) -> None:
-        """Its usage could not be recorded."""
+        """There is nothing that could be called."""
         keeper = await allowing(on_unavailable="allow")
         with pytest.raises(UnavailableError):
             await use(keeper, model="nobody-knows-it")
-
-    async def test_nothing_is_allowed_by_who_never_reached_it(self, acme: Acme) -> None:
-        """What is allowed is read while the service is there."""
-        settings = {"url": f"http://127.0.0.1:{free_port()}", "on_unavailable": "allow"}
-        async with acme.keeper(**settings) as keeper:
-            with pytest.raises(UnavailableError):
-                await use(keeper)
 
     async def test_the_allowance_is_for_an_hour(
         self, allowing: Callable[..., Any], acme: Acme
@@ -353,6 +352,66 @@ class TestBlind:
             await use(keeper)
         with pytest.raises(UnavailableError):
             await use(keeper)
+
+    async def test_what_was_spent_since_is_not_left(
+        self, allowing: Callable[..., Any], acme: Acme, wire: HangingProxy
+    ) -> None:
+        """Each authorization says what is left, and the next outage begins with that."""
+        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        keeper = await allowing(
+            hang=False, on_unavailable="allow-within", allowance_usd_micros=10**9
+        )
+        await use(keeper)
+        wire.hang()
+        await use(keeper)
+        with pytest.raises(UnavailableError):
+            await use(keeper)
+
+    @pytest.mark.parametrize("learns", ["this process", "another process"])
+    async def test_what_is_not_told_yet_is_not_left(
+        self, allowing: Callable[..., Any], acme: Acme, learns: str
+    ) -> None:
+        """A snapshot that was read before the service knew of a blind call does not have it."""
+        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        within = {"on_unavailable": "allow-within", "allowance_usd_micros": 10**9}
+        keeper = await allowing(**within)
+        await use(keeper)
+        await use(keeper)
+        blind: BlindCalls = keeper.engine._blind
+        snapshot = blind._snapshot
+        assert snapshot is not None
+        if learns == "this process":
+            await on_loop(keeper, blind.learn(snapshot, frozenset()))
+            begun = acme.keeper(deadline_ms=DEADLINE_MS, **within)
+            with pytest.raises(UnavailableError):
+                await use(begun)
+            await begun.close()
+        else:
+            Memory(keeper.engine.spool.folder).write(Known(snapshot))
+        with pytest.raises(UnavailableError):
+            await use(keeper)
+
+    async def test_what_is_told_is_left_again_as_it_was_used(
+        self,
+        allowing: Callable[..., Any],
+        acme: Acme,
+        wire: HangingProxy,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The next snapshot has what the calls cost, which is less than the most."""
+        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
+        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
+        await use(keeper)
+        await use(keeper)
+        wire.go_on()
+        blind: BlindCalls = keeper.engine._blind
+        await until(lambda: not keeper.untold and not blind._untold)
+        left = 2 * WORST_USD_MICROS + 1 - 2 * COST_USD_MICROS
+        await until(
+            lambda: blind._snapshot is not None and blind._snapshot.remaining_usd_micros == left
+        )
+        assert blind._untold_usd_micros == 0
 
     async def test_who_was_frozen_is_not_allowed(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import EventStreamError
 
-from pricekeeper import wrap
+from pricekeeper import AsyncPriceKeeper, wrap
 from pricekeeper.client.wrapping import async_streams
+from pricekeeper.client.wrapping.metered_call import MeteredCall
 from wrapping.bodies import encoded
 from wrapping.faces import SESSION
 from wrapping.world import Program, messages
@@ -242,20 +244,79 @@ async def test_a_call_that_is_cancelled_at_any_point_is_not_below_the_bill(
     await asyncio.to_thread(judge)
 
 
-@pytest.mark.filterwarnings("ignore:Unclosed connection")  # aiohttp warns of it with us or without
-def test_a_loop_that_ends_early_leaves_its_streams_held(program: Program) -> None:
-    """``asyncio.run`` cancels the tasks that read on."""
+@pytest.mark.parametrize("way", ["break", "close", "never iterated", "cancelled"])
+async def test_a_client_that_is_closed_has_its_streams_read_on(program: Program, way: str) -> None:
+    """Closing takes no time for it, and the connections are closed when it is done."""
+    async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
+        bedrock = wrap(client, program.async_keeper())
+        stream = await begin(bedrock, **SLOW)  # still there when the client is closed
+        await ABANDONED[way](stream)
+        (session,) = client._endpoint.http_session._sessions.values()
+        connector = session.connector
+    assert not program.records()
+    assert not connector.closed
+    await assert_exact(program)
+    assert [entry.hung_up for entry in program.ledger.entries] == [False]
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if connector.closed:
+            break
+    assert connector.closed
+    del stream
 
-    async def work() -> None:
-        async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
-            bedrock = wrap(client, program.async_keeper())
-            (await begin(bedrock, **STALLING)).close()
-            kept.append(await begin(bedrock, **STALLING))
 
-    kept: list[Any] = []
-    asyncio.run(work())
-    kept.clear()  # its loop is closed
+async def test_a_client_without_streams_is_closed_at_once(program: Program) -> None:
+    """A stream that was read to its end is none."""
+    async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
+        bedrock = wrap(client, program.async_keeper())
+        stream = await begin(bedrock)
+        _ = [event async for event in stream]
+        (session,) = client._endpoint.http_session._sessions.values()
+        connector = session.connector
+    assert connector.closed
+
+
+async def test_a_reader_whose_client_is_closed_does_not_take_it_for_the_end(
+    program: Program,
+) -> None:
+    """It gets an error, as without us; the usage is counted all the same."""
+    async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
+        stream = await begin(wrap(client, program.async_keeper()), between_ms=100)
+        events = aiter(stream)
+        await anext(events)
+    with pytest.raises(aiohttp.ClientConnectionError):
+        _ = [event async for event in events]
+    await assert_exact(program)
+
+
+async def leave_two(program: Program, **script: Any) -> list[Any]:
+    """Abandon a stream, leave another one unread, and end."""
+    async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
+        bedrock = wrap(client, program.async_keeper())
+        (await begin(bedrock, **script)).close()
+        return [await begin(bedrock, **script)]
+
+
+def test_a_loop_that_ends_waits_for_its_streams(program: Program) -> None:
+    """``asyncio.run`` cancels the tasks that read on, and waits for them."""
+    kept = asyncio.run(leave_two(program, **SLOW))
+    kept.clear()
     gc.collect()
+    program.assert_exact()
+
+
+def test_a_loop_that_ends_waits_no_longer_than_the_deadline(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not known then stays held."""
+    monkeypatch.setattr(MeteredCall, "deadline_secs", 0.1)
+
+    async def work() -> float:
+        await leave_two(program, **STALLING)
+        return time.monotonic()
+
+    ended_at = asyncio.run(work())
+    assert time.monotonic() - ended_at < 4  # a busy machine may be slow
     program.assert_marked(2)
 
 
@@ -275,6 +336,20 @@ def test_a_loop_that_ends_after_the_answer_knows_what_was_used(program: Program)
     kept.clear()
     gc.collect()
     program.assert_exact()
+
+
+async def test_what_was_dropped_just_now_is_waited_for(
+    program: Program, bedrock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop has noticed that it was left before the keeper looks what there is to wait for."""
+    seen: list[int] = []
+    monkeypatch.setattr(AsyncPriceKeeper, "_close", lambda _: seen.append(len(async_streams._open)))
+    stream = await begin(bedrock, **SLOW)
+    await read_one(stream)
+    del stream
+    await program.async_keeper().close()
+    assert seen == [1]
+    await assert_exact(program)
 
 
 async def test_many_are_read_on_at_once(program: Program, bedrock: Any) -> None:

@@ -16,7 +16,7 @@ from botocore.stub import Stubber
 
 import pricekeeper
 from pricekeeper import AsyncPriceKeeper, PriceKeeper, wrap
-from pricekeeper.client.wrapping import wrapper
+from pricekeeper.client.wrapping import async_streams, wrapper
 from pricekeeper.errors import InvalidValueError, SettingsError
 from wrapping.faces import SESSION
 from wrapping.world import Program, messages
@@ -233,9 +233,10 @@ def test_a_stubbed_client_is_left_alone(program: Program) -> None:
 
 
 async def test_closing_a_keeper_on_the_loop_that_reads_does_not_wait_for_itself(
-    program: Program,
+    program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A keeper that blocks its thread, with a client that awaits, is closed at once."""
+    monkeypatch.setattr(async_streams, "SECS_MAX", 2)  # it is read on for so long
     async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
         bedrock = wrap(client, program.keeper)
         given = {"modelId": "auto", "messages": messages(between_ms=600_000)}

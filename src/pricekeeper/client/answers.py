@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
+
+AS_ASKED: Final = "NORMAL"
+"""Why a label is chosen that was asked for itself."""
 
 
 @dataclass(frozen=True, slots=True)

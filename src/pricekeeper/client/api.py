@@ -16,6 +16,7 @@ from datetime import date
 from typing import Any, Final, Self, Unpack
 
 from pricekeeper.client.answers import Authorization, Captured, Lease, Recorded, Selection
+from pricekeeper.client.errors import DeniedError
 from pricekeeper.client.fields import AuthorizeFields, UsageFields
 from pricekeeper.client.tokens import OutsideTokens, Tokens
 from pricekeeper.client.transport import (
@@ -179,6 +180,17 @@ class Api:
         else:
             body["authorization_id"] = authorization_id or self.new_request_id()
         return Authorization.of(await self._post("authorizations", body))
+
+    async def label_of(self, model: str) -> str | None:
+        """The label of a Bedrock model id, in whatever spelling; ``None`` if nobody says it.
+
+        `RejectedError` if the service knows no such model. It asks what an authorization would be,
+        which holds nothing; a denial names the label, too.
+        """
+        try:
+            return (await self.authorize(1, 1, model=model, dry_run=True)).label
+        except DeniedError as error:
+            return next((str(one["label"]) for one in error.considered), None)
 
     async def capture(
         self,

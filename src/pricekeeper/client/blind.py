@@ -1,20 +1,25 @@
 """Calls that are allowed while the service can't be reached, if that was chosen.
 
-``allow`` lets every call through whose model is known, ``allow-within`` those that fit into an
-allowance. What they use is recorded with a tag that says so, when the service is back. Nothing is
-allowed that the service itself refused when it was last asked.
+``allow`` lets every call through whose model is known: a model id is, ``auto`` and a label are if
+any process of the app has reached the service before. ``allow-within`` lets those through that fit
+into an allowance and into what the budgets had left. What they use is recorded with a tag that says
+so, when the service is back. Nothing is allowed that the service itself refused when it was last
+asked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pricekeeper.client.allowance import Allowance, Snapshot
-from pricekeeper.client.answers import Authorization
+import msgspec
+
+from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.memory import Known, Memory
+from pricekeeper.client.snapshot import Snapshot, is_model_id
 from pricekeeper.client.spool import Entry
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
@@ -23,7 +28,12 @@ from pricekeeper.values import new_request_id
 BLIND_TAG: Final = "pricekeeper-blind"
 """The tag of usage that was allowed while the service could not be reached."""
 OPEN_MAX: Final = 10_000
-"""How many blind calls are known by their id; the oldest is forgotten for one more."""
+"""How many blind calls are known by their id; the oldest is forgotten for one more. So many may be
+untold under ``allow-within``; further ones are not allowed."""
+MODELS_MAX: Final = 256
+"""How many spellings of models are known; the oldest is forgotten for one more."""
+LOCK_TRIES: Final = 50
+LOCK_PAUSE_MS: Final = 2
 
 _log = logging.getLogger("pricekeeper")
 
@@ -31,52 +41,80 @@ _log = logging.getLogger("pricekeeper")
 class BlindCalls:
     """What one process has allowed without the service, and may allow. Lives on one loop."""
 
-    def __init__(self, configuration: Configuration, clock: Clock) -> None:
+    def __init__(self, configuration: Configuration, clock: Clock, memory: Memory) -> None:
         self._configuration = configuration
         self._clock = clock
+        self._memory = memory
         self._snapshot: Snapshot | None = None
-        self._allowance = Allowance(configuration.allowance_usd_micros or 0)
+        self._is_refused = False
+        self._labels: BoundedCache[str, str] = BoundedCache(MODELS_MAX)
+        """The label of each model that was authorized, as it was asked for."""
         self._open: BoundedCache[str, tuple[Authorization, Mapping[str, str]]] = BoundedCache(
             OPEN_MAX
         )
+        self._untold: dict[str, int] = {}
+        """The most that each blind call can cost which no snapshot has in it yet."""
+        self._untold_usd_micros = 0
+        self._told: set[str] = set()
+        """Those of them that the service knows by now."""
+        self._has_explained = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether enough is known to allow anything."""
+        """Whether this process knows what the service allows."""
         return self._snapshot is not None
 
-    def learn(self, snapshot: Snapshot | None) -> None:
-        """Note what the service allows now; ``None`` if it allows nothing."""
-        self._snapshot = snapshot
-        self._allowance.note_snapshot()
+    def note_authorization(self, model: str, authorization: Authorization) -> None:
+        """Note what an answer of the service says about a model, and about the budgets."""
+        if authorization.reason == AS_ASKED and is_model_id(model):
+            self._labels.put(model, authorization.label)
+        if self._snapshot is not None:
+            self._snapshot = self._snapshot.after(authorization.answer.get("budgets", ()))
 
-    def allow(
+    def note_told(self, entries: Sequence[Entry]) -> None:
+        """Note which entries the service knows by now."""
+        self._told.update(one.id for one in entries if one.id in self._untold)
+
+    def told_so_far(self) -> frozenset[str]:
+        """The blind calls that a snapshot which is read from now on has in it."""
+        return frozenset(self._told)
+
+    async def learn(self, snapshot: Snapshot, told: frozenset[str]) -> None:
+        """Note what the service allows now; it knew those calls when it was asked."""
+        self._untold_usd_micros -= sum(self._untold.pop(one, 0) for one in told)
+        self._told -= told
+        asked = {model: self._labels.peek(model) or "" for model in self._labels}
+        self._is_refused = False
+        self._snapshot = msgspec.structs.replace(snapshot, labels={**asked, **snapshot.labels})
+        await self._remember(self._snapshot, is_refused=False)
+
+    async def learn_refusal(self, *, of_app: bool) -> None:
+        """Note that the service allows nothing; ``of_app`` if that is so for every process."""
+        self._is_refused, self._snapshot = True, None
+        if of_app:
+            await self._remember(None, is_refused=True)
+
+    async def allow(
         self, model: str, input_tokens: int, max_output_tokens: int, tags: Mapping[str, str]
     ) -> Authorization | None:
         """A call without the service, if that was chosen and enough is known for it."""
-        chosen, snapshot = self._configuration.on_unavailable, self._snapshot
-        found = None if snapshot is None else snapshot.find(model)
-        if chosen == "deny" or snapshot is None or found is None:
+        chosen = self._configuration.on_unavailable
+        if chosen == "deny" or self._is_refused:
             return None
-        label, model_id = found
-        worst = snapshot.worst_case_usd_micros(model_id, input_tokens, max_output_tokens)
-        now_ms = self._clock.monotonic_ms()
-        if chosen == "allow-within" and (
-            worst is None or not self._allowance.take(worst, snapshot.remaining_usd_micros, now_ms)
+        known = self._memory.read()
+        snapshot = self._snapshot or known.snapshot
+        if known.is_refused and self._snapshot is None:
+            return None
+        found = self._find(snapshot, model)
+        if found is None:
+            self._explain(model)
+            return None
+        allowed = self._allowed(*found, max_output_tokens)
+        if chosen == "allow-within" and not (
+            snapshot and await self._take(snapshot, allowed, input_tokens)
         ):
             return None
-        _log.warning("a call of %s is allowed without the price keeper", label)
-        allowed = Authorization(
-            new_request_id(self._clock.now_ms()),
-            label=label,
-            model_id=model_id,
-            reason="UNAVAILABLE",
-            held_usd_micros=0,
-            max_output_tokens=max_output_tokens,
-            expires_at="",
-            answer={},
-            is_blind=True,
-        )
+        _log.warning("a call of %s is allowed without the price keeper", allowed.label)
         self._open.put(allowed.id, (allowed, tags))
         return allowed
 
@@ -101,6 +139,85 @@ class BlindCalls:
     def is_open(self, authorization_id: str) -> bool:
         """Whether a blind call has that id."""
         return authorization_id in self._open
+
+    def _find(self, snapshot: Snapshot | None, model: str) -> tuple[str, str] | None:
+        """The label and the id of a model.
+
+        The label of an id that nobody has asked for before is found out when its usage is told;
+        until then the id stands for it.
+        """
+        found = None if snapshot is None else snapshot.find(model)
+        if found is None and is_model_id(model):
+            return self._labels.get(model) or model, model
+        return found
+
+    def _allowed(self, label: str, model_id: str, max_output_tokens: int) -> Authorization:
+        return Authorization(
+            new_request_id(self._clock.now_ms()),
+            label=label,
+            model_id=model_id,
+            reason="UNAVAILABLE",
+            held_usd_micros=0,
+            max_output_tokens=max_output_tokens,
+            expires_at="",
+            answer={},
+            is_blind=True,
+        )
+
+    async def _take(self, snapshot: Snapshot, allowed: Authorization, input_tokens: int) -> bool:
+        """Take the most that a call can cost of the allowance and of what the budgets had left."""
+        most = allowed.max_output_tokens
+        worst = snapshot.worst_case_usd_micros(allowed.label, input_tokens, most)
+        if worst is None or len(self._untold) >= OPEN_MAX:
+            return False
+        for _ in range(LOCK_TRIES):
+            with self._memory.locked() as is_ours:
+                if is_ours:
+                    return self._take_locked(worst, allowed.id)
+            await self._clock.sleep_ms(LOCK_PAUSE_MS)
+        _log.warning("another process holds the allowance for long: nothing is allowed")
+        return False
+
+    def _take_locked(self, worst: int, call_id: str) -> bool:
+        known, limit = self._memory.read(), self._configuration.allowance_usd_micros or 0
+        own = None if self._snapshot is None else self._snapshot.remaining_usd_micros
+        if own is not None and self._untold_usd_micros + worst > own:
+            return False
+        shared = known.snapshot
+        if shared is not None and shared.remaining_usd_micros is not None:
+            if worst > shared.remaining_usd_micros:
+                return False
+            shared = shared.with_at_most(shared.remaining_usd_micros - worst)
+        allowance = known.allowance.take(worst, limit, self._clock.now_ms())
+        if allowance is None:
+            return False
+        self._untold[call_id] = worst
+        self._untold_usd_micros += worst
+        self._memory.write(msgspec.structs.replace(known, snapshot=shared, allowance=allowance))
+        return True
+
+    async def _remember(self, snapshot: Snapshot | None, *, is_refused: bool) -> None:
+        """Have other processes know it, less what this one has spent that it does not show."""
+        if snapshot is not None and snapshot.remaining_usd_micros is not None:
+            left = snapshot.remaining_usd_micros - self._untold_usd_micros
+            snapshot = snapshot.with_at_most(left)
+        for _ in range(LOCK_TRIES):
+            with self._memory.locked() as is_ours:
+                if is_ours:
+                    allowance = self._memory.read().allowance
+                    self._memory.write(Known(snapshot, is_refused, allowance))
+                    return
+            await self._clock.sleep_ms(LOCK_PAUSE_MS)
+
+    def _explain(self, model: str) -> None:
+        """Say once why a choice that was made does not help."""
+        if not self._has_explained:
+            self._has_explained = True
+            _log.warning(
+                "calls of %r can't be allowed without the price keeper: no process of this app has "
+                "reached it yet, so nobody knows which model that is; name a model id",
+                model,
+            )
 
 
 def rfc3339(epoch_ms: int) -> str:

@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Any, Final, TypeVar, Unpack
 
-from pricekeeper.client.allowance import Snapshot
 from pricekeeper.client.answers import Authorization, Settled
 from pricekeeper.client.api import Api
 from pricekeeper.client.blind import BLIND_TAG, BlindCalls, rfc3339
@@ -28,6 +27,7 @@ from pricekeeper.client.breaker import Breaker
 from pricekeeper.client.configuration import Configuration
 from pricekeeper.client.errors import (
     BreakerOpenError,
+    ClientFrozenError,
     ForbiddenError,
     NoAnswerError,
     Problem,
@@ -39,6 +39,8 @@ from pricekeeper.client.errors import (
 )
 from pricekeeper.client.fields import AuthorizeFields, UsageFields
 from pricekeeper.client.loop_thread import LoopThread
+from pricekeeper.client.memory import Memory
+from pricekeeper.client.snapshot import Snapshot
 from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.client.telling import Teller
 from pricekeeper.clock import Clock, SystemClock
@@ -64,7 +66,7 @@ class Engine:
         )
         self._clock = clock or SystemClock()
         self._breaker = Breaker()
-        self._blind = BlindCalls(configuration, self._clock)
+        self._blind = BlindCalls(configuration, self._clock, Memory(self.spool.folder))
         self._loop = LoopThread("pricekeeper")
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_probing = False
@@ -83,7 +85,9 @@ class Engine:
             clock=self._clock,
             outside_slots=True,
         )
-        self._teller = Teller(self.spool, self.api, self._clock, self._note_answer)
+        self._teller = Teller(
+            self.spool, self.api, self._clock, self._note_answer, self._blind.note_told
+        )
         self._start(self._teller.run())
         if given.on_unavailable != "deny":
             self._start(self._keep_snapshot())
@@ -136,7 +140,7 @@ class Engine:
             raise SpoolFullError(self.configuration.url)
         named = authorization_id or self.api.new_request_id()
         try:
-            return await self.ask(
+            authorization = await self.ask(
                 self.api.authorize(
                     input_tokens,
                     max_output_tokens,
@@ -152,7 +156,7 @@ class Engine:
             if not isinstance(error, BreakerOpenError):
                 self.void(named, reason="its answer was lost")
             tags = more.get("tags", {})
-            blind = self._blind.allow(model, input_tokens, max_output_tokens, tags)
+            blind = await self._blind.allow(model, input_tokens, max_output_tokens, tags)
             if blind is None:
                 raise
             return blind
@@ -161,6 +165,9 @@ class Engine:
             if not dry_run and not is_refusal:  # it was cancelled, or can't be understood
                 self.void(named, reason="its answer was not taken")
             raise
+        if self.configuration.on_unavailable != "deny":
+            self._blind.note_authorization(model, authorization)
+        return authorization
 
     def settle(
         self,
@@ -275,7 +282,6 @@ class Engine:
     def abandon(self) -> None:
         """Leave everything to the process that this one was forked from."""
         self.spool.abandon()
-        self._loop.abandon()
 
     async def _end(self) -> None:
         if len(self.spool):
@@ -358,18 +364,27 @@ class Engine:
             self._note_answer()
 
     async def _keep_snapshot(self) -> None:
+        """Know what the service allows, for when it can't be reached."""
         while True:
             try:
-                selection = await self.api.select(force_check=True)  # a kept one may be old
-                totals = await self.api.usage()
-                budgets = await self.api.budgets()
-                self._blind.learn(Snapshot.of(selection.answer, totals, budgets))
-            except (QuotaSpentError, ForbiddenError):
-                self._blind.learn(None)  # it allows nothing, so nothing is allowed without it
+                await self._learn()
             except Exception as error:  # noqa: BLE001 - the next one may be better
                 _log.debug("what the service allows can't be read: %r", error)
             wait_ms = SNAPSHOT_EVERY_MS if self._blind.is_ready else self._breaker.pause_ms()
             await self._clock.sleep_ms(wait_ms)
+
+    async def _learn(self) -> None:
+        told = self._blind.told_so_far()
+        try:
+            selection = await self.api.select(force_check=True)  # a kept one may be old
+            totals = await self.api.usage()
+            budgets = await self.api.budgets()
+        except (QuotaSpentError, ClientFrozenError):
+            await self._blind.learn_refusal(of_app=True)
+        except ForbiddenError:  # of these credentials; others of the app may have better ones
+            await self._blind.learn_refusal(of_app=False)
+        else:
+            await self._blind.learn(Snapshot.of(selection.answer, totals, budgets), told)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

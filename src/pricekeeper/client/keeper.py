@@ -31,6 +31,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 GRACE_SECS: Final = 5
 """How much longer than the deadlines a caller waits for the engine's own thread."""
+TURNS: Final = 8
+"""In two turns a loop ends an async generator that was dropped, and in two more the one inside of
+it; a stream has two or three. One that was left just now is known by then to be read on."""
 
 
 class Keeper:
@@ -321,6 +324,8 @@ class AsyncPriceKeeper(Keeper):
 
     async def close(self) -> None:
         """Tell what waits, within the deadline. What is left is told by the next start."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         await asyncio.to_thread(self._close)
 
     async def __aenter__(self) -> Self:

@@ -83,11 +83,6 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(wait_secs)
 
-    def abandon(self) -> None:
-        """Leave the loop to the process that this one was forked from."""
-        # What is left of its connections would be reported when it is freed.
-        self._loop.set_exception_handler(lambda *_: None)
-
     def _begin(
         self, work: Coroutine[Any, Any, T], future: Future[T], unclaimed: Callable[[T], None] | None
     ) -> None:

@@ -22,9 +22,10 @@ from pricekeeper.client.errors import (
     ServiceError,
     UnavailableError,
 )
+from pricekeeper.client.snapshot import is_model_id
 from pricekeeper.client.spool import Entry, Spool
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import BoundedCache, full_jitter_ms
 
 BATCH_MAX: Final = 100
 VOIDS_AT_ONCE: Final = 8
@@ -46,6 +47,8 @@ LATER: Final = frozenset(
     {"STORE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "CLOCK_IN_DOUBT", "SESSION_RACE"}
 )
 """The codes of entries that may be told later."""
+LABELS_MAX: Final = 256
+"""How many labels of model ids are known; the oldest is forgotten for one more."""
 
 Results: TypeAlias = Sequence[Mapping[str, Any]]
 Send: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Mapping[str, Any]]]
@@ -67,17 +70,27 @@ class Reports(Protocol):
         """Give back what an authorization holds."""
         ...
 
+    async def label_of(self, model: str) -> str | None:
+        """The label of a model id."""
+        ...
+
 
 class Teller:
     """The background work on one spool. Lives on one event loop."""
 
     def __init__(
-        self, spool: Spool, reports: Reports, clock: Clock, on_answer: Callable[[], None]
+        self,
+        spool: Spool,
+        reports: Reports,
+        clock: Clock,
+        on_answer: Callable[[], None],
+        on_told: Callable[[Sequence[Entry]], None] = lambda _: None,
     ) -> None:
         self._spool = spool
         self._reports = reports
         self._clock = clock
         self._on_answer = on_answer
+        self._on_told = on_told
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._hurried = 0
@@ -92,6 +105,8 @@ class Teller:
         """Whether all that waits was put off by the service, or it takes nothing of us at all."""
         self._asked_at_ms: int | None = None
         self._unknown_since_ms: dict[int, int] = {}
+        self._labels: BoundedCache[str, str] = BoundedCache(LABELS_MAX)
+        """The label of each model id that was recorded in the place of one."""
 
     def wake(self) -> None:
         """Begin now: there is something to tell."""
@@ -234,20 +249,14 @@ class Teller:
         )
 
     async def _send_records(self, entries: Sequence[Entry]) -> Mapping[str, Any]:
-        oldest_ms = self._clock.now_ms() - TIMESTAMP_MS_MAX
-        return await self._reports.record_many(
-            [
-                {
-                    "request_id": one.id,
-                    **{
-                        name: value
-                        for name, value in one.body.items()
-                        if name != "timestamp" or one.at_ms > oldest_ms
-                    },
-                }
-                for one in entries
-            ]
-        )
+        return await self._reports.record_many([self._record_of(one) for one in entries])
+
+    def _record_of(self, entry: Entry) -> dict[str, Any]:
+        record = {"request_id": entry.id, **entry.body}
+        if entry.at_ms <= self._clock.now_ms() - TIMESTAMP_MS_MAX:
+            record.pop("timestamp", None)
+        label = self._labels.get(_model_of(entry))
+        return record if label is None else {**record, "model_label": label}
 
     async def _settle(self, entries: Sequence[Entry], send: Send) -> int:
         """Tell entries and act on the answer, entry by entry; how many were put off."""
@@ -266,10 +275,10 @@ class Teller:
             failed = {"status": "failed", "code": error.code, "detail": str(error)}
             answer = {"results": [failed] * len(entries)}
         self._note_answer()
-        return self._act_on(entries, answer["results"])
+        return await self._act_on(entries, answer["results"])
 
-    def _act_on(self, entries: Sequence[Entry], results: Results) -> int:
-        later, done = 0, []
+    async def _act_on(self, entries: Sequence[Entry], results: Results) -> int:
+        later, done, refused = 0, [], []
         for entry, result in zip(entries, results, strict=True):
             if result["status"] != "failed":
                 done.append(entry)
@@ -278,10 +287,35 @@ class Teller:
                 later += 1
                 self._spool.postpone(entry)
             else:
+                refused.append((entry, result))
+        self._spool.finish(done)
+        known = {_model_of(entry) for entry, _ in refused if _model_of(entry) in self._labels}
+        for entry, result in refused:
+            if _model_of(entry) not in known and await self._may_have_a_label(entry):
+                self._spool.postpone(entry)
+                later += _model_of(entry) not in self._labels
+            else:
                 self._spool.refuse(entry, f"{result['code']}: {result.get('detail', '')}")
                 self._answer(entry, result)
-        self._spool.finish(done)
+                done.append(entry)
+        self._on_told(done)
         return later
+
+    async def _may_have_a_label(self, entry: Entry) -> bool:
+        """Find out the label of a model id that stands in its place; whether to tell it again.
+
+        So it is recorded while the service can't be asked.
+        """
+        model = _model_of(entry)
+        if not is_model_id(model) or model in self._labels:
+            return is_model_id(model)
+        try:
+            label = await self._reports.label_of(model)
+        except RejectedError:
+            return False
+        if label is not None:
+            self._labels.put(model, label)
+        return True
 
     async def _void(self, entry: Entry) -> int:
         try:
@@ -314,6 +348,10 @@ class Teller:
         expected = self._answers.get(entry.number)
         if expected is not None and not expected.done():
             expected.set_result(result)
+
+
+def _model_of(entry: Entry) -> str:
+    return str(entry.body.get("model_label", ""))
 
 
 def _is_of_the_service(error: ServiceError) -> bool:

@@ -126,7 +126,9 @@ CLIENT_SETTINGS: Final = (
     Setting(
         CLIENT_ON_UNAVAILABLE, "deny", "deny, allow or allow-within, if the service is not there"
     ),
-    Setting(CLIENT_ALLOWANCE, "", "for allow-within: what a process may spend in an hour then"),
+    Setting(
+        CLIENT_ALLOWANCE, "", "for allow-within: what an app may spend in an hour on a machine"
+    ),
     Setting(CLIENT_SPOOL, "state folder", "where usage is kept until it is told; or memory"),
     Setting(CLIENT_MAX_OUTPUT, "4096", "the longest answer of a call that does not say one"),
     Setting(RETRIEVAL_TOKEN, "", "for pricekeeper credentials claim: what to claim a secret with"),

@@ -1,7 +1,9 @@
 """Streams of aiobotocore, metered to their end whatever the caller does with them.
 
 As in `streams`, but on the event loop to which the connection belongs: an abandoned stream is read
-on by a task of that loop. A loop that ends earlier leaves what is held charged.
+on by a task of that loop, also when its client is closed. A loop that ends, as that of
+``asyncio.run`` does, cancels the task. Then it reads on for as long as `Keeper.close` would wait;
+after that what is held stays charged.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import weakref
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Final
+
+import aiohttp
 
 from pricekeeper.bedrock import StreamUsage
 from pricekeeper.client.wrapping.later import later
@@ -30,17 +34,67 @@ _open: dict[MeteredCall, asyncio.AbstractEventLoop] = {}
 """The calls whose streams are to be read on, and where; changed without a lock."""
 
 
+class ClientStreams:
+    """The streams of one client. Lives on the loop of the client."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        """What reads on."""
+        self._open: weakref.WeakSet[MeteredAsyncRaw] = weakref.WeakSet()
+        self._is_watching = False
+
+    def add(self, raw: MeteredAsyncRaw, client: Any) -> None:
+        """Note a stream, and have it read on if the client is closed before its end."""
+        self._open.add(raw)
+        if self._is_watching or client is None:
+            return
+        self._is_watching = True
+        http = client._endpoint.http_session  # noqa: SLF001 - there is no event for the end
+        with contextlib.suppress(AttributeError):  # another version of aiobotocore
+            sessions = list(http._sessions.values())  # noqa: SLF001
+            # What was entered last is left first: before the connections are closed.
+            http._exit_stack.push_async_callback(self._survive, sessions)  # noqa: SLF001
+
+    async def _survive(self, sessions: list[aiohttp.ClientSession]) -> None:
+        """Keep the connections of a client that is being closed, until nothing reads on."""
+        for raw in list(self._open):
+            raw.leave()
+        await asyncio.sleep(0)  # the tasks begin
+        if not self.tasks:
+            return
+        connectors = [session.connector for session in sessions]
+        for session in sessions:
+            session.detach()
+        closing = asyncio.create_task(self._close_after([one for one in connectors if one]))
+        _tasks.add(closing)
+        closing.add_done_callback(_tasks.discard)
+
+    async def _close_after(self, connectors: list[aiohttp.BaseConnector]) -> None:
+        tasks = set(self.tasks)
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            await asyncio.wait(tasks)  # they were cancelled with this one, and end soon
+            raise
+        finally:
+            for connector in connectors:
+                await connector.close()
+
+
 class MeteredAsyncRaw:
     """One response of aiohttp."""
 
-    def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    def __init__(
+        self, raw: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
+    ) -> None:
         self._raw = raw
         self._call = call
         self._usage = usage
         self._bytes = _Skimmed(raw, usage)
+        self._is_left = False
         loop = asyncio.get_running_loop()
         # Reached by `close`, by a cancelled reader, or when the last reference is gone.
-        self._abandon = weakref.finalize(self, _take, loop, self._bytes, call, usage)
+        self._abandon = weakref.finalize(self, _take, loop, self._bytes, call, usage, streams)
         self._abandon.atexit = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -52,7 +106,7 @@ class MeteredAsyncRaw:
             while chunk := await self._bytes.read():
                 yield chunk
                 if not self._abandon.alive:  # what is left is read by a task
-                    return
+                    break
         except asyncio.CancelledError:
             self._abandon()
             raise
@@ -60,9 +114,16 @@ class MeteredAsyncRaw:
             self._finish()
             raise
         self._finish()
+        if self._is_left:
+            raise aiohttp.ClientConnectionError("the client was closed before the stream's end")
 
     def close(self) -> None:
         """Let the caller go; the stream is read on."""
+        self._abandon()
+
+    def leave(self) -> None:
+        """The same, because the client is closed: the caller must not take it for the end."""
+        self._is_left = self._abandon.alive
         self._abandon()
 
     def _finish(self) -> None:
@@ -97,9 +158,12 @@ class _Skimmed:
         self._raw.close()
 
 
-def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> None:
+def meter_async_stream(
+    stream: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams, client: Any
+) -> None:
     """Have an event stream of aiobotocore metered."""
-    metered = MeteredAsyncRaw(stream._raw_stream, call, usage)  # noqa: SLF001 - there is no other way
+    metered = MeteredAsyncRaw(stream._raw_stream, call, usage, streams)  # noqa: SLF001 - there is no other way
+    streams.add(metered, client)
     stream._raw_stream = metered  # noqa: SLF001
     stream._event_generator = _raw_events(metered)  # noqa: SLF001
 
@@ -107,11 +171,9 @@ def meter_async_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> No
 def wait_for_tasks(secs: float) -> None:
     """Wait until nothing is left to read on loops that run, for at most that long.
 
-    It blocks its thread: a loop of this thread can't go on meanwhile, and is not waited for. What
-    was dropped just now is freed by its loop in a moment.
+    It blocks its thread: a loop of this thread can't go on meanwhile, and is not waited for.
     """
     ends_at = time.monotonic() + secs
-    time.sleep(_PAUSE_SECS)
     while time.monotonic() < ends_at and (_is_reading() or not later.is_idle):
         time.sleep(_PAUSE_SECS)
 
@@ -159,37 +221,49 @@ async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
 
 
 def _take(
-    loop: asyncio.AbstractEventLoop, raw: _Skimmed, call: MeteredCall, usage: StreamUsage
+    loop: asyncio.AbstractEventLoop,
+    raw: _Skimmed,
+    call: MeteredCall,
+    usage: StreamUsage,
+    streams: ClientStreams,
 ) -> None:
     """Read a stream on that nobody reads any more. May be called in any thread, by a finalizer."""
     _open[call] = loop
     try:
-        loop.call_soon_threadsafe(_start, raw, call, usage)
+        loop.call_soon_threadsafe(_start, raw, call, usage, streams)
     except RuntimeError:  # the loop is closed, and the connection with it
         _end(raw, call, usage)
 
 
-def _start(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
+def _start(raw: _Skimmed, call: MeteredCall, usage: StreamUsage, streams: ClientStreams) -> None:
     for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
         _open.pop(one, None)
     if len(_tasks) >= TASKS_MAX:
         _end(raw, call, usage)
         return
     task = asyncio.get_running_loop().create_task(_drain(raw, call, usage))
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    for tasks in (_tasks, streams.tasks):
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 async def _drain(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream to its end, within the bounds, and settle the call."""
     try:
-        # Whatever ends it: what is known by then is settled.
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(SECS_MAX):
-                while usage.size <= BYTES_MAX and await raw.read():
-                    pass
+        await _read_on(raw, usage, SECS_MAX)
+    except asyncio.CancelledError:  # the loop ends, and waits for its tasks
+        await _read_on(raw, usage, min(SECS_MAX, call.deadline_secs))
+        raise
     finally:
         _end(raw, call, usage)
+
+
+async def _read_on(raw: _Skimmed, usage: StreamUsage, secs_max: float) -> None:
+    # Whatever ends it: what is known by then is settled.
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(secs_max):
+            while usage.size <= BYTES_MAX and await raw.read():
+                pass
 
 
 def _end(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:

@@ -25,7 +25,11 @@ from pricekeeper.client.answers import Authorization
 from pricekeeper.client.errors import ServiceError
 from pricekeeper.client.fields import AuthorizeFields
 from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
-from pricekeeper.client.wrapping.async_streams import meter_async_stream, replay_async
+from pricekeeper.client.wrapping.async_streams import (
+    ClientStreams,
+    meter_async_stream,
+    replay_async,
+)
 from pricekeeper.client.wrapping.denials import as_client_error
 from pricekeeper.client.wrapping.metered_call import Ask, MeteredCall, Options
 from pricekeeper.client.wrapping.streams import meter_stream
@@ -211,6 +215,10 @@ class AwaitingHooks(Hooks):
 
     _keeper: AsyncPriceKeeper
 
+    def __init__(self, client: Any, keeper: AsyncPriceKeeper, options: Options) -> None:
+        super().__init__(client, keeper, options)
+        self._streams = ClientStreams()
+
     def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]:
         async def handler(**kwargs: Any) -> None:
             steps = step(**kwargs)
@@ -232,7 +240,8 @@ class AwaitingHooks(Hooks):
         return await self._keeper.authorize(**wanted.asked, **wanted.more)
 
     def _meter(self, stream: Any, call: MeteredCall, service_tier: str | None) -> None:
-        meter_async_stream(stream, call, call.stream_usage(service_tier))
+        usage = call.stream_usage(service_tier)
+        meter_async_stream(stream, call, usage, self._streams, self._client())
 
     def _replay(self, body: Any, data: bytes) -> Any:
         return replay_async(body, data)

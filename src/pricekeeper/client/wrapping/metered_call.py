@@ -33,7 +33,7 @@ from pricekeeper.bedrock import (
     with_max_output,
 )
 from pricekeeper.bedrock.refusals import is_refusal, was_never_sent
-from pricekeeper.client.answers import Authorization
+from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.engine import Engine
 from pricekeeper.client.errors import Problem, RejectedError
 from pricekeeper.client.fields import AuthorizeFields
@@ -44,8 +44,6 @@ TAG_NAME_MAX: Final = 64
 TAG_BYTES_MAX: Final = 256
 """What the service takes: a call is not refused because of what it is called."""
 _AUTO: Final = "auto"
-_AS_ASKED: Final = "NORMAL"
-"""Why a label is chosen that was asked for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,11 @@ class MeteredCall:
         found = {**(self._options.tags or {}), **self._bounds.tags}
         fitting = [(name, value) for name, value in found.items() if _is_tag(name, value)]
         return dict(fitting[:TAGS_MAX])
+
+    @property
+    def deadline_secs(self) -> float:
+        """How long a program that ends waits for its calls."""
+        return self._engine.configuration.deadline_ms / 1000
 
     @property
     def _meant_family(self) -> Family:
@@ -168,7 +171,7 @@ class MeteredCall:
         costs, has the same price and is not the same to AWS.
         """
         by_name = self._asked in (_AUTO, authorization.label)
-        return not by_name and authorization.reason == _AS_ASKED
+        return not by_name and authorization.reason == AS_ASKED
 
     def _needs_other_length(self) -> bool:
         stated = self._stated

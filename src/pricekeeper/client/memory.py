@@ -1,0 +1,102 @@
+"""What is known of the service while it can't be reached, for all processes of an app.
+
+It is a small file beside the spool, so that a process which begins while the service is away knows
+what earlier ones have learnt. Readers take it as it is: a new one replaces it whole. Who takes of
+the allowance holds a lock on another file meanwhile. Where there is no folder, each process
+remembers for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from pricekeeper.client.allowance import Allowance
+from pricekeeper.client.snapshot import Snapshot
+from pricekeeper.client.spool_files import locked, write_all
+
+BYTES_MAX: Final = 1 << 20
+_FILE: Final = "blind.json"
+_LOCK: Final = "blind.lock"
+
+_log = logging.getLogger("pricekeeper")
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known without the service."""
+
+    snapshot: Snapshot | None = None
+    is_refused: bool = False
+    """Whether the service allowed nothing when it was last asked."""
+    allowance: Allowance = Allowance()
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Known).decode
+
+
+class Memory:
+    """The file of an app in its folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._own = Known()
+        self._is_behind = folder is None
+        """Whether the file does not have what this process knows, because it can't be written."""
+
+    def read(self) -> Known:
+        """What is known now."""
+        if self._folder is None or self._is_behind:
+            return self._own
+        path = self._folder / _FILE
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return self._own
+        with open(fd, "rb") as file:  # noqa: PTH123 - it is open already
+            data = file.read(BYTES_MAX)
+        try:
+            return _decode(data)
+        except msgspec.DecodeError as error:
+            _log.warning("%s can't be read, and is left out: %s", path, error)
+            return self._own
+
+    def write(self, known: Known) -> None:
+        """Replace what is known, by who has it `locked`.
+
+        A process that is killed meanwhile leaves it as it was.
+        """
+        self._own = known
+        if self._folder is None:
+            return
+        new = self._folder / f"{_FILE}.new"
+        try:
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            try:
+                write_all(fd, _encode(known))
+            finally:
+                os.close(fd)
+            new.replace(self._folder / _FILE)
+        except OSError as error:
+            _log.warning("%s can't be written: %s", new, error)
+            self._is_behind = True
+        else:
+            self._is_behind = False
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Have nobody else change it meanwhile; ``False`` if somebody does so just now."""
+        if self._folder is None:
+            yield True
+            return
+        path = self._folder / _LOCK
+        with contextlib.suppress(OSError):  # it is there, or else can't be locked
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        with locked(path) as fd:
+            yield fd is not None

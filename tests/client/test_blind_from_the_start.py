@@ -1,0 +1,308 @@
+"""A process that begins while the service is away: what was chosen for that holds for it, too."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.conftest import APP, Acme
+from client.money import Money, money_of
+from client.waiting import until
+from hanging_proxy import HangingProxy, hanging_proxy
+from pricekeeper.client import (
+    Api,
+    AsyncPriceKeeper,
+    ServiceError,
+    UnavailableError,
+    breaker,
+    engine,
+)
+from pricekeeper.client.allowance import HOUR_MS
+from pricekeeper.client.blind import BLIND_TAG
+from pricekeeper.client.memory import Memory
+from pricekeeper.client.spool import find_folder, read_refused
+
+COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
+WORST_USD_MICROS = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000
+DEADLINE_MS = 1_000
+PREMIUM = "us.anthropic.claude-opus-5-5"
+SPELLED = "arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-opus-5-5"
+"""The same model, as nobody has asked for it before."""
+UNKNOWN = "nobody.knows-it-v1:0"
+
+Begin = Callable[..., AsyncPriceKeeper]
+
+
+@pytest.fixture(autouse=True)
+async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
+    await acme.put_budget()
+    monkeypatch.setattr(breaker, "PAUSE_MS", 50)
+
+
+@pytest.fixture
+def wire(acme: Acme, api: Api) -> Iterator[HangingProxy]:
+    """A wire between the keepers and the service that can hang; ``api`` goes past it."""
+    with hanging_proxy(acme.url) as proxy:
+        acme.url, real = proxy.endpoint, acme.url
+        yield proxy
+        acme.url = real
+
+
+@pytest.fixture
+async def begin(acme: Acme, wire: HangingProxy) -> AsyncIterator[Begin]:
+    """Make a keeper as a new process does."""
+    made: list[AsyncPriceKeeper] = []
+
+    def make(on_unavailable: str = "allow", **settings: Any) -> AsyncPriceKeeper:
+        more = {"deadline_ms": DEADLINE_MS, "on_unavailable": on_unavailable, **settings}
+        made.append(acme.keeper(**more))
+        return made[-1]
+
+    yield make
+    wire.go_on()
+    for keeper in made:
+        await keeper.close()
+
+
+async def reach(keeper: AsyncPriceKeeper) -> None:
+    """Have the keeper know what the service allows."""
+    await keeper.select()
+    await until(lambda: keeper.engine._blind.is_ready)
+
+
+async def use(keeper: AsyncPriceKeeper, **more: Any) -> str:
+    """Make a call of 1,000 tokens in and 100 out; the id of the model that was called."""
+    async with keeper.call(1_000, 500, **more) as call:
+        call.used_tokens(1_000, 100)
+    return call.model_id
+
+
+def is_told(keeper: AsyncPriceKeeper) -> bool:
+    """Whether nothing waits but voids of authorizations that were never asked for."""
+    return all(one.kind == "void" for one in keeper.engine.spool.pending(100))
+
+
+def folder_of(acme: Acme) -> Path:
+    folder = find_folder(str(acme.spool_dir), acme.url, acme.client_id)
+    assert folder is not None
+    return folder
+
+
+class TestAllow:
+    @pytest.mark.parametrize("model", ["auto", "premium", PREMIUM])
+    async def test_it_knows_what_an_earlier_process_has_learnt(
+        self, begin: Begin, wire: HangingProxy, api: Api, model: str
+    ) -> None:
+        """So the first call of a process that begins in an outage is made, and recorded."""
+        earlier = begin()
+        await reach(earlier)
+        await earlier.close()
+        wire.hang()
+        keeper = begin()
+        assert await use(keeper, model=model) == PREMIUM
+        wire.go_on()
+        await until(lambda: is_told(keeper))
+        assert await money_of(api) == Money(COST_USD_MICROS, 0)
+        (record,) = (await api.usage_records(tag=f"{BLIND_TAG}:true"))["records"]
+        assert record["model_label"] == "premium"
+
+    @pytest.mark.parametrize("model", [PREMIUM, SPELLED])
+    async def test_a_model_id_needs_nothing(
+        self, begin: Begin, wire: HangingProxy, api: Api, model: str
+    ) -> None:
+        """It is called as it is; the service says which label it is when it is back."""
+        wire.hang()
+        keeper = begin()
+        assert [await use(keeper, model=model) for _ in range(2)] == [model] * 2
+        wire.go_on()
+        await until(lambda: is_told(keeper))
+        assert await money_of(api) == Money(2 * COST_USD_MICROS, 0)
+        records = (await api.usage_records())["records"]
+        assert {one["model_label"] for one in records} == {"premium"}
+
+    async def test_its_label_is_found_when_no_money_is_left(
+        self, begin: Begin, wire: HangingProxy, api: Api, acme: Acme
+    ) -> None:
+        """A denial names the label, too: the usage of a blind call counts whatever is left."""
+        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
+        await acme.put_budget(limit_usd_micros=1)
+        acme.url = real
+        wire.hang()
+        keeper = begin()
+        await use(keeper, model=SPELLED)
+        wire.go_on()
+        await until(lambda: is_told(keeper))
+        (record,) = (await api.usage_records())["records"]
+        assert (record["model_label"], record["cost_usd_micros"]) == ("premium", COST_USD_MICROS)
+
+    async def test_while_nobody_says_the_label_it_waits(
+        self, begin: Begin, wire: HangingProxy, api: Api, acme: Acme
+    ) -> None:
+        """A frozen app may record what it has used, and the denial of a frozen one has no label."""
+        wire.hang()
+        keeper = begin()
+        await use(keeper, model=SPELLED)
+        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
+        async with acme.admin() as admin:
+            await admin.freeze(acme.org_id, APP, reason="its secret has leaked")
+            wire.go_on()
+            await until(lambda: keeper.engine._teller._is_through)
+            assert not is_told(keeper)
+            await admin.unfreeze(acme.org_id, APP, reason="it was rotated")
+        acme.url = real
+        await until(lambda: is_told(keeper))
+        assert await money_of(api) == Money(COST_USD_MICROS, 0)
+
+    async def test_what_the_service_does_not_know_is_set_aside(
+        self, begin: Begin, wire: HangingProxy, api: Api, acme: Acme
+    ) -> None:
+        """A person finds it with ``spool show``; entries behind it are told."""
+        wire.hang()
+        keeper = begin()
+        await use(keeper, model=UNKNOWN)
+        await use(keeper, model=PREMIUM)
+        wire.go_on()
+        await until(lambda: is_told(keeper))
+        assert await money_of(api) == Money(COST_USD_MICROS, 0)
+        (refused,) = read_refused(folder_of(acme))
+        assert refused["body"]["model_label"] == UNKNOWN
+
+    @pytest.mark.parametrize("model", ["auto", "premium"])
+    async def test_a_name_that_nobody_has_learnt_is_refused_and_explained_once(
+        self, begin: Begin, wire: HangingProxy, model: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """There is nothing that could be called."""
+        wire.hang()
+        keeper = begin()
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                await use(keeper, model=model)
+        said = [one.getMessage() for one in caplog.records if "name a model id" in one.getMessage()]
+        assert len(said) == 1
+
+    async def test_denied_stays_denied(self, begin: Begin, wire: HangingProxy) -> None:
+        """Whatever is known."""
+        earlier = begin()
+        await reach(earlier)
+        wire.hang()
+        with pytest.raises(UnavailableError):
+            await use(begin("deny"), model=PREMIUM)
+
+    async def test_the_last_word_of_the_service_was_no(
+        self,
+        begin: Begin,
+        wire: HangingProxy,
+        acme: Acme,
+        api: Api,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """An app that was frozen is not allowed by beginning again."""
+        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
+        earlier = begin()
+        await reach(earlier)
+        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
+        async with acme.admin() as admin:
+            await admin.freeze(acme.org_id, APP, reason="its secret has leaked")
+        acme.url = real
+        await until(lambda: not earlier.engine._blind.is_ready)
+        await until(lambda: Memory(folder_of(acme)).read().is_refused)
+        wire.hang()
+        for model in ("auto", PREMIUM):
+            with pytest.raises(UnavailableError):
+                await use(begin(), model=model)
+
+    async def test_a_wrong_secret_says_nothing_about_the_app(
+        self, begin: Begin, wire: HangingProxy, acme: Acme
+    ) -> None:
+        """Another process with the right one is not refused for it."""
+        right = begin()
+        await reach(right)
+        wrong = begin(client_secret="pks_wrong")
+        assert not wrong.engine._blind.is_ready
+        await until(lambda: wrong.engine._blind._is_refused)
+        assert not Memory(folder_of(acme)).read().is_refused
+        wire.hang()
+        with pytest.raises(ServiceError):
+            await use(wrong, model=PREMIUM)
+        assert await use(begin()) == PREMIUM
+
+    async def test_an_id_is_known_by_how_it_was_asked_for(
+        self, begin: Begin, acme: Acme, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its label was in the answer, so that nobody has to be asked for it later."""
+        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
+        keeper = begin()
+        await reach(keeper)
+        await use(keeper, model=SPELLED)
+        await until(lambda: labels(acme).get(SPELLED) == "premium")
+
+
+def labels(acme: Acme) -> dict[str, str]:
+    snapshot = Memory(folder_of(acme)).read().snapshot
+    return {} if snapshot is None else dict(snapshot.labels)
+
+
+class TestAllowWithin:
+    async def test_it_holds_from_the_start(self, begin: Begin, wire: HangingProxy) -> None:
+        """With the prices and budgets that an earlier process has learnt."""
+        within = {"allowance_usd_micros": 2 * WORST_USD_MICROS + 1}
+        await reach(begin("allow-within", **within))
+        wire.hang()
+        keeper = begin("allow-within", **within)
+        for _ in range(2):
+            await use(keeper)
+        with pytest.raises(UnavailableError):
+            await use(keeper)
+
+    async def test_without_prices_nothing_is_allowed(
+        self, begin: Begin, wire: HangingProxy
+    ) -> None:
+        """Nobody knows what a call can cost."""
+        wire.hang()
+        with pytest.raises(UnavailableError):
+            await use(begin("allow-within", allowance_usd_micros=10**9), model=PREMIUM)
+
+    async def test_beginning_again_gives_no_other_allowance(
+        self, begin: Begin, wire: HangingProxy, acme: Acme
+    ) -> None:
+        """It is the machine's: else a program that crashes and begins again would have no bound."""
+        within = {"allowance_usd_micros": 2 * WORST_USD_MICROS + 1}
+        await reach(begin("allow-within", **within))
+        wire.hang()
+        for _ in range(2):
+            await use(begin("allow-within", **within))
+        with pytest.raises(UnavailableError):
+            await use(begin("allow-within", **within))
+        acme.clock.pass_ms(HOUR_MS)
+        await use(begin("allow-within", **within))
+
+    async def test_beginning_again_leaves_no_more_of_the_budgets(
+        self, begin: Begin, wire: HangingProxy, acme: Acme, api: Api
+    ) -> None:
+        """What one process has taken, the next one does not find."""
+        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
+        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        acme.url = real
+        within = {"allowance_usd_micros": 10**9}
+        await reach(begin("allow-within", **within))
+        wire.hang()
+        for _ in range(2):
+            await use(begin("allow-within", **within))
+        acme.clock.pass_ms(HOUR_MS)
+        with pytest.raises(UnavailableError):
+            await use(begin("allow-within", **within))
+
+    async def test_many_at_once_take_no_more_than_it(
+        self, begin: Begin, wire: HangingProxy
+    ) -> None:
+        """Each takes its part alone."""
+        within = {"allowance_usd_micros": 7 * WORST_USD_MICROS + 1}
+        keepers = [begin("allow-within", **within) for _ in range(4)]
+        for keeper in keepers:
+            await reach(keeper)
+        wire.hang()
+        calls = [use(keeper) for keeper in keepers for _ in range(5)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(one == PREMIUM for one in outcomes) == 7
