@@ -21,7 +21,7 @@ OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-clients check audit sbom format lock clean \
-	walk backtest simulate soak-client soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-large bench-overload
+	walk backtest simulate soak-client soak-processes soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -64,6 +64,9 @@ walk: $(DEV) ## show the way of four requests through the modules
 
 soak-client: $(DEV) ## a thousand wrapped calls with kills and restarts; ARGS='--calls N --seed N'
 	@$(BIN)/python tools/soak_client.py $(ARGS)
+
+soak-processes: $(DEV) ## eight processes at five sessions for a minute; ARGS='--secs N'
+	@$(BIN)/python tools/soak_processes.py $(ARGS)
 
 soak-gateway: $(DEV) ## two thousand calls through the gateway with kills and failures; ARGS='--calls N --seed N'
 	@$(BIN)/python tools/soak_gateway.py $(ARGS)

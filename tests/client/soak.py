@@ -49,6 +49,8 @@ class Call:
 
     number: int
     fate: str
+    invokes: bool = False
+    """Whether it is an ``invoke_model`` in place of a ``converse``."""
     kill: str = ""
     kill_after_ms: int = 0
     restarts: bool = False
@@ -104,6 +106,7 @@ def plan(calls: int, seed: int) -> list[Call]:
                 padding=odds.randrange(2_000),
                 events_read=odds.randrange(10),
                 closes=bool(odds.randrange(2)),
+                invokes=bool(odds.randrange(2)),
             )
         )
     return planned
@@ -169,6 +172,7 @@ class Soak:
 
     def _begin(self, call: Call) -> None:
         self.report.happened[call.fate] += 1
+        self.report.happened["invoke" if call.invokes else "converse"] += 1
         if call.restarts:
             with self._restarting:
                 self._service.kill()

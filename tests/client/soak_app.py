@@ -65,16 +65,11 @@ def make(client: Any, call: dict[str, Any]) -> None:
     if call["fate"] == "abandoned":
         script |= {"events": 20, "between_ms": 2}
     text = f"call {call['number']} [[standin {json.dumps(script)}]]" + "x" * call["padding"]
-    asked: dict[str, Any] = {
-        "modelId": "auto",
-        "messages": [{"role": "user", "content": [{"text": text}]}],
-        "inferenceConfig": {"maxTokens": call["max_tokens"]},
-        "requestMetadata": {"soak": str(call["number"])},
-    }
     if call["kill"] == "soon":
         threading.Timer(call["kill_after_ms"] / 1000, die).start()
+    send = invoke if call["invokes"] else converse
     if call["fate"] in ("stream", "abandoned"):
-        stream = client.converse_stream(**asked)["stream"]
+        stream = send(client, call, text, streams=True)
         for count, _ in enumerate(stream):
             if call["kill"] == "streaming":
                 die()
@@ -84,9 +79,37 @@ def make(client: Any, call: dict[str, Any]) -> None:
             stream.close()
     else:
         with contextlib.suppress(botocore.exceptions.ReadTimeoutError):
-            client.converse(**asked)
+            send(client, call, text, streams=False)
     if call["kill"]:
         die()
+
+
+def converse(client: Any, call: dict[str, Any], text: str, *, streams: bool) -> Any:
+    """The stream of a call, or its answer."""
+    asked: dict[str, Any] = {
+        "modelId": "auto",
+        "messages": [{"role": "user", "content": [{"text": text}]}],
+        "inferenceConfig": {"maxTokens": call["max_tokens"]},
+        "requestMetadata": {"soak": str(call["number"])},
+    }
+    return client.converse_stream(**asked)["stream"] if streams else client.converse(**asked)
+
+
+def invoke(client: Any, call: dict[str, Any], text: str, *, streams: bool) -> Any:
+    """The same, as the body of a model family has it."""
+    body = {
+        "anthropic_version": "bedrock-2023-05-31",
+        "max_tokens": call["max_tokens"],
+        "messages": [{"role": "user", "content": text}],
+    }
+    asked: dict[str, Any] = {
+        "modelId": "auto",
+        "body": json.dumps(body),
+        "requestMetadata": json.dumps({"soak": str(call["number"])}),
+    }
+    if streams:
+        return client.invoke_model_with_response_stream(**asked)["body"]
+    return client.invoke_model(**asked)["body"].read()
 
 
 def die() -> None:

@@ -1,68 +1,28 @@
 """Many processes of one app: no session is pushed out, and a token that ends is replaced."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from client.apps import Program
 from client.conftest import APP, Acme
 from client.money import Money, money_of
-from client.services import running_service
+from client.processes import run_processes
 from client.waiting import until
-from pricekeeper.client import Api, AsyncPriceKeeper, ForbiddenError
+from pricekeeper.client import AsyncPriceKeeper, ForbiddenError
 
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 REASON = "its secret has leaked"
-PROCESSES = 8
-WORKER = """
-import collections, json, sys, time, pricekeeper
-outcomes = collections.Counter()
-with pricekeeper.PriceKeeper() as keeper:
-    keeper.select()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    ends_at = time.monotonic() + 3
-    while time.monotonic() < ends_at:
-        try:
-            with keeper.call(1_000, 500) as call:
-                call.used_tokens(1_000, 100)
-        except pricekeeper.client.ServiceError as error:
-            outcomes[f"{error.status} {error.code}"] += 1
-        else:
-            outcomes["made"] += 1
-    left = keeper.flush()
-    print(json.dumps([outcomes, left, keeper.engine.api.tokens.logins]), flush=True)
-"""
 
 
 async def test_eight_processes_with_five_sessions(tmp_path: Path) -> None:
     """Nobody is refused, and each logs in once: their tokens need no session."""
-    with running_service(tmp_path) as service:
-        app = await service.register(tmp_path / "spool")
-        workers: list[Program] = []
-        try:
-            workers += [Program(WORKER, app) for _ in range(PROCESSES)]
-            assert {worker.hear() for worker in workers} == {"ready"}
-            async with Api(app.url, app.client_id, app.client_secret) as api:
-                for worker in workers:
-                    worker.say("go")
-                told = [json.loads(line) for worker in workers for line in worker.end()]
-                assert [set(outcomes) for outcomes, _, _ in told] == [{"made"}] * PROCESSES
-                assert [rest for _, *rest in told] == [[0, 1]] * PROCESSES
-                made = sum(outcomes["made"] for outcomes, _, _ in told)
-                assert await money_of(api) == Money(made * COST_USD_MICROS, 0)
-                assert len((await api.sessions())["sessions"]) == 1  # the one that asks
-        finally:
-            for worker in workers:
-                worker.kill()
+    report = await run_processes(tmp_path, processes=8, secs=3)
 
-
-@pytest.fixture
-async def acme(acme: Acme) -> Acme:
-    await acme.put_budget()
-    return acme
+    assert report.wrong == []
+    assert min(report.made) > 0
+    assert report.logins == [1] * 8
+    assert report.spent_usd_micros == sum(report.made) * COST_USD_MICROS
 
 
 async def test_a_token_that_was_ended_leads_to_one_quiet_login(
@@ -80,6 +40,7 @@ async def test_a_token_that_was_ended_leads_to_one_quiet_login(
 
 async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme) -> None:
     """At once, each time; what was used waits for who has the new secret."""
+    await acme.put_budget()
     keeper = acme.keeper()
     async with keeper.call(1_000, 500) as call:
         async with acme.admin() as admin:

@@ -13,4 +13,5 @@ async def test_nothing_is_missing_from_the_bill(tmp_path: Path) -> None:
     assert report.equal + report.above == 100
     assert report.money.held == 0
     assert report.equal > 60
-    assert {"kill", "restart", "abandoned", "timeout", "stream", "whole"} <= set(report.happened)
+    happens = {"kill", "restart", "abandoned", "timeout", "stream", "whole", "converse", "invoke"}
+    assert happens <= set(report.happened)
