@@ -1,22 +1,19 @@
 """OpenAI's and Anthropic's own packages through the gateway, by a base URL and a key alone.
 
-They are left out where they are not installed; ``make test-clients`` has them, and others, in
-environments of their own.
+``make test-clients`` has them, and others, in environments of their own.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from gateway.attempts import signing_time
 from gateway.world import App, World, directive
 from scraping import until
 
-openai = pytest.importorskip("openai", reason="left out: openai, because it is not installed")
-anthropic = pytest.importorskip(
-    "anthropic", reason="left out: anthropic, because it is not installed"
-)
 SHORT = {"*": {"rpm": {"capacity": 1, "refill_amount": 1, "refill_period_ms": 600}}}
 Ask = Callable[..., Any]
 
