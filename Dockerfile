@@ -1,6 +1,13 @@
 # The base image by tag; who wants the very same bytes each time names a digest:
 # --build-arg PYTHON_IMAGE=python:3.13-slim@sha256:...
 ARG PYTHON_IMAGE=python:3.13-slim
+ARG NODE_IMAGE=node:22-slim
+
+# The dashboard, at the versions and hashes of its lock file; it is files, and node stays behind.
+FROM ${NODE_IMAGE} AS page
+WORKDIR /build/dashboard
+COPY dashboard ./
+RUN --mount=type=cache,target=/root/.npm npm ci --omit=dev && npm run build
 
 # The package and what its extras server and prices need, at the versions that the tests ran with,
 # in a folder of its own.
@@ -16,6 +23,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && pip install --only-binary=:all: --require-hashes --requirement requirements/audit.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
+COPY --from=page /build/src/pricekeeper/http/page ./src/pricekeeper/http/page
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist . \
     && pip --python /opt/pricekeeper install --no-deps dist/*.whl \
     && cyclonedx-py environment --pyproject pyproject.toml --mc-type application \

@@ -20,8 +20,8 @@ INSTALL := $(PIP) install --require-hashes -r requirements/build.txt
 OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-clients check audit sbom format lock clean \
-	walk backtest simulate soak-client soak-processes soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-large bench-overload
+.PHONY: help setup run dashboard page-types screenshots demo test test-clients check audit sbom format lock clean \
+	walk backtest simulate soak-client soak-processes soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-page bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -31,13 +31,28 @@ setup: $(DEV) ## create .venv with everything that is needed to develop
 	@echo "setup: ready, in $(VENV)"
 
 run: $(RUN) ## start the service on 127.0.0.1:8080 with a demo organisation
+	@$(BIN)/python tools/dashboard.py build --best-effort || echo "page: going on without it"
 	@$(BIN)/pricekeeper serve --demo $(ARGS)
+
+dashboard: $(BIN)/python ## build the dashboard into the package, with npm
+	@$(BIN)/python tools/dashboard.py build
+
+page-types: $(DEV) ## write the types of the API's answers for the dashboard
+	@$(BIN)/python tools/wire_types.py
+
+screenshots: $(DEV) ## take the pictures in docs/dashboard anew, in a real browser
+	@$(BIN)/python tools/dashboard.py prepare
+	@PRICEKEEPER_PAGE_ONLY=screenshots PRICEKEEPER_SCREENSHOTS=$(CURDIR)/docs/dashboard \
+		$(BIN)/python -m pytest -q tests/page -k pictures
+	@command -v pngquant > /dev/null && pngquant --force --strip --ext .png 128 docs/dashboard/*.png || \
+		echo "screenshots: install pngquant to make them smaller"
 
 demo: $(RUN) ## watch a whole day of a company's traffic in half a minute
 	@$(BIN)/pricekeeper demo $(ARGS)
 
 test: $(DEV) ## run the tests, on SQLite and on a DynamoDB engine
 	@$(BIN)/python tools/engine.py fetch --best-effort
+	@$(BIN)/python tools/dashboard.py prepare --best-effort
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-clients: $(DEV) ## run real clients (langchain, strands, litellm ...); ARGS='--kind gateway'
@@ -49,6 +64,8 @@ check: $(DEV) ## check format, lint, types and the strata of the imports
 	@echo "check: lint" && $(BIN)/ruff check --quiet .
 	@echo "check: types" && $(BIN)/mypy
 	@echo "check: imports" && $(BIN)/lint-imports
+	@echo "check: dashboard" && $(BIN)/python tools/wire_types.py --check && \
+		$(BIN)/python tools/dashboard.py check --best-effort
 
 audit: $(AUDIT) ## look for known vulnerabilities in what is installed
 	@$(BIN)/python tools/audit.py $(ARGS)
@@ -106,6 +123,10 @@ bench-gateway: $(BENCH) ## measure the gateway beside a plain relay and beside n
 bench-client: $(BENCH) ## measure a wrapped boto3 client beside a bare one
 	@$(BIN)/python bench/client.py $(ARGS)
 
+bench-page: $(DEV) ## measure the dashboard: its size, and how soon it shows numbers
+	@$(BIN)/python tools/dashboard.py prepare
+	@PRICEKEEPER_PAGE_ONLY=first_view $(BIN)/python -m pytest -q -s tests/page -k first | grep -v "^ok "
+
 bench-large: $(BENCH) ## measure a store with two million records beside an empty one
 	@$(BIN)/python bench/large.py $(ARGS)
 
@@ -116,6 +137,7 @@ bench-overload: $(BENCH) ## measure goodput and health under 1, 3 and 10 times t
 format: $(DEV) ## format, and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+	@$(BIN)/python tools/dashboard.py format --best-effort
 
 lock: ## choose the newest allowed versions and pin them, with hashes, in requirements/
 	@echo "lock: resolving the newest versions that pyproject.toml allows"
@@ -135,7 +157,7 @@ lock: ## choose the newest allowed versions and pin them, with hashes, in requir
 
 clean: ## remove everything that make made; data/ and databases stay
 	rm -rf $(VENV) .clients .engine .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -rf .import_linter_cache build dist
+	rm -rf .import_linter_cache build dist dashboard/node_modules dashboard/.built src/pricekeeper/http/page
 	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:

@@ -6,6 +6,7 @@ that pip is configured for. Where there is none, ``PRICEKEEPER_TESTS_OFFLINE=1``
 index that merely does not answer is a failure, so that nobody takes silence for success.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import dashboard
 
 ROOT = Path(__file__).parents[1]
 PACKAGES_MAX = 12
@@ -97,6 +100,8 @@ def install(folder: Path, wheel: Path, extra: str, pins: Path) -> Installed:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Installed]:
     """An environment for each extra; they are made at the same time, since pip mostly waits."""
     root = tmp_path_factory.mktemp("wheel")
+    with contextlib.suppress(dashboard.PageMissingError):
+        dashboard.build()
     pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", root, ROOT)
     (wheel,) = root.glob("*.whl")
     pins = root / "pins.txt"  # without their hashes: pip would want one of the wheel, too
@@ -171,6 +176,24 @@ def test_the_server_serves(server: Installed) -> None:
     app = server.answer("import pricekeeper.http.app as app\nprint(json.dumps(app.__name__))")
     assert app == "pricekeeper.http.app"
     assert not {"genai-prices", "pyarrow", "boto3", "pytest"} & server.packages
+
+
+def test_the_server_has_the_dashboard(server: Installed) -> None:
+    """All of what was built, if it was, and nothing else of it."""
+    if not (dashboard.BUILT / "index.html").is_file():
+        pytest.skip("left out: npm, because the dashboard was not built here")
+    found = server.answer(
+        "from pricekeeper.http.page_files import load_page\n"
+        "page = load_page()\n"
+        "print(json.dumps([page.is_built, sorted(page.assets)]))"
+    )
+    built = sorted(
+        path.name
+        for path in (dashboard.BUILT / "assets").iterdir()
+        if path.suffix not in (".br", ".gz")
+    )
+    assert found == [True, built]
+    assert len(built) >= 3
 
 
 def test_a_server_opens_a_store(server: Installed) -> None:

@@ -84,7 +84,7 @@ def test_the_process_is_not_root() -> None:
 
 def test_only_the_finished_package_leaves_the_build() -> None:
     """The image installs nothing itself, and copies from the build stage alone."""
-    assert len(stages()) == 2
+    assert len(stages()) == 3
     assert [rest for rest in final("COPY") if not rest.startswith("--from=build ")] == []
     assert not re.search(r"\b(pip|apt|apt-get|gcc|curl)\b", " ".join(final("RUN")))
 
@@ -116,14 +116,27 @@ def test_all_that_is_copied_reaches_the_build_and_nothing_else_does() -> None:
     rules = [rule for rule in rules if rule and not rule.startswith("#")]
     copied = {
         name.removeprefix("./")
-        for word, rest in stages()[0]
-        if word == "COPY"
+        for stage in stages()[:-1]
+        for word, rest in stage
+        if word == "COPY" and not rest.startswith("--from=")
         for name in rest.split()[:-1]
     }
 
     assert rules[0] == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == copied
     assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_dashboard_is_built_into_the_package() -> None:
+    """By its lock file, in a stage of its own, and it is there before the wheel is made."""
+    page, build, _ = stages()
+    ((_, command),) = [one for one in page if one[0] == "RUN"]
+    assert "npm ci --omit=dev && npm run build" in command
+    words = [f"{word} {rest}" for word, rest in build]
+    copied = next(i for i, line in enumerate(words) if line.startswith("COPY --from=page "))
+    wheel = next(i for i, line in enumerate(words) if "pip wheel" in line)
+    assert copied < wheel
+    assert words[copied].endswith("./src/pricekeeper/http/page")
 
 
 class Health(BaseHTTPRequestHandler):

@@ -318,6 +318,34 @@ class TestLists:
         assert [error["field"] for error in refused.json["errors"]] == [field]
 
 
+class TestReasons:
+    @pytest.mark.parametrize(
+        ("method", "tail", "body"),
+        [
+            ("PUT", "/model-override", {"model_label": "economy"}),
+            ("DELETE", "/model-override", None),
+            ("PATCH", "", {"app_name": "Renamed"}),
+            ("POST", "/credentials/rotate", {"grace_period_hours": 0}),
+            ("DELETE", "", None),
+        ],
+    )
+    def test_are_in_the_entry(
+        self, api: Api, fresh: Tenant, method: str, tail: str, body: Any
+    ) -> None:
+        """Whoever changes something may say why, in the query."""
+        path = f"{fresh.app}{tail}?reason=a%20busy%20week"
+        assert api.provision(method, path, body).status in (200, 204)
+        assert entries_of(api, fresh.org_id)[0]["reason"] == "a busy week"
+
+    @pytest.mark.parametrize("reason", ["%20", "x" * 501, "a%0Ab", "a&reason=b"])
+    def test_that_are_none_change_nothing(self, api: Api, fresh: Tenant, reason: str) -> None:
+        before = entries_of(api, fresh.org_id)
+        path = f"{fresh.app}/model-override?reason={reason}"
+        refused = api.provision("PUT", path, {"model_label": "economy"})
+        assert (refused.status, refused.json["code"]) == (400, "INVALID_REQUEST")
+        assert entries_of(api, fresh.org_id) == before
+
+
 def texts(value: Any) -> Iterator[str]:
     """Every text in an answer."""
     if isinstance(value, str):

@@ -8,19 +8,12 @@ from typing import Final
 from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.edge import parse_json, read_body
-from pricekeeper.http.gate import attribution_of
+from pricekeeper.http.gate import REASON, attribution_of
 from pricekeeper.http.oauth import NO_STORE
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.usecases import containment as cases
 from pricekeeper.usecases.wire import containment as wire
 from pricekeeper.usecases.wire.sessions import SessionList
-from pricekeeper.values import REASON_LENGTH_MAX
-
-_REASON: Final = Parameter(
-    "reason",
-    "Why, for people: printable characters, and no secret in them.",
-    {"type": "string", "minLength": 1, "maxLength": REASON_LENGTH_MAX, "pattern": r"\S"},
-)
 
 
 async def revoke_credentials(call: Call) -> Answer:
@@ -90,13 +83,13 @@ def _operations(kind: str, base: str) -> tuple[Operation, ...]:
         _row("POST", f"{base}/credentials/revoke", f"revoke{kind}Credentials", revoke_credentials,
              {200: wire.CredentialsRevoked}, role=Role.OPERATOR, body=wire.RevokeCredentialsBody),
         _row("DELETE", f"{base}/sessions", f"end{kind}Sessions", end_sessions, {204: None},
-             role=Role.OPERATOR, query=(_REASON,)),
+             role=Role.OPERATOR, query=(REASON,)),
         _row("DELETE", f"{base}/sessions/{{session_id}}", f"end{kind}Session", end_session,
-             {204: None}, role=Role.OPERATOR, query=(_REASON,)),
+             {204: None}, role=Role.OPERATOR, query=(REASON,)),
         _row("PUT", f"{base}/freeze", f"freeze{kind}", freeze, {200: wire.FreezeAnswer},
              role=Role.OPERATOR, body=wire.ReasonBody),
         _row("DELETE", f"{base}/freeze", f"unfreeze{kind}", unfreeze, {204: None},
-             role=Role.OPERATOR, query=(_REASON,)),
+             role=Role.OPERATOR, query=(REASON,)),
         _row("POST", f"{base}/limits/reset", f"reset{kind}Limits", reset_limits,
              {200: wire.LimitsReset}, role=Role.OPERATOR, body=wire.ReasonBody),
     )  # fmt: skip

@@ -27,10 +27,23 @@ from pricekeeper.errors import (
     RateLimitExceededError,
 )
 from pricekeeper.http.limits import network_of, sanitized
-from pricekeeper.http.operation import BY_KEY, Access, Call, Operation
+from pricekeeper.http.operation import BY_KEY, Access, Call, Operation, Parameter
 from pricekeeper.http.problems import AccessDeniedError, KeyDeniedError, WrongAudienceError
 from pricekeeper.tokens import Principal
-from pricekeeper.values import Attribution, OrgId, parse_app_id, parse_org_id
+from pricekeeper.values import (
+    REASON_LENGTH_MAX,
+    Attribution,
+    OrgId,
+    parse_app_id,
+    parse_org_id,
+    parse_reason,
+)
+
+REASON: Final = Parameter(
+    "reason",
+    "Why, for people: printable characters, and no secret in them.",
+    {"type": "string", "minLength": 1, "maxLength": REASON_LENGTH_MAX, "pattern": r"\S"},
+)
 
 _BEARER: Final = "bearer"
 
@@ -123,6 +136,12 @@ def authority_of(call: Call) -> Authority:
 def attribution_of(call: Call, reason: str | None = None) -> Attribution:
     """Who asks, from where and why."""
     return Attribution(call.actor, address_of(call), call.request_id, reason, call.key_org_id)
+
+
+def attribution_with_reason(call: Call) -> Attribution:
+    """Who asks, and why if the query says so."""
+    reason = call.request.query_once([REASON.name]).get(REASON.name)
+    return attribution_of(call, None if reason is None else parse_reason(reason))
 
 
 def bearer_of(call: Call) -> str | None:

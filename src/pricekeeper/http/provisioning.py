@@ -8,7 +8,14 @@ from typing import Any, Final
 from pricekeeper.authority import Role
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
 from pricekeeper.http.edge import read_body, require_merge_patch, strict_json
-from pricekeeper.http.gate import attribution_of, authority_of, count_failure, limit_client
+from pricekeeper.http.gate import (
+    REASON,
+    attribution_of,
+    attribution_with_reason,
+    authority_of,
+    count_failure,
+    limit_client,
+)
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import provisioning as cases
 from pricekeeper.usecases.wire import provisioning as wire
@@ -38,14 +45,15 @@ _APP_PAGES: Final = (
 async def put_org(call: Call) -> Answer:
     """Create an organisation or replace its settings; credentials are never reset."""
     settings = await _read_settings(call)
-    answer = await cases.put_org(call.services, call.org_id, settings, attribution_of(call))
+    by = attribution_with_reason(call)
+    answer = await cases.put_org(call.services, call.org_id, settings, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
 async def patch_org(call: Call) -> Answer:
     """Change some settings of an organisation by a JSON merge patch; null restores a default."""
     require_merge_patch(call.request)
-    patch, by = await _read_settings(call), attribution_of(call)
+    patch, by = await _read_settings(call), attribution_with_reason(call)
     return Answer(200, await cases.patch_org(call.services, call.org_id, patch, by))
 
 
@@ -81,13 +89,13 @@ async def withdraw_provisioning_key(call: Call) -> Answer:
 
 async def delete_org(call: Call) -> Answer:
     """End an organisation and its apps; their tokens stop working."""
-    await call.services.tenants.delete_org(call.org_id, attribution_of(call))
+    await call.services.tenants.delete_org(call.org_id, attribution_with_reason(call))
     return Answer(204)
 
 
 async def put_app(call: Call) -> Answer:
     """Create an app or replace what it overrides; credentials are never reset."""
-    settings, by = await _read_settings(call), attribution_of(call)
+    settings, by = await _read_settings(call), attribution_with_reason(call)
     answer = await cases.put_app(call.services, call.org_id, call.app_id, settings, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
@@ -95,7 +103,7 @@ async def put_app(call: Call) -> Answer:
 async def patch_app(call: Call) -> Answer:
     """Change some settings of an app by a JSON merge patch; what is null is inherited again."""
     require_merge_patch(call.request)
-    patch, by = await _read_settings(call), attribution_of(call)
+    patch, by = await _read_settings(call), attribution_with_reason(call)
     return Answer(200, await cases.patch_app(call.services, call.org_id, call.app_id, patch, by))
 
 
@@ -118,13 +126,13 @@ async def list_apps(call: Call) -> Answer:
 
 async def delete_app(call: Call) -> Answer:
     """End an app; its tokens stop working."""
-    await call.services.tenants.delete_app(call.org_id, call.app_id, attribution_of(call))
+    await call.services.tenants.delete_app(call.org_id, call.app_id, attribution_with_reason(call))
     return Answer(204)
 
 
 async def rotate(call: Call) -> Answer:
     """Let a new secret be claimed; the old one works until then, and for the grace after."""
-    by = attribution_of(call)
+    by = attribution_with_reason(call)
     return Answer(200, await cases.rotate(call.services, call.client, call.body, by))
 
 
@@ -143,13 +151,13 @@ async def claim_secret(call: Call) -> Answer:
 
 async def put_override(call: Call) -> Answer:
     """Have one label used until the end of the organisation's day, whatever was spent."""
-    by = attribution_of(call)
+    by = attribution_with_reason(call)
     return Answer(200, await cases.put_override(call.services, call.client, call.body, by))
 
 
 async def delete_override(call: Call) -> Answer:
     """Let quotas decide again."""
-    await cases.delete_override(call.services, call.client, attribution_of(call))
+    await cases.delete_override(call.services, call.client, attribution_with_reason(call))
     return Answer(204)
 
 
@@ -188,28 +196,31 @@ _READING: Final = (
     _row("GET", f"{_APP}/settings", "getAppSettings", get_app_settings, {200: wire.AppAnswer},
          access=Access.APP, role=Role.VIEWER, tag="runtime"),
 )  # fmt: skip
+_change: Final = partial(_row, query=(REASON,))
 _SETTINGS: Final = (
-    _row("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
-         role=Role.ADMIN, body=wire.OrgBody, reads_body=True, problems=(409,)),
-    _row("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
-         role=Role.ADMIN, body=wire.OrgPatch, reads_body=True, takes_patch=True, problems=(409,)),
-    _row("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
-    _row("PUT", _APP, "putApp", put_app, _SAVED_APP,
-         role=Role.ADMIN, body=wire.AppBody, reads_body=True, problems=(409,)),
-    _row("PATCH", _APP, "patchApp", patch_app, {200: wire.AppAnswer},
-         role=Role.ADMIN, body=wire.AppPatch, reads_body=True, takes_patch=True, problems=(409,)),
-    _row("DELETE", _APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
+    _change("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
+            role=Role.ADMIN, body=wire.OrgBody, reads_body=True, problems=(409,)),
+    _change("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
+            role=Role.ADMIN, body=wire.OrgPatch, reads_body=True, takes_patch=True,
+            problems=(409,)),
+    _change("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
+    _change("PUT", _APP, "putApp", put_app, _SAVED_APP,
+            role=Role.ADMIN, body=wire.AppBody, reads_body=True, problems=(409,)),
+    _change("PATCH", _APP, "patchApp", patch_app, {200: wire.AppAnswer},
+            role=Role.ADMIN, body=wire.AppPatch, reads_body=True, takes_patch=True,
+            problems=(409,)),
+    _change("DELETE", _APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
 )  # fmt: skip
 
 
 def _operations(kind: str, base: str) -> tuple[Operation, ...]:
     return (
-        _row("POST", f"{base}/credentials/rotate", f"rotate{kind}Credentials", rotate,
-             {200: wire.Rotated}, role=Role.OPERATOR, body=wire.RotateBody),
-        _row("PUT", f"{base}/model-override", f"put{kind}Override", put_override,
-             {200: wire.OverrideAnswer}, role=Role.OPERATOR, body=wire.OverrideBody),
-        _row("DELETE", f"{base}/model-override", f"delete{kind}Override", delete_override,
-             {204: None}, role=Role.OPERATOR),
+        _change("POST", f"{base}/credentials/rotate", f"rotate{kind}Credentials", rotate,
+                {200: wire.Rotated}, role=Role.OPERATOR, body=wire.RotateBody),
+        _change("PUT", f"{base}/model-override", f"put{kind}Override", put_override,
+                {200: wire.OverrideAnswer}, role=Role.OPERATOR, body=wire.OverrideBody),
+        _change("DELETE", f"{base}/model-override", f"delete{kind}Override", delete_override,
+                {204: None}, role=Role.OPERATOR),
     )  # fmt: skip
 
 

@@ -1,0 +1,34 @@
+// Runs the tests of a folder by Node's own runner: `src` needs nothing, `e2e` a service and a browser.
+//     node scripts/test.mjs src [--report FILE] [--only TEXT]
+import { spawnSync } from "node:child_process";
+import { readdirSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { SOURCE } from "./build.mjs";
+
+const { values, positionals } = parseArgs({
+  options: { report: { type: "string" }, only: { type: "string", default: "" } },
+  allowPositionals: true,
+});
+const [folder = "src"] = positionals;
+const names = readdirSync(join(SOURCE, folder), { encoding: "utf8", recursive: true });
+const tests = names.filter((name) => name.endsWith(".test.ts") && name.includes(values.only));
+const report = values.report
+  ? ["--test-reporter=junit", `--test-reporter-destination=${values.report}`]
+  : [];
+const { status } = spawnSync(
+  process.execPath,
+  [
+    "--import",
+    new URL("./typescript.mjs", import.meta.url).href,
+    "--enable-source-maps",
+    "--test",
+    "--test-concurrency=1",
+    "--test-reporter=spec",
+    "--test-reporter-destination=stdout",
+    ...report,
+    ...tests.sort().map((name) => join(SOURCE, folder, name)),
+  ],
+  { stdio: "inherit", cwd: SOURCE },
+);
+process.exitCode = status ?? 1;

@@ -1,0 +1,387 @@
+// Written by tools/wire_types.py from the service's own description: `make page-types`.
+import type { Int } from "./json";
+
+/** One day of an organisation or an app. */
+export interface AggregateAnswer {
+  org_id: string;
+  date: string;
+  timezone: string;
+  quota_scope: string;
+  models: Record<string, ModelAggregate>;
+  total_cost_usd_micros: Int;
+  total_quota_usd_micros: Int;
+  total_quota_pct: number;
+  sticky_fallback_active: boolean;
+  current_active_model: string | null;
+  updated_at: string | null;
+  app_id?: string;
+  apps?: Record<string, Int>;
+}
+
+/** An alert as it was sent, and what became of it. */
+export interface AlertAnswer {
+  id: string;
+  kind: "BUDGET" | "QUOTA";
+  at: string;
+  title: string;
+  text: string;
+  next: string;
+  about: Record<string, unknown>;
+  org_id: string | null;
+  org_name: string | null;
+  app_id: string | null;
+  app_name: string | null;
+  state: "delivered" | "given_up" | "pending" | "unsent";
+  deliveries: DeliveryAnswer[];
+}
+
+/** Alerts, the newest first, and where to go on; a page may be empty and have a next. */
+export interface AlertList {
+  alerts: AlertAnswer[];
+  next?: string;
+}
+
+/** When the organisation's people are told of something; null is as good as left out. */
+export interface AlertsBody {
+  quota_at_pct?: Int[] | null;
+}
+
+/** Budgets of many clients: an organisation's, then those of its apps, then the next one's.
+
+    A page may be empty and have a next. */
+export interface AllBudgets {
+  budgets: ClientBudget[];
+  next?: string;
+}
+
+/** An app. */
+export interface AppAnswer {
+  org_id: string;
+  app_id: string;
+  app_name: string;
+  client_id: string;
+  configuration: Configuration;
+  inherited_fields: string[];
+  status?: string;
+  secret_retrieval?: SecretRetrieval;
+  created_at?: string;
+  updated_at?: string;
+  client_secret_created_at?: string;
+  frozen?: Frozen;
+}
+
+/** Apps, and where to go on. */
+export interface AppList {
+  apps: AppAnswer[];
+  next?: string;
+}
+
+/** A change that somebody made, written with the change itself. */
+export interface AuditEntry {
+  id: string;
+  at: string;
+  actor: string;
+  address: string;
+  action: string;
+  target: string;
+  request_id: string;
+  seq: Int;
+  org_id?: string;
+  reason?: string;
+  before?: Record<string, unknown>;
+  after?: Record<string, unknown>;
+}
+
+/** A page of entries, the newest first; a page may be empty and have a next. */
+export interface AuditList {
+  entries: AuditEntry[];
+  next?: string;
+}
+
+/** An authorization, and what has become of it. */
+export interface AuthorizationAnswer {
+  authorization_id: string;
+  status: "captured" | "open" | "unsettled" | "voided";
+  model_label: string;
+  held_usd_micros: Int;
+  max_output_tokens: Int;
+  authorized_at: string;
+  expires_at: string;
+  tags: Record<string, string>;
+  cost_usd_micros?: Int;
+  overrun_usd_micros?: Int;
+  settled_at?: string;
+  void_reason?: string;
+}
+
+/** Authorizations that are open or unsettled, the newest first, and where to go on. */
+export interface AuthorizationList {
+  authorizations: AuthorizationAnswer[];
+  next?: string;
+}
+
+/** What AWS SDKs read from a container credentials endpoint. */
+export interface AwsCredentialsAnswer {
+  AccessKeyId: string;
+  SecretAccessKey: string;
+  Token: string;
+  Expiration: string;
+}
+
+/** What may be spent in each window, by the organisation's calendar; null is left out. */
+export interface BudgetBody {
+  name: string;
+  window: "DAY" | "HOUR" | "MONTH" | "WEEK";
+  limit_usd_micros: Int;
+  labels?: string[] | null;
+  per_tag?: string | null;
+  enforcement?: "HARD" | "SOFT" | null;
+  alert_at_pct?: Int[] | null;
+}
+
+/** A budget, and whose it is. */
+export interface ClientBudget {
+  name: string;
+  scope: "APP" | "ORG";
+  window: "DAY" | "HOUR" | "MONTH" | "WEEK";
+  enforcement: "HARD" | "SOFT";
+  kind: "BUDGET" | "QUOTA";
+  limit_usd_micros: Int;
+  spent_usd_micros: Int;
+  held_usd_micros: Int;
+  unsettled_usd_micros: Int;
+  remaining_usd_micros: Int;
+  window_started_at: string;
+  resets_at: string;
+  label?: string;
+  tag?: Record<string, string>;
+  org_id: string;
+  org_name: string;
+  app_id?: string;
+  app_name?: string;
+}
+
+/** What is in force, inherited or not; the budgets are the client's own. */
+export interface Configuration {
+  timezone: string;
+  quota_scope: string;
+  model_ordering: string[];
+  quotas: Record<string, Int>;
+  sticky_fallback_enabled: boolean;
+  agg_shard_count: Int;
+  tight_mode_threshold_pct: Int;
+  refresh_interval_normal_secs: Int;
+  refresh_interval_tight_secs: Int;
+  session_limit: Int;
+  rate_limits: Record<string, Record<string, RateLimitBody>>;
+  tag_keys: string[];
+  budgets: BudgetBody[];
+  quota_enforcement: string;
+  alerts: AlertsBody;
+}
+
+/** What became of an alert at a channel. */
+export interface DeliveryAnswer {
+  channel: string;
+  state: "delivered" | "given_up" | "pending" | "unsent";
+  at?: string;
+  error?: string;
+}
+
+/** Where one window will end. What is null is not known. */
+export interface ForecastAnswer {
+  kind: "BUDGET" | "QUOTA" | "TOTAL";
+  scope: "APP" | "ORG";
+  window: "DAY" | "HOUR" | "MONTH" | "WEEK";
+  window_started_at: string;
+  resets_at: string;
+  spent_usd_micros: Int;
+  expected_usd_micros: Int | null;
+  low_usd_micros: Int | null;
+  high_usd_micros: Int | null;
+  straight_line_usd_micros: Int | null;
+  method: "NONE" | "PROFILE" | "STRAIGHT_LINE";
+  history_hours: Int;
+  name?: string;
+  limit_usd_micros?: Int;
+  spent_at?: string;
+  spent_at_earliest?: string;
+  label?: string;
+  tag?: Record<string, string>;
+}
+
+/** A forecast for every budget that applies, and for all that is spent today and this month. */
+export interface ForecastList {
+  forecasts: ForecastAnswer[];
+}
+
+/** Why, since when, and whether it is the whole organisation or the app alone. */
+export interface Frozen {
+  reason: string;
+  at: string;
+  scope: "APP" | "ORG";
+}
+
+/** The buckets that an acquire of this app takes from: by resource, then by limit. */
+export interface LimitList {
+  resources: Record<string, Record<string, LimitState>>;
+  org_resources: Record<string, Record<string, LimitState>>;
+}
+
+/** One limit after the call. What remains is below zero where there is a debt. */
+export interface LimitState {
+  remaining: Int;
+  capacity: Int;
+  resets_at: string;
+}
+
+/** What the credential that came is, and what it may see. */
+export interface Me {
+  kind: "ADMIN_KEY" | "CLIENT" | "DEPLOYMENT_KEY" | "ORG_KEY";
+  role?: string;
+  org_ids?: string[];
+  key_id?: string;
+  name?: string;
+  expires_at?: string;
+  client_id?: string;
+  app_id?: string;
+  scope?: string;
+}
+
+/** One bad field. */
+export interface Mistake {
+  field: string;
+  message: string;
+}
+
+/** One label's day. */
+export interface ModelAggregate {
+  bedrock_model_id: string;
+  cost_usd_micros: Int;
+  quota_usd_micros: Int;
+  quota_pct: number;
+  quota_status: string;
+  input_tokens: Int;
+  output_tokens: Int;
+  cache_read_tokens: Int;
+  cache_write_tokens: Int;
+  requests: Int;
+  average_cost_usd_micros: Int;
+}
+
+/** An organisation. */
+export interface OrgAnswer {
+  org_id: string;
+  org_name: string;
+  client_id: string;
+  configuration: Configuration;
+  status?: string;
+  secret_retrieval?: SecretRetrieval;
+  created_at?: string;
+  updated_at?: string;
+  client_secret_created_at?: string;
+  frozen?: Frozen;
+}
+
+/** Organisations, and where to go on. */
+export interface OrgList {
+  orgs: OrgAnswer[];
+  next?: string;
+}
+
+/** The override in force. */
+export interface OverrideAnswer {
+  model_label: string;
+  org_day: string;
+  expires_at: string;
+}
+
+/** RFC 9457, with our stable code, the request's id and typed extras. */
+export interface ProblemBody {
+  type: string;
+  title: string;
+  status: Int;
+  detail: string;
+  code: string;
+  request_id: string;
+  errors?: Mistake[];
+  details?: Record<string, unknown>;
+  outcome?: "NOT_APPLIED" | "OUTCOME_UNKNOWN";
+}
+
+/** A token bucket. From empty to full in ten years at most. */
+export interface RateLimitBody {
+  capacity: Int;
+  refill_amount: Int;
+  refill_period_ms: Int;
+}
+
+/** A one-time token that can be claimed for the secret. */
+export interface SecretRetrieval {
+  token: string;
+  expires_at: string;
+}
+
+/** A live session. */
+export interface SessionAnswer {
+  session_id: string;
+  created_at: string;
+  last_used_at: string;
+  expires_at: string;
+  user_agent: string;
+  address: string;
+  current: boolean;
+}
+
+/** The live sessions of a client, the oldest first. */
+export interface SessionList {
+  sessions: SessionAnswer[];
+  limit: Int;
+}
+
+/** Spend by group, in order; the total is the exact sum of the rows. */
+export interface SpendAnswer {
+  rows: Record<string, string | Int>[];
+  total: SpendSum;
+  as_of: string | null;
+}
+
+/** What was spent. Micro-dollars are whole; what is below one is counted and not shown. */
+export interface SpendSum {
+  cost_usd_micros: Int;
+  input_tokens: Int;
+  output_tokens: Int;
+  cache_read_tokens: Int;
+  cache_write_tokens: Int;
+  requests: Int;
+  errors: Int;
+  held_usd_micros: Int;
+  unsettled_usd_micros: Int;
+}
+
+/** Usage records, the newest first, and where to go on. A page may be empty and have a next. */
+export interface UsageList {
+  records: UsageRecord[];
+  next?: string;
+}
+
+/** One usage record as it was counted. */
+export interface UsageRecord {
+  request_id: string;
+  app_id: string | null;
+  model_label: string;
+  happened_at: string;
+  recorded_at: string;
+  input_tokens: Int;
+  output_tokens: Int;
+  cache_read_tokens: Int;
+  cache_write_5m_tokens: Int;
+  cache_write_1h_tokens: Int;
+  cost_usd_micros: Int;
+  service_tier: string | null;
+  pricing_version: string;
+  price_estimated: boolean;
+  calling_region: string | null;
+  tags: Record<string, string>;
+  status: "ERROR" | "OK";
+}

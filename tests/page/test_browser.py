@@ -1,0 +1,96 @@
+"""The page in a real Chromium, on a real service: what is in `dashboard/e2e`, file by file.
+
+Node's runner drives the browser by Playwright, once for all files, and says in a report what each
+test did. Where no browser or no npm can be had, all of this is left out in one line.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+import dashboard
+from http_fixtures import KEY
+from page_history import live_through
+from pricekeeper.http.app import OPERATIONS
+from serving import running_server
+
+SUITES = sorted(
+    name
+    for path in (dashboard.SOURCE / "e2e").glob("*.test.ts")
+    for name in re.findall(r'^describe\("(.+)",', path.read_text("utf-8"), re.MULTILINE)
+)
+RUN_SECS_MAX = 240
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+ONLY = "PRICEKEEPER_PAGE_ONLY"
+"""Which of the files to run, for `make screenshots` and `make bench-page`."""
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What went wrong in the tests of each suite; a suite that was not run is not in it."""
+    folder = tmp_path_factory.mktemp("page")
+    try:
+        browser = dashboard.prepare()
+    except dashboard.PageMissingError as error:
+        pytest.skip(f"left out: chromium, because {error}")
+    made = live_through(folder)
+    environment = {"PRICEKEEPER_PROVISIONING_KEY": KEY, "PRICEKEEPER_LOG_LEVEL": "warning"}
+    with running_server(folder, environment=environment, store=made.store) as server:
+        world = folder / "world.json"
+        paths = sorted({operation.path for operation in OPERATIONS})
+        known = {**made.description, "url": server.url, "key": KEY, "paths": paths}
+        world.write_text(json.dumps(known))
+        variables = {"PRICEKEEPER_PAGE_WORLD": str(world), dashboard.CHROMIUM: str(browser)}
+        only = ["--only", os.environ[ONLY]] if ONLY in os.environ else []
+        return run_tests("e2e", folder / "report.xml", {**os.environ, **variables}, *only)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_page_in_a_browser(failures: dict[str, list[str]], suite: str) -> None:
+    """Every test of the suite has passed."""
+    assert suite in failures, "it was not run; the output above says why"
+    assert not failures[suite], "\n".join(failures[suite])
+
+
+def test_the_parts_that_need_no_browser(tmp_path: Path) -> None:
+    """Exact amounts, ranges, addresses, the stream's parser: by Node alone."""
+    try:
+        dashboard.prepare_modules()
+    except dashboard.PageMissingError as error:
+        pytest.skip(f"left out: node, because {error}")
+    found = run_tests("src", tmp_path / "report.xml", dict(os.environ))
+    assert len(found) > 10
+    wrong = [one for several in found.values() for one in several]
+    assert not wrong, "\n".join(wrong)
+
+
+def run_tests(
+    folder: str, report: Path, environment: dict[str, str], *options: str
+) -> dict[str, list[str]]:
+    """Run the tests of a folder: by suite, those that failed, each with what was said."""
+    done = subprocess.run(  # noqa: S603 - our own tests
+        [dashboard.find_node(), "scripts/test.mjs", folder, "--report", str(report), *options],
+        cwd=dashboard.SOURCE,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=RUN_SECS_MAX,
+    )
+    sys.stdout.write(done.stdout)
+    found: dict[str, list[str]] = {}
+    written = _CONTROL.sub("", report.read_text("utf-8"))  # colours of a message are not XML
+    for suite in ET.fromstring(written).iter("testsuite"):  # noqa: S314 - Node has just written it
+        found[suite.get("name", "")] = [
+            f"{case.get('name')}: {wrong.text}"
+            for case in suite.iter("testcase")
+            for wrong in case.iter("failure")
+        ]
+    return found
