@@ -179,6 +179,31 @@ def test_a_signature_of_botocores_is_accepted(
     world.assert_equal(app)
 
 
+@pytest.mark.parametrize(("authority", "status"), [("", 200), ("another.example", 403)])
+def test_a_client_of_http2_signs_the_authority(
+    world: World, signer: Signer, authority: str, status: int
+) -> None:
+    """What ends HTTP/2 in front of us makes it the host; it has to be what was signed."""
+    signed = signer.sign()
+    header = signed.headers["Authorization"].replace("content-type;host", ":authority;content-type")
+    presented = parse_presented(header)
+    assert presented is not None
+    host = authority or world.url.removeprefix("http://")
+    lower = {name.lower(): value for name, value in signed.headers.items()}
+    signature = signature_of(
+        signer.keys["SecretAccessKey"],
+        presented,
+        method="POST",
+        path=PATH,
+        query="",
+        headers={**lower, ":authority": host},
+        content_sha256=hashlib.sha256(signed.body).hexdigest(),
+        stamp=signed.stamp,
+    )
+    renewed = header.replace(presented.signature, signature)
+    assert signed.with_header("authorization", renewed).send(world).status == status
+
+
 def _in_authorization(old: str, new: str) -> Change:
     return lambda signed: signed.with_header(
         "authorization", signed.headers["Authorization"].replace(old, new)

@@ -91,6 +91,7 @@ CLIENTS: Final = (
     Client("litellm", "litellm", "litellm_bedrock.py", _GATEWAY),
     Client("openai", "openai", "openai_client.py", _GATEWAY, family="openai"),
     Client("JavaScript SDK", NODE, "javascript_sdk.mjs", _GATEWAY),
+    Client("JavaScript SDK, HTTP/2", NODE, "javascript_http2.mjs", _GATEWAY),
 )
 
 

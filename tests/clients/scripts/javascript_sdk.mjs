@@ -8,7 +8,8 @@ const { BedrockRuntimeClient, ConverseCommand, ConverseStreamCommand } = require
 const { NodeHttpHandler } = require("@smithy/node-http-handler");
 
 const PIECES_READ = 2;
-const bedrock = new BedrockRuntimeClient({ requestHandler: new NodeHttpHandler() });
+const handler = process.env.CLIENT_HTTP === "2" ? {} : { requestHandler: new NodeHttpHandler() };
+const bedrock = new BedrockRuntimeClient(handler);
 
 const asked = (step) => ({
   modelId: step.model,
