@@ -48,7 +48,7 @@ async function stage(): Promise<void> {
     asChat,
   );
   const asReview = await bearer(`org-${org_id}-app-${review}`);
-  const much = { model_label: "premium", input_tokens: 900_000, output_tokens: 90_000 };
+  const much = { model_label: "premium", input_tokens: 940_000, output_tokens: 90_000 };
   await call("POST", `${appPath(0, review)}/usage`, { request_id: newId(), ...much }, asReview);
   await call("GET", `${appPath(0, review)}/model-selection?force_check=true`, undefined, asReview);
   const why = encodeURIComponent("launch day: quality first");

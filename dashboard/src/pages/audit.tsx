@@ -158,8 +158,8 @@ function columnsOf(
       name: "To",
       by: (one) => one.target,
       show: (one) => (
-        <span class="mono clip" title={one.target}>
-          {one.target}
+        <span class="clip" title={one.target}>
+          {targetOf(view, one.target)}
         </span>
       ),
       csv: [["target", (one) => one.target]],
@@ -225,4 +225,12 @@ function Sides({ entry }: { entry: AuditEntry }): JSX.Element {
       )}
     </div>
   );
+}
+
+/** Whom or what it was done to, by name where it has one. */
+function targetOf(view: View, target: string): string {
+  const client = /^org-([0-9a-f-]{36})(?:-app-(.+))?$/.exec(target);
+  if (client === null) return target;
+  const [, org = "", app] = client;
+  return app === undefined ? view.nameOf(org) : `${view.nameOf(org)} / ${app}`;
 }

@@ -245,7 +245,7 @@ function columnsOf(
         if (forecasts === null) return <span class="gap small-gap" />;
         if (forecast === undefined) return <span class="note">–</span>;
         return (
-          <span class="two-lines">
+          <span class="two-lines to-the-right">
             <Expected forecast={forecast} />
             <SpentAt forecast={forecast} zone={view.zoneOf(one.org_id)} />
           </span>
@@ -281,6 +281,7 @@ function columnsOf(
   if (begin !== null) {
     columns.push({
       name: "Do",
+      class: "do-cell",
       show: (one) => (
         <span class="row-actions">
           {view.rights.provisions ? (

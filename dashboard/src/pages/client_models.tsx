@@ -111,12 +111,18 @@ function Labels({ labels }: { labels: Label[] }): JSX.Element {
       name: "Used",
       isNumber: true,
       by: (one) =>
-        one.day === undefined ? -1 : ratio(one.day.cost_usd_micros, one.day.quota_usd_micros),
+        one.day === undefined
+          ? -1
+          : ratio(amount(one, "cost_usd_micros"), one.day.quota_usd_micros),
       show: (one) =>
         one.day === undefined ? (
           "–"
         ) : (
-          <Percent part={one.day.cost_usd_micros} whole={one.day.quota_usd_micros} toward="up" />
+          <Percent
+            part={amount(one, "cost_usd_micros")}
+            whole={one.day.quota_usd_micros}
+            toward="up"
+          />
         ),
     },
     {

@@ -95,14 +95,14 @@ export function SpentAt(how: { forecast: ForecastAnswer; zone: string }): JSX.El
   const { forecast, zone } = how;
   const nowMs = useCell(now);
   const at = forecast.spent_at ?? forecast.spent_at_earliest;
-  if (at === undefined || Date.parse(at) <= nowMs) return null;
+  if (at === undefined || Date.parse(at) - nowMs < 1000) return null;
   return forecast.spent_at !== undefined ? (
     <Badge tone="over">
       runs out <Away at={at} zone={zone} />
     </Badge>
   ) : (
-    <Badge tone="near" title="If the window ended at the upper bound">
-      runs out <Away at={at} zone={zone} /> at the earliest
+    <Badge tone="near" title="At the earliest: if the window ended at the upper bound">
+      may run out <Away at={at} zone={zone} />
     </Badge>
   );
 }
