@@ -12,7 +12,14 @@ const { values, positionals } = parseArgs({
 });
 const [folder = "src"] = positionals;
 const names = readdirSync(join(SOURCE, folder), { encoding: "utf8", recursive: true });
-const tests = names.filter((name) => name.endsWith(".test.ts") && name.includes(values.only));
+/** Takes the pictures of the documents, and is run only if somebody names it. */
+const PICTURES = "screenshots.test.ts";
+const tests = names.filter(
+  (name) =>
+    name.endsWith(".test.ts") &&
+    name.includes(values.only) &&
+    (values.only !== "" || name !== PICTURES),
+);
 const report = values.report
   ? ["--test-reporter=junit", `--test-reporter-destination=${values.report}`]
   : [];

@@ -20,15 +20,18 @@ from page_history import live_through
 from pricekeeper.http.app import OPERATIONS
 from serving import running_server
 
+ONLY = "PRICEKEEPER_PAGE_ONLY"
+"""Which of the files to run, for `make screenshots` and `make bench-page`."""
+PICTURES = "screenshots"
+"""Taken by `make screenshots` alone: all that they show is looked at by the other files, too."""
 SUITES = sorted(
     name
     for path in (dashboard.SOURCE / "e2e").glob("*.test.ts")
+    if os.environ.get(ONLY) == PICTURES or not path.name.startswith(PICTURES)
     for name in re.findall(r'^describe\("(.+)",', path.read_text("utf-8"), re.MULTILINE)
 )
 RUN_SECS_MAX = 240
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-ONLY = "PRICEKEEPER_PAGE_ONLY"
-"""Which of the files to run, for `make screenshots` and `make bench-page`."""
 
 
 @pytest.fixture(scope="module")
