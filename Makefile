@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-PARALLEL ?= -n 2 --dist loadscope
+PARALLEL ?= -n 2 --dist loadscope --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin

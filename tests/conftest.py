@@ -35,6 +35,18 @@ from engine_packages import (
 CONTRACT_FOLDER: Final = "tests/contract/"
 CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynamodb-local")
 
+# What takes longest begins first, so that no worker is alone with it when all the rest is done.
+LONGEST: Final = (
+    "metering/test_simulation.py",
+    "http/test_schema.py",
+    "authorizations/test_simulation.py",
+    "cli/test_people.py",
+    "test_wheel.py",
+    "http/test_service.py",
+    "export/test_stopped.py",
+    "limiter/test_clocks_apart.py",
+)
+
 _LEFT_OUT: Final = re.compile(r"left out: (?P<engine>[\w-]+), because (?P<reason>.*)", re.DOTALL)
 _AWS: Final = {
     "AWS_ACCESS_KEY_ID": "AKIDFORTESTSONLY",  # the engines accept letters and digits only
@@ -50,6 +62,12 @@ _AWS: Final = {
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the `LONGEST` modules first; the order is otherwise that of the folders."""
+    places = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)

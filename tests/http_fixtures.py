@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -153,18 +152,31 @@ def usage(**changes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+SERVERS = {"sqlite-file": "sqlite_server", "dynamodb-local": "dynamodb_server"}
+
+
+@pytest.fixture(scope="session")
+def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all modules that need no server of their own; tenants keep them apart."""
+    with running_server(tmp_path_factory.mktemp("server"), environment=ENVIRONMENT) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def dynamodb_server(
+    tmp_path_factory: pytest.TempPathFactory, dynamodb_local: str
 ) -> Iterator[Server]:
-    folder: Path = tmp_path_factory.mktemp("server")
-    store = None
-    if request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
-        prefix = f"http-{uuid.uuid4().hex[:8]}-"
-        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
+    """The same on a DynamoDB engine."""
+    folder, prefix = tmp_path_factory.mktemp("server"), f"http-{uuid.uuid4().hex[:8]}-"
+    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={dynamodb_local}"
     with running_server(folder, environment=ENVIRONMENT, store=store) as running:
         yield running
+
+
+@pytest.fixture(scope="module", params=list(SERVERS))
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(SERVERS[request.param])
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -16,6 +17,7 @@ from urllib.request import Request, urlopen
 import apsw
 import pytest
 import structlog
+import typer.main
 
 from pricekeeper.authorizations import AuthorizationRequest
 from pricekeeper.cli import command, main, watch
@@ -32,6 +34,14 @@ ORG_FLAGS = (
     *("--name", "Acme", "--timezone", "Europe/Berlin", "--scope", "APP"),
     *("--order", "premium,standard,economy", *QUOTAS),
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_tree() -> Iterator[None]:
+    """Typer builds the tree of all commands for each call, which takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @dataclass(frozen=True)

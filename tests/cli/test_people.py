@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,15 +19,25 @@ from free_port import free_port
 CHAT = f"org-{ORG}-app-chat"
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of a deployment with an organisation."""
+    folder = tmp_path_factory.mktemp("people") / "data"
+    assert piped("org", "put", ORG, *ORG_FLAGS, environment=settings_of(folder)).returncode == 0
+    return folder
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> Mapping[str, str]:
-    """A store with an organisation."""
-    settings = {
-        "PRICEKEEPER_STORE": f"sqlite:///{tmp_path}/data/store.db",
-        "PRICEKEEPER_DATA_DIR": str(tmp_path / "data"),
+def environment(data: Path, tmp_path: Path) -> Mapping[str, str]:
+    """A store with an organisation, of the test's own."""
+    return settings_of(Path(shutil.copytree(data, tmp_path / "data")))
+
+
+def settings_of(folder: Path) -> dict[str, str]:
+    return {
+        "PRICEKEEPER_STORE": f"sqlite:///{folder}/store.db",
+        "PRICEKEEPER_DATA_DIR": str(folder),
     }
-    assert piped("org", "put", ORG, *ORG_FLAGS, environment=settings).returncode == 0
-    return settings
 
 
 def piped(

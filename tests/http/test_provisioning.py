@@ -7,6 +7,9 @@ from datetime import datetime
 import pytest
 
 from http_fixtures import KEY, ORG, Api, Tenant, usage
+from store_server import api, location, server
+
+__all__ = ["api", "location", "server"]
 
 
 def test_registering_answers_201_once_and_200_after(api: Api) -> None:

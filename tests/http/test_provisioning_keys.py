@@ -10,7 +10,10 @@ from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.operation import Access, Operation
 from serving import running_server
+from store_server import api, location, server
 from tenant_matrix import BODIES, path_of, without_id
+
+__all__ = ["api", "location", "server"]
 
 PROVISIONED = [op for op in OPERATIONS if op.access is Access.PROVISIONING]
 OF_DEPLOYMENT = [op for op in OPERATIONS if op.access is Access.DEPLOYMENT]

@@ -18,7 +18,10 @@ from pricekeeper.authority import Role
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
 from pricekeeper.http.operation import Access, Operation
+from store_server import api, location, server
 from tenant_matrix import BODIES, path_of, without_id
+
+__all__ = ["api", "location", "server"]
 
 ROLES = ("VIEWER", "OPERATOR", "ADMIN")
 REACHES = ("all", "covered", "uncovered")

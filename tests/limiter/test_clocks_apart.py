@@ -15,7 +15,7 @@ from pricekeeper.limiter import Lease, Limit
 FAST = Limit("n", 20, 50, 1_000)
 DEEP = Limit("n", 400, 50, 1_000)
 ODD = Limit("n", 7, 3, 777)
-SECONDS = 30
+SECONDS = 15
 
 
 async def go_round(scene: Scene, first: int, until_ms: int) -> int:
