@@ -136,10 +136,12 @@ class RequestIdReusedError(PriceKeeperError):
 
     code = "REQUEST_ID_REUSED"
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, authorization_id: str = "") -> None:
         super().__init__(f"request_id: {request_id} was used for another usage record")
         self.field = "request_id"
         self.request_id = request_id
+        self.authorization_id = authorization_id
+        """The authorization that the id stands for; a record under it is its capture."""
 
 
 class NotFoundError(PriceKeeperError):

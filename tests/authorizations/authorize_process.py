@@ -106,7 +106,7 @@ async def main(url: str, org_id: str) -> None:
     instance = Instance(store, clock)
     random = Random(os.getpid())
     known = policies(org_id)
-    expiring = asyncio.create_task(instance.authorizations.run_forever())
+    expiring = asyncio.create_task(instance.authorizations.expiry.run_forever())
     callers = [Caller(instance, known[n % len(known)], random) for n in range(CALLERS)]
     await asyncio.gather(*(caller.run() for caller in callers), expiring)
 

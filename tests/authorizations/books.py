@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from memory_store import MemoryStore
 from pricekeeper.authorizations import Authorization, State
-from pricekeeper.authorizations.items import authorization_of
+from pricekeeper.authorizations.sheet import authorizations_on
 from pricekeeper.budgets import Balance, BudgetAccount
 from pricekeeper.budgets.items import USED, balance_of
 from pricekeeper.metering.journal import Record, records_on
@@ -56,7 +56,7 @@ class Auditor:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._seen_writes = -1
-        self._authorizations = Reading(store, USAGE_AGG_SHARDED.name, "#A#", _authorizations_in)
+        self._authorizations = Reading(store, USAGE_AGG_SHARDED.name, "#J#", _authorizations_in)
         self._records = Reading(store, USAGE_AGG_SHARDED.name, "#J#", lambda it: [*records_on(it)])
         self._balances = Reading(store, RATE_BUCKETS.name, "#BUDGETS", _balances_in)
         self.accounts: dict[AccountKey, BudgetAccount] = {}
@@ -121,8 +121,7 @@ class Auditor:
 
 
 def _authorizations_in(item: Item) -> list[Authorization]:
-    one = authorization_of(item)
-    return [] if one is None else [one]
+    return list(authorizations_on(item)) if item["SK"].startswith("s") else []
 
 
 def _balances_in(item: Item) -> dict[AccountKey, Balance]:

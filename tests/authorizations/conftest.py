@@ -77,7 +77,7 @@ class Instance:
         return await self.authorizations.extend(policy, authorization_id, secs)
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
-        return await self.metering.record(policy, usage)
+        return await self.authorizations.record(policy, usage)
 
 
 def a_request(**changes: Any) -> AuthorizationRequest:

@@ -19,8 +19,8 @@ from metering.conftest import CATALOGUE, ECONOMY, PREMIUM, STANDARD, a_policy, a
 from minting import minted
 from pricekeeper.authorizations import Authorization, Authorized, State
 from pricekeeper.authorizations.attempts import Attempts
-from pricekeeper.authorizations.authorization import Grant
-from pricekeeper.authorizations.expiry import OpenList
+from pricekeeper.authorizations.authorization import Grant, GrantTerms
+from pricekeeper.authorizations.open_list import OpenList
 from pricekeeper.budgets import Balance, accounts_of
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -31,7 +31,7 @@ from pricekeeper.errors import (
     RequestIdReusedError,
     StoreUnavailableError,
 )
-from pricekeeper.metering import Outcome, org_day
+from pricekeeper.metering import Outcome, Recorded, Refused, org_day
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Enforcement, Policy, RateLimit, Window
 from pricekeeper.tenants.freeze import Freeze
@@ -178,32 +178,72 @@ async def test_an_id_of_ours_is_known_again(instance: Instance) -> None:
     assert again.authorization == first.authorization
 
 
-@pytest.mark.parametrize("version", [4, 7])
-async def test_usage_with_the_id_of_a_captured_call_counts_once(
-    instance: Instance, clock: SettableClock, version: int
+@pytest.fixture(params=[4, 7, 8])
+def asked_as(request: pytest.FixtureRequest, clock: SettableClock) -> str | None:
+    """An id that the caller gives, without time and with it; ``None`` for one that we make."""
+    if request.param == 8:
+        return None
+    return minted(clock.now_ms()) if request.param == 7 else str(uuid.uuid4())
+
+
+async def test_a_usage_record_under_the_id_of_an_authorization_is_its_capture(
+    instance: Instance, clock: SettableClock, asked_as: str | None
 ) -> None:
-    """Whichever comes first counts; the other is refused."""
+    """It counts once and releases the hold; a capture of the same usage is a duplicate."""
     policy = a_policy(budgets=(a_budget(),))
-    ms = clock.now_ms()
-    ids = [
-        str(uuid.uuid4())
-        if version == 4
-        else f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7abc-8abc-{n:012x}"
-        for n in (1, 2)
+    made = await instance.authorize(policy, authorization_id=asked_as)
+    shown_id = made.authorization.shown_id
+    first = await instance.record(policy, a_usage(shown_id))
+    assert first.outcome is Outcome.ACCEPTED
+    assert first.receipt.cost_usd_picos == COST_USD_PICOS
+    assert await balances(instance, policy, clock) == {"daily": Balance(COST_USD_PICOS, 0, 0)}
+    assert (await instance.record(policy, a_usage(shown_id))).outcome is Outcome.DUPLICATE
+    assert (await instance.capture(policy, shown_id)).is_duplicate
+    for change in ({"output_tokens": 1}, {"model_label": STANDARD}):
+        with pytest.raises(RequestIdReusedError):
+            await instance.record(policy, a_usage(shown_id, **change))
+    found = await instance.authorizations.find(policy, shown_id)
+    assert found.state is State.CAPTURED
+
+
+async def test_a_usage_record_after_the_capture_is_a_duplicate(
+    instance: Instance, clock: SettableClock, asked_as: str | None
+) -> None:
+    """Alone and among others, which count."""
+    policy = a_policy(budgets=(a_budget(),))
+    made = await instance.authorize(policy, authorization_id=asked_as)
+    shown_id = made.authorization.shown_id
+    await instance.capture(policy, shown_id)
+    other = a_usage(minted(clock.now_ms() + 1))
+    answers = await instance.authorizations.record_many(policy, [a_usage(shown_id), other])
+    assert [one.outcome for one in answers if isinstance(one, Recorded)] == [
+        Outcome.DUPLICATE,
+        Outcome.ACCEPTED,
     ]
-    await instance.authorize(policy, authorization_id=ids[0])
-    await instance.capture(policy, ids[0])
-    again = await instance.metering.record(policy, a_usage(ids[0]))
-    assert again.outcome is Outcome.DUPLICATE
-    with pytest.raises(RequestIdReusedError):
-        await instance.metering.record(policy, a_usage(ids[0], output_tokens=1))
-    await instance.authorize(policy, authorization_id=ids[1])
-    await instance.metering.record(policy, a_usage(ids[1]))
-    with pytest.raises(RequestIdReusedError):
-        await instance.capture(policy, ids[1])
-    own = await instance.authorize(policy)
-    with pytest.raises(InvalidValueError, match="capture it"):
-        await instance.metering.record(policy, a_usage(own.authorization.id))
+    assert await balances(instance, policy, clock) == {"daily": Balance(2 * COST_USD_PICOS, 0, 0)}
+    changed = [a_usage(shown_id, input_tokens=1)]
+    (refused,) = await instance.authorizations.record_many(policy, changed)
+    assert isinstance(refused, Refused)
+    assert refused.code == "REQUEST_ID_REUSED"
+
+
+async def test_an_id_stands_for_one_thing_in_an_organisation(
+    instance: Instance, clock: SettableClock
+) -> None:
+    """That of a usage record authorizes nothing, and another app's authorization counts nothing."""
+    policy = a_policy(budgets=(a_budget(),))
+    for request_id in (minted(clock.now_ms()), str(uuid.uuid4())):
+        await instance.record(policy, a_usage(request_id))
+        with pytest.raises(ConflictError):
+            await instance.authorize(policy, authorization_id=request_id)
+        assert (await instance.record(policy, a_usage(request_id))).outcome is Outcome.DUPLICATE
+    other = dataclasses.replace(policy, client=policy.client._replace(app_id=AppId("other")))
+    for given in (minted(clock.now_ms() + 1), str(uuid.uuid4()), None):
+        made = await instance.authorize(policy, authorization_id=given)
+        with pytest.raises(RequestIdReusedError):
+            await instance.record(other, a_usage(made.authorization.shown_id))
+    with pytest.raises(InvalidValueError, match="version 8"):
+        await instance.record(policy, a_usage("019a8c3f-1b2c-8000-8000-0123456789ab"))
 
 
 async def test_a_denial_names_everything_that_denies(
@@ -322,15 +362,15 @@ async def test_what_nobody_settles_is_charged_at_its_hold(
     policy = a_policy(budgets=(a_budget(),))
     granted = await instance.authorize(policy, hold_secs=10)
     clock.advance_ms(9_999)
-    assert await instance.authorizations.expire_due() == 0
+    assert await instance.authorizations.expiry.expire_due() == 0
     clock.advance_ms(1)
-    assert await instance.authorizations.expire_due() == 1
+    assert await instance.authorizations.expiry.expire_due() == 1
     found = await instance.authorizations.find(policy, granted.authorization.id)
     assert found.state is State.UNSETTLED
     assert await balances(instance, policy, clock) == {
         "daily": Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)
     }
-    listed = await instance.authorizations.list_unfinished(policy, State.UNSETTLED)
+    listed = await instance.authorizations.list_unfinished(policy, [State.UNSETTLED])
     assert [one.id for one in listed] == [granted.authorization.id]
     clock.advance_ms(24 * 3_600_000)
     await instance.capture(policy, granted.authorization.id)
@@ -344,7 +384,7 @@ async def test_a_capture_a_day_after_it_expired_is_refused(
     policy = a_policy(budgets=(a_budget(),))
     granted = await instance.authorize(policy, hold_secs=10)
     clock.advance_ms(10_000)
-    await instance.authorizations.expire_due()
+    await instance.authorizations.expiry.expire_due()
     clock.advance_ms(24 * 3_600_000 + 1)
     with pytest.raises(ConflictError):
         await instance.capture(policy, granted.authorization.id)
@@ -356,9 +396,9 @@ async def test_a_sweep_finds_what_a_dead_process_has_left(
     policy = a_policy(budgets=(a_budget(),))
     granted = await Instance(store, clock).authorize(policy, hold_secs=60)
     clock.advance_ms(60_000)
-    assert await instance.authorizations.sweep() == 0  # its region is not quiet yet
+    assert await instance.authorizations.expiry.sweep() == 0  # its region is not quiet yet
     clock.advance_ms(300_000)
-    assert await instance.authorizations.sweep() == 1
+    assert await instance.authorizations.expiry.sweep() == 1
     found = await instance.authorizations.find(policy, granted.authorization.id)
     assert found.state is State.UNSETTLED
     assert (await balances(instance, policy, clock))["daily"].unsettled == HELD_USD_PICOS
@@ -373,9 +413,9 @@ async def test_an_extended_authorization_expires_later(
     extended = await instance.authorizations.extend(policy, granted.authorization.id, 60)
     assert extended.expires_at_ms == clock.now_ms() + 60_000
     clock.advance_ms(10_000)
-    assert await instance.authorizations.expire_due() == 0
+    assert await instance.authorizations.expiry.expire_due() == 0
     clock.advance_ms(50_000)
-    assert await instance.authorizations.expire_due() == 1
+    assert await instance.authorizations.expiry.expire_due() == 1
 
 
 async def test_a_capture_after_midnight_settles_in_the_day_of_its_authorization(
@@ -496,7 +536,7 @@ async def test_captures_under_ids_of_callers_are_in_the_totals_of_every_lane(
     policy = a_policy(agg_shard_count=64)
     due = await instance.authorize(policy, hold_secs=10)
     clock.advance_ms(10_000)
-    await instance.authorizations.expire_due()
+    await instance.authorizations.expiry.expire_due()
     ids = [minted(clock.now_ms() + 16 * page) for page in range(8)]
     for one in ids:
         await instance.authorize(policy, authorization_id=one)
@@ -522,4 +562,4 @@ def test_settled_authorizations_do_not_fill_the_memory() -> None:
     assert len(listed.take_due(10**9)) == 200
 
 
-_A_GRANT = Grant(b"", "client", "app", "premium", "NORMAL", 1, (), (), 1, 1, 0)
+_A_GRANT = Grant(GrantTerms("client", "app", "premium", (), ()), b"", "NORMAL", 1, 1, 1, 0, {})

@@ -6,7 +6,9 @@ minute: two items of accounts and two buckets.
 """
 
 import asyncio
+import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -17,11 +19,15 @@ from metering.conftest import LABELS, a_policy, a_usage
 from metering.test_costs import StillClock, read_units, write_units
 from minting import minted
 from pricekeeper.authorizations import Authorization
+from pricekeeper.authorizations.items import sheet_key
 from pricekeeper.authorizations.pace import LOOK_EVERY
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, Write, open_store
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.storage.values import item_bytes
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, RateLimit, Window
+from pricekeeper.values import AppId
 
 
 class TimelessClock(StillClock):
@@ -80,10 +86,10 @@ async def call(instance: Instance, policy: Policy, **usage: int) -> None:
 
 
 async def test_alone(instance: Instance, known: Policy, meter: StoreMeter) -> None:
-    """Two items of accounts, two buckets and the authorization: ten units, then eight and two.
+    """Two items of accounts, two buckets and the sheet: ten units, then six and two.
 
-    The capture changes the accounts and the authorization and writes a page, and gives tokens back
-    to each bucket by itself.
+    The capture changes the accounts and the sheet, which the record is on, and gives tokens back to
+    each bucket by itself.
     """
     made = await instance.authorize(known)
     await instance.authorizations.close()
@@ -91,23 +97,36 @@ async def test_alone(instance: Instance, known: Policy, meter: StoreMeter) -> No
     meter.clear()
     await instance.capture(known, made.authorization.id)
     await instance.close()
-    assert (write_units(meter), read_units(meter)) == (8 + 2, 0)
+    assert (write_units(meter), read_units(meter)) == (6 + 2, 0)
 
 
-@pytest.mark.parametrize(("timed", "more"), [(True, 2), (False, 4)])
-async def test_an_id_of_the_callers_own_costs_its_name_and_perhaps_a_receipt(
-    instance: Instance, known: Policy, meter: StoreMeter, clock: StillClock, timed: bool, more: int
+@pytest.mark.parametrize("timed", [True, False])
+async def test_an_id_of_the_callers_own_costs_the_place_that_it_takes(
+    instance: Instance, known: Policy, meter: StoreMeter, clock: StillClock, timed: bool
 ) -> None:
-    """Two units for what it stands for; two for a receipt, if the id has no time in it.
-
-    The name is looked for by both steps, and read by the second, with what it stands for.
-    """
+    """Two units: on the page of such a usage record, or in place of its receipt."""
     asked_as = minted(clock.now_ms()) if timed else str(uuid.uuid4())
     await instance.authorize(known, authorization_id=asked_as)
     await instance.authorizations.close()
     await instance.capture(known, asked_as)
     await instance.close()
-    assert (write_units(meter), read_units(meter)) == (20 + more, 3)
+    assert (write_units(meter), read_units(meter)) == (18 + 2, 0)
+
+
+async def test_an_id_of_the_callers_own_is_looked_up_elsewhere(
+    instance: Instance, known: Policy, store: Store, clock: StillClock, meter: StoreMeter
+) -> None:
+    """Whom it stands for, and the sheet."""
+    other = Instance(store, clock, seed=2)
+    first = await authorize_some(instance, known, 1)
+    await other.capture(known, first[0].id)  # it knows accounts and marks now
+    made = await instance.authorize(known, authorization_id=minted(clock.now_ms()))
+    await instance.authorizations.close()
+    await other.authorizations.close()
+    meter.clear()
+    await other.capture(known, made.authorization.shown_id)
+    await other.close()
+    assert (write_units(meter), read_units(meter)) == (8, 2)
 
 
 async def test_a_capture_elsewhere_reads_the_authorization(
@@ -120,7 +139,7 @@ async def test_a_capture_elsewhere_reads_the_authorization(
         await other.capture(known, one.id)
         await other.authorizations.close()
     await other.close()
-    assert (write_units(meter), read_units(meter)) == (10, 1)
+    assert (write_units(meter), read_units(meter)) == (8, 1)
 
 
 async def test_nothing_is_written_to_give_nothing_back(
@@ -132,51 +151,99 @@ async def test_nothing_is_written_to_give_nothing_back(
     meter.clear()
     await instance.capture(known, made.authorization.id, input_tokens=1_000, output_tokens=1_000)
     await instance.close()
-    assert write_units(meter) == 8
+    assert write_units(meter) == 6
 
 
-async def test_without_budgets_and_limits_only_the_authorization_and_the_page_are_written(
+async def test_without_budgets_and_limits_only_the_sheet_is_written(
     instance: Instance, meter: StoreMeter
 ) -> None:
-    """Two units for it, four for its change and its page."""
+    """Two units when it is granted, and two when it is captured."""
     policy = a_policy()
     await call(instance, policy)
     meter.clear()
     await call(instance, policy)
     await instance.close()
-    assert write_units(meter) == 2 + 4
+    assert write_units(meter) == 2 + 2
 
 
-@pytest.mark.parametrize(("together", "units"), [(1, 14), (10, 5.2), (20, 4.7)])
-async def test_under_load_calls_share_the_accounts_and_the_buckets(
+@pytest.mark.parametrize(("together", "units"), [(1, 12), (10, 3.6), (20, 3.1)])
+async def test_under_load_calls_share_the_accounts_the_buckets_and_the_sheets(
     instance: Instance, known: Policy, meter: StoreMeter, together: int, units: float
 ) -> None:
     """As many begin and end in a transaction of 10 ms as do at 100, 1,000 and 2,000 a second.
 
-    Each keeps its authorization, written twice in transactions: four units.
+    Those that end began at different times, so that each changes a sheet of its own: two units.
     """
-    begun = await authorize_some(instance, known, together)
+    begun = [(await authorize_some(instance, known, 3))[0] for _ in range(together)]
     meter.clear()
-    authorized = await asyncio.gather(
-        *(instance.authorize(known) for _ in begun),
-        *(instance.capture(known, one.id) for one in begun),
-    )
-    await instance.close()
-    assert len(authorized) == 2 * together
+    await begin_and_end(instance, known, begun)
     assert meter.calls["transact"] == 1
     assert (write_units(meter) / together, read_units(meter)) == (units, 0)
+
+
+@pytest.mark.parametrize(("together", "units"), [(10, 2.4), (20, 1.8)])
+async def test_calls_that_begin_and_end_together_share_their_sheets(
+    instance: Instance, known: Policy, meter: StoreMeter, together: int, units: float
+) -> None:
+    """As calls of equal length do, and captures that a client sends in one request."""
+    begun = await authorize_some(instance, known, together)
+    meter.clear()
+    await begin_and_end(instance, known, begun)
+    assert (write_units(meter) / together, read_units(meter)) == (units, 0)
+
+
+async def begin_and_end(instance: Instance, policy: Policy, begun: Sequence[Authorization]) -> None:
+    authorized = await asyncio.gather(
+        *(instance.authorize(policy) for _ in begun),
+        *(instance.capture(policy, one.id) for one in begun),
+    )
+    await instance.close()
+    assert len(authorized) == 2 * len(begun)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("long", [False, True])
+async def test_a_full_sheet_is_one_unit_with_all_of_its_records(
+    instance: Instance, known: Policy, store: Store, long: bool, named: bool
+) -> None:
+    """Three authorizations, or two under ids of their callers' own or where names are long."""
+    policy = known
+    if long:
+        limit = RateLimit(10**9, 10**9, 60_000)
+        policy = dataclasses.replace(
+            known,
+            client=known.client._replace(app_id=AppId("an-app-of-28-letters-exactly")),
+            incarnation="0123456789abcdef",
+            rate_limits={"*": {"rpm": limit, "tpm": limit}},
+            org_rate_limits={"*": {"rpm": limit, "tpm": limit}},
+        )
+    names = [str(uuid.uuid4()) if named else None for _ in range(6)]
+    made = await asyncio.gather(
+        *(instance.authorize(policy, authorization_id=one, input_tokens=99_999) for one in names)
+    )
+    await instance.authorizations.close()
+    for one in made:
+        await instance.capture(
+            policy, one.authorization.shown_id, input_tokens=98_765, output_tokens=999
+        )
+    found = Counter(sheet_key(policy.org_id, one.authorization.id) for one in made)
+    assert sorted(found.values()) == ([2, 2, 2] if named or long else [3, 3])
+    for key in found:
+        sheet = await store.get(USAGE_AGG_SHARDED, key)
+        assert sheet is not None
+        assert item_bytes(sheet) <= 1024
 
 
 async def test_either_step_alone_shares_them_as_well(
     instance: Instance, known: Policy, meter: StoreMeter
 ) -> None:
-    """Forty at once: what is left is the item of each authorization, written twice."""
+    """Forty at once: what is left is the sheets."""
     begun = await authorize_some(instance, known, 40)
-    assert (write_units(meter) / 40, read_units(meter)) == (2.2, 0)
+    assert (write_units(meter) / 40, read_units(meter)) == (0.9, 0)
     meter.clear()
     await asyncio.gather(*(instance.capture(known, one.id) for one in begun))
     await instance.close()
-    assert (write_units(meter) / 40, read_units(meter)) == (2.45, 0)
+    assert (write_units(meter) / 40, read_units(meter)) == (0.85, 0)
 
 
 @pytest.mark.parametrize(("together", "units"), [(0, 0.5), (1, 0.25), (10, 0.025), (20, 0.0125)])
@@ -251,14 +318,16 @@ def let_take(
 @pytest.mark.parametrize(
     "row",
     [
-        "alone | 20 | 0.5",
-        "alone, nothing to give back | 18 | 0.5",
-        "alone, no budget, no strict quota, no limit | 6 | 0",
-        "100 a second, one instance | 14 | 0.25",
-        "1,000 a second, one instance | 5.2 | 0.03",
-        "2,000 a second, one instance | 4.7 | 0.01",
-        "40 authorized at once, each | 2.2 | 0",
-        "40 captured at once, each | 2.45 | 0",
+        "alone | 18 | 0.5",
+        "alone, nothing to give back | 16 | 0.5",
+        "alone, no budget, no strict quota, no limit | 4 | 0",
+        "100 a second, one instance | 12 | 0.25",
+        "1,000 a second, one instance | 3.6 | 0.03",
+        "2,000 a second, one instance | 3.1 | 0.01",
+        "1,000 a second, calls of equal length | 2.4 | 0.03",
+        "2,000 a second, calls of equal length | 1.8 | 0.01",
+        "40 authorized at once, each | 0.9 | 0",
+        "40 captured at once, each | 0.85 | 0",
     ],
 )
 def test_the_page_says_the_same(row: str) -> None:

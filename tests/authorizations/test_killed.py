@@ -198,7 +198,7 @@ async def test_kill_9_overspends_nothing_and_leaves_nothing_held(
     survivor = Instance(store, clock)
     for hours in (2, 27):
         clock.shift_ms = hours * HOUR_MS
-        await survivor.authorizations.sweep()
+        await survivor.authorizations.expiry.sweep()
     await survivor.close()
     auditor = await world.audit()
     assert not any(balance.held for balance in auditor.balances().values())

@@ -29,7 +29,7 @@ async def test_every_account_is_its_records_and_its_holds(
         await instance.authorize(policy, hold_secs=secs, tags={"t": "x"}) for secs in (10, 900, 900)
     ]
     clock.advance_ms(10_000)
-    await instance.authorizations.expire_due()
+    await instance.authorizations.expiry.expire_due()
     await instance.capture(policy, captured.authorization.id)
     await instance.metering.record(policy, a_usage())
     findings = await LedgerCheck(store, clock).check([org, policy])

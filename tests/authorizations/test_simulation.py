@@ -41,6 +41,7 @@ from pricekeeper.errors import (
     PriceKeeperError,
     StoreUnavailableError,
 )
+from pricekeeper.metering import Outcome
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy, QuotaEnforcement, RateLimit, Window
 from pricekeeper.values import AppId, OrgId
@@ -252,16 +253,22 @@ class World:
         }
         first = call.captures == 0
         try:
-            captured = await self.ask("capture", call.policy, call.id, **usage)
+            if self.random.random() < 0.2:  # a usage record under its id is its capture
+                record = a_usage(call.id, model_label=grant.label, **usage)
+                recorded = await self.ask("record", call.policy, record)
+                is_duplicate = recorded.outcome is Outcome.DUPLICATE
+            else:
+                captured = await self.ask("capture", call.policy, call.id, **usage)
+                is_duplicate = captured.is_duplicate
         except ConflictError:
             return
         except _NO_ANSWER:
             call.captures += 1
             return
         call.captures += 1
-        call.counted += not captured.is_duplicate
+        call.counted += not is_duplicate
         self.outcomes["captured"] += 1
-        if first and captured.is_duplicate:
+        if first and is_duplicate:
             self.broken.append(AssertionError("the first capture was told to be a duplicate"))
 
     async def record(self) -> None:
@@ -286,8 +293,8 @@ class World:
             instance = self.instances[number % INSTANCES]
             await self.turns.turn()
             with suppress(*_NO_ANSWER):
-                await instance.authorizations.expire_due()
-                await instance.authorizations.sweep()
+                await instance.authorizations.expiry.expire_due()
+                await instance.authorizations.expiry.sweep()
 
     async def finish(self) -> None:
         """Let everything arrive; then let everything expire. Nothing is held any more."""
@@ -307,7 +314,7 @@ class World:
             assert call.counted <= 1, "a capture counted twice"
         for waited_ms in (2 * HOUR_MS, 25 * HOUR_MS):
             self.clock.advance_ms(waited_ms)
-            await survivor.authorizations.sweep()
+            await survivor.authorizations.expiry.sweep()
             self.look()
         await survivor.close()
         for key, balance in self.auditor.balances().items():

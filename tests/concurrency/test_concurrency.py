@@ -12,6 +12,7 @@ from pricekeeper.concurrency import (
     SingleFlight,
     error_copy,
     full_jitter_ms,
+    gather_in_turn,
 )
 from pricekeeper.errors import (
     CancellationReason,
@@ -258,3 +259,20 @@ def test_an_error_of_another_make_is_copied_if_it_can_be() -> None:
     assert str(copied) == str(error)
     stubborn = StubbornError("name", "is taken")
     assert error_copy(stubborn) is stubborn
+
+
+async def test_what_has_one_key_follows_each_other() -> None:
+    """The rest runs at once, and the results are in order."""
+    running: list[int] = []
+    together: list[list[int]] = []
+
+    async def run(number: int) -> int:
+        running.append(number)
+        together.append(sorted(running))
+        await asyncio.sleep(0)
+        running.remove(number)
+        return number * 10
+
+    assert await gather_in_turn(["a", "b", "a", "b", "a"], run) == [0, 10, 20, 30, 40]
+    assert [0, 1] in together
+    assert not any({0, 2} <= set(one) or {1, 3} <= set(one) for one in together)

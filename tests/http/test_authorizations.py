@@ -671,19 +671,41 @@ def test_an_unknown_model_is_refused(shop: Shop) -> None:
 
 
 class TestUsageBesideAuthorizations:
-    def test_a_record_under_an_authorizations_id_is_refused(self, shop: Shop) -> None:
-        """It counts nothing, and the authorization is captured as if nothing had happened."""
+    def test_a_record_under_an_authorizations_id_is_its_capture(self, shop: Shop) -> None:
+        """It counts once and releases the hold; of another model it is refused."""
         authorization_id = shop.grant()
-        record = usage(request_id=authorization_id)
+        record = usage(request_id=authorization_id, input_tokens=INPUT, output_tokens=100)
+        refused = shop.call("POST", "usage", record | {"model_label": "economy"})
+        assert (refused.status, refused.code) == (409, "REQUEST_ID_REUSED")
+        assert shop.budgets()["monthly"]["spent_usd_micros"] == 0
+        assert shop.call("POST", "usage", record).json["status"] == "accepted"
+        month = shop.budgets()["monthly"]
+        assert (month["spent_usd_micros"], month["held_usd_micros"]) == (6_600, 0)
+        assert shop.call("POST", "usage", record).json["status"] == "duplicate"
+        assert shop.capture(authorization_id).json["status"] == "duplicate"
+        assert shop.budgets()["monthly"]["spent_usd_micros"] == 6_600
+
+    def test_a_batch_captures_what_it_names(self, shop: Shop) -> None:
+        """The same again in one batch is a duplicate, and another body is a failure of its own."""
+        record = usage(request_id=shop.grant(), input_tokens=INPUT, output_tokens=100)
+        records = [
+            record,
+            record | {"request_id": str(uuid.uuid4())},
+            record | {"request_id": record["request_id"].upper()},
+        ]
+        records.append(record | {"output_tokens": 1})
+        batch = shop.call("POST", "usage/batch", {"requests": records}).json
+        told = [one["status"] for one in batch["results"]]
+        assert told == ["accepted", "accepted", "duplicate", "failed"]
+        month = shop.budgets()["monthly"]
+        assert (month["spent_usd_micros"], month["held_usd_micros"]) == (2 * 6_600, 0)
+
+    def test_an_id_of_version_8_that_is_no_authorizations_is_refused(self, shop: Shop) -> None:
+        """It counts nothing: only authorizations have such ids."""
+        record = usage(request_id="019a8c3f-1b2c-8000-8000-0123456789ab")
         refused = shop.call("POST", "usage", record)
         assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
         assert refused.json["errors"][0]["field"] == "request_id"
-        batch = shop.call("POST", "usage/batch", {"requests": [record]}).json
-        assert batch["results"][0]["status"] == "failed"
-        assert shop.budgets()["monthly"]["spent_usd_micros"] == 0
-        assert shop.capture(authorization_id).json["status"] == "captured"
-        assert shop.call("POST", "usage", record).status in (400, 409)
-        assert shop.budgets()["monthly"]["spent_usd_micros"] == 6_600
 
     def test_records_that_overdraw_a_budget_deny_the_next_call(self, shop: Shop) -> None:
         """They count, whatever the budget says; the call that asks first is refused."""

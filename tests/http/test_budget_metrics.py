@@ -92,7 +92,7 @@ async def test_what_is_held_used_and_unsettled_is_shown_by_name(at: World) -> No
     }
 
     at.clock.advance_ms(901_000)
-    await at.services.authorizations.expire_due()
+    await at.services.authorizations.expiry.expire_due()
     await at.refresh()
     assert at.lines("held_usd", "org") == {}
     assert at.lines("unsettled_usd", "org", "app", "label") == {

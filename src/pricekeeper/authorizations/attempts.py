@@ -31,21 +31,15 @@ from pricekeeper.authorizations.commands import (
 )
 from pricekeeper.authorizations.decision import Denied, Granted, Wanted, decide
 from pricekeeper.authorizations.desk import Desk
-from pricekeeper.authorizations.items import (
-    alias_key,
-    aliased_id,
-    authorization_key,
-    authorization_of,
-)
+from pricekeeper.authorizations.items import region_of, sheet_key
 from pricekeeper.authorizations.pace import Pace
 from pricekeeper.authorizations.refunds import Refunds
 from pricekeeper.authorizations.settling import Capture, Changed, settle
+from pricekeeper.authorizations.sheet import SheetRoom, find_on
 from pricekeeper.authorizations.transaction import (
     OnAccounts,
-    OnAlias,
-    OnAuthorization,
     OnBucket,
-    OnRecord,
+    OnSheet,
     Step,
     make_transaction,
 )
@@ -60,17 +54,24 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     PriceKeeperError,
     ReasonCode,
-    RequestIdReusedError,
     StoreError,
     TransactionCancelledError,
 )
 from pricekeeper.limiter.bucket import Bucket, Debit, Normal, expected
 from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.writes import normal
-from pricekeeper.metering import Submission
-from pricekeeper.metering.journal import ID_DIGITS, entry_on, is_full, region_at, tick_of
+from pricekeeper.metering.journal import (
+    ID_DIGITS,
+    authorization_id_of,
+    entry_on,
+    is_full,
+    region_at,
+    taken_for,
+    tick_of,
+)
 from pricekeeper.metering.journal_items import PostedRegion
-from pricekeeper.metering.posting import is_late
+from pricekeeper.metering.posting import TakenPlace, is_late
+from pricekeeper.metering.receipt import receipt_taken_for
 from pricekeeper.storage import Key
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
@@ -99,10 +100,9 @@ class Attempts:
         self._left = list(commands)
         self._is_fresh = False
         self._doubt = False
-        self._knows_aliases = not any(
-            isinstance(one, Authorize) and one.wanted.asked_as for one in commands
+        self._knows_places = not any(
+            isinstance(one, Authorize) and one.place is not None for one in commands
         )
-        self._page_nonce = desk.poster.new_nonce()
         self._stale_terms: list[tuple[Debit, Normal]] = []
 
     async def run(self) -> None:
@@ -123,21 +123,38 @@ class Attempts:
                 return
         raise self._error_of(ContendedError("other writers kept winning"))
 
+    def _name_all(self) -> None:
+        """Give those that want to go their numbers on sheets; they keep them, whatever happens."""
+        sheet, number, room = "", 0, SheetRoom()
+        for command in self._left:
+            if isinstance(command, Settle) or command.id:
+                continue
+            wanted = command.wanted
+            terms = wanted.candidates[0].stored_terms
+            if not room.take(terms, wanted.asked_as, wanted.tags) or not sheet:
+                sheet, number, room = self._desk.new_sheet(), 0, SheetRoom()
+                room.take(terms, wanted.asked_as, wanted.tags)
+            command.id = authorization_id_of(sheet, number)
+            number += 1
+
     async def _attempt(self) -> None:
         desk = self._desk
+        self._name_all()
         books = await self._open_books()
         granted, changed = self._decide_all(books)
         if not granted and not changed:
             await self._settle_terms()
             if self._left:
                 self._forget()  # some are denied, by what may be old
-                await self._look_up_aliases()
+                await self._look_up_places()
             return
         self._is_fresh = False
         sent_at_ms = books.now_ms
         buckets = books.plan_buckets()
-        submissions = [one.submission for one, _ in changed if one.submission is not None]
-        for posting in dict.fromkeys(_posting(one, sent_at_ms) for one in submissions):
+        for region in {region_of(command.id) for command, _ in granted}:
+            await desk.regions.mark(self._org_id, region)
+        captured = [command for command, _ in changed if command.submission is not None]
+        for posting in dict.fromkeys(map(_posting, captured)):
             await desk.poster.mark(posting, sent_at_ms)
         steps = make_transaction(
             self._org_id,
@@ -146,7 +163,6 @@ class Attempts:
             granted,
             changed,
             sent_at_ms=sent_at_ms,
-            page_nonce=self._page_nonce,
             expires_at_epoch=desk.poster.expires_at_epoch(region_at(sent_at_ms)),
         )
         try:
@@ -164,7 +180,8 @@ class Attempts:
         given_back = {key: one.given_back for key, one in buckets.items()}
         self._refunds.note_written(books.owed, given_back)
         self._note_written(books, buckets)
-        if submissions and is_late(tick_of(sent_at_ms), desk.clock.now_ms()):
+        if captured and is_late(tick_of(sent_at_ms), desk.clock.now_ms()):
+            submissions = [one.submission for one in captured if one.submission is not None]
             receipts = [one.receipt(b"", sent_at_ms) for one in submissions]
             await desk.poster.repair_late(self._org_id, receipts)
         self._answer(granted, changed)
@@ -204,7 +221,7 @@ class Attempts:
                     granted.append((command, decided))
                 else:
                     denied.append((command, decided))
-        if self._is_fresh and self._knows_aliases and not granted and not changed:
+        if self._is_fresh and self._knows_places and not granted and not changed:
             for command, denial in denied:
                 self._desk.meter.denied += 1
                 self._stale_terms += _stale_terms(books, command.wanted)
@@ -268,32 +285,39 @@ class Attempts:
         """Learn from a refusal what is there now."""
         self._desk.meter.lost_races += 1
         self._pace.note_others()
-        aliases: list[Authorize] = []
-        before = {command: command.seen for command in self._left if isinstance(command, Settle)}
-        refused = [
-            (step.concern, reason.item)
-            for step, reason in zip(steps, reasons, strict=False)
-            if reason.code is ReasonCode.CONDITION_FAILED
-        ]
-        for concern, item in refused:
+        elsewhere: list[Authorize] = []
+        for step, reason in zip(steps, reasons, strict=False):
+            if reason.code is not ReasonCode.CONDITION_FAILED:
+                continue
+            concern, item = step.concern, reason.item
             if isinstance(concern, OnAccounts):
                 self._desk.note_item(concern.key, item)
                 self._drop_gone(concern.key, item)
             elif isinstance(concern, OnBucket):
                 self._desk.note_bucket(concern.key, bucket_of(item))
-            elif isinstance(concern, OnAuthorization):
-                _note_found(concern.command, authorization_of(item))
-            elif isinstance(concern, OnAlias):
-                concern.command.id = aliased_id(item) or concern.command.id
-                aliases.append(concern.command)
-        for concern, item in refused:
-            if isinstance(concern, OnRecord):
-                command = concern.command
-                if command is None:
-                    self._page_nonce = self._desk.poster.new_nonce()
-                elif command.seen is before[command]:  # else this is its own record
-                    self._note_record(command, item)
-        await self._read_existing(aliases)
+            elif isinstance(concern, OnSheet):
+                for command in concern.commands:
+                    _note_found(command, item)
+            elif self._note_place(concern.command, item or {}):
+                elsewhere.append(concern.command)
+        self._drop_answered()
+        await self._read_existing(elsewhere)
+
+    def _note_place(self, command: Authorize, item: Mapping[str, Any]) -> bool:
+        """The caller's own id stands for something, or its page is full; whether it is granted."""
+        place = command.place
+        if place is None:
+            return False
+        address = place.address
+        taken = receipt_taken_for(item) if address is None else taken_for(item, address.name)
+        if taken is not None:
+            command.id = taken
+            return True
+        if address is None or entry_on(item, address.name) is not None:
+            fail(command, ConflictError("authorization_id", "is that of a usage record"))
+        elif is_full(item) and command.depth < ID_DIGITS:
+            command.depth += 1
+        return False
 
     def _drop_gone(self, key: Key, item: Mapping[str, Any] | None) -> None:
         """Leave out accounts of windows that are long over, which nobody needs any more."""
@@ -306,18 +330,6 @@ class Attempts:
                     and (item is None or USED + account.id not in item)
                 )
 
-    def _note_record(self, command: Settle, item: Mapping[str, Any] | None) -> None:
-        """The id of a capture is that of a record, or its page is full."""
-        submission = command.submission
-        if submission is None:
-            return
-        address, page = submission.address, item or {}
-        if address is None or entry_on(page, address.name) is not None:
-            fail(command, RequestIdReusedError(submission.request_id))
-            self._drop_answered()
-        elif is_full(page) and command.depth < ID_DIGITS:
-            command.depth += 1
-
     async def _look_again(self) -> None:
         """After a lost reply: read what became of the authorizations, and forget the books."""
         self._forget()
@@ -327,34 +339,40 @@ class Attempts:
             )
             await self._read_seen([one for one in self._left if isinstance(one, Settle)])
 
-    async def _look_up_aliases(self) -> None:
+    async def _look_up_places(self) -> None:
         """Nobody is denied what was granted under the same id a moment ago."""
-        named = [one for one in self._left if isinstance(one, Authorize) and one.wanted.asked_as]
-        keys = [alias_key(self._org_id, one.wanted.asked_as) for one in named]
-        found = await self._desk.store.batch_get(keys) if keys else []
         granted: list[Authorize] = []
-        for command, item in zip(named, found, strict=True):
-            if item is not None:
-                command.id = aliased_id(item) or command.id
-                granted.append(command)
+        for command in self._left:
+            if isinstance(command, Authorize) and command.place is not None:
+                _, address, lanes = command.place
+                asked_as = command.place.request_id
+                found = await self._desk.poster.find(self._org_id, lanes, {asked_as: address})
+                there = found.get(asked_as)
+                if isinstance(there, TakenPlace):
+                    command.id = there.authorization_id
+                    granted.append(command)
         await self._read_existing(granted)
-        self._knows_aliases = True
+        self._knows_places = True
 
     async def _read_existing(self, commands: Sequence[Authorize]) -> None:
         found = await self._read_all([command.id for command in commands])
-        for command, authorization in zip(commands, found, strict=True):
-            command.existing = authorization
+        for command in commands:
+            command.existing = found.get(command.id)
 
     async def _read_seen(self, commands: Sequence[Settle]) -> None:
         found = await self._read_all([command.seen.id for command in commands])
-        for command, authorization in zip(commands, found, strict=True):
-            command.seen = authorization or command.seen
+        for command in commands:
+            command.seen = found.get(command.seen.id) or command.seen
 
-    async def _read_all(self, ids: Iterable[str]) -> list[Authorization | None]:
-        keys = [(USAGE_AGG_SHARDED, authorization_key(self._org_id, one)) for one in ids]
-        if not keys:
-            return []
-        return [authorization_of(item) for item in await self._desk.store.batch_get(keys)]
+    async def _read_all(self, ids: Iterable[str]) -> dict[str, Authorization | None]:
+        """Those of these authorizations that are there, by their ids."""
+        keys = {one: sheet_key(self._org_id, one) for one in ids}
+        wanted = list(dict.fromkeys(keys.values()))
+        if not wanted:
+            return {}
+        items = await self._desk.store.batch_get([(USAGE_AGG_SHARDED, key) for key in wanted])
+        sheets = dict(zip(wanted, items, strict=True))
+        return {one: find_on(sheets[key], one) for one, key in keys.items()}
 
     def _note_written(self, books: Books, buckets: Mapping[BucketKey, BucketStep]) -> None:
         """Remember the items as they are now, as far as that is known."""
@@ -443,18 +461,21 @@ def is_own_change(command: Settle, seen: Authorization) -> bool:
     return seen.nonce == command.nonce
 
 
-def _posting(submission: Submission, sent_at_ms: int) -> PostedRegion:
-    """Where the record of a capture is: the region of its id, or of now if it is on our page."""
-    address = submission.address
-    region = region_at(sent_at_ms) if address is None else address.region
-    return PostedRegion(submission.org_id, region, submission.lanes)
+def _posting(command: Settle) -> PostedRegion:
+    """Where the record of a capture is: in the region of its authorization."""
+    if command.submission is None:
+        raise LookupError("only a capture has a record")
+    return PostedRegion(
+        command.submission.org_id, region_of(command.seen.id), command.submission.lanes
+    )
 
 
-def _note_found(command: Authorize | Settle, found: Authorization | None) -> None:
+def _note_found(command: Authorize | Settle, sheet: Mapping[str, Any] | None) -> None:
+    """Learn from a sheet what is there of a command's own authorization."""
     if isinstance(command, Authorize):
-        command.existing = found
-    elif found is not None:
-        command.seen = found
+        command.existing = find_on(sheet, command.id)
+    else:
+        command.seen = find_on(sheet, command.seen.id) or command.seen
 
 
 def _answer_existing(command: Authorize, existing: Authorization) -> None:

@@ -30,9 +30,10 @@ LATE_MS_MAX: Final = 24 * 3_600_000
 HOLD_MS_MAX: Final = 26 * 3_600_000
 """How far an authorization can be extended, from when it was granted."""
 
+REQUESTS, TOKENS = "rpm", "tpm"
+"""The limits that a call takes from if it does not say otherwise."""
+
 _CANONICAL: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_VERSION: Final = 8
-_RANDOM_BITS: Final = 74
 
 
 class State(StrEnum):
@@ -44,7 +45,7 @@ class State(StrEnum):
     UNSETTLED = "unsettled"
 
 
-class HeldAccount(msgspec.Struct, frozen=True, array_like=True):
+class HeldAccount(msgspec.Struct, frozen=True):
     """An account that an authorization is held against, by its item and its name in it."""
 
     pk: str
@@ -57,13 +58,12 @@ class HeldAccount(msgspec.Struct, frozen=True, array_like=True):
         return Key(self.pk, self.sk)
 
 
-class HeldTokens(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens that an authorization took from a bucket."""
+class HeldBucket(msgspec.Struct, frozen=True):
+    """A bucket that an authorization took tokens from."""
 
     entity: str
-    tokens: dict[str, int]
     terms: dict[str, str]
-    """The limits as they were then."""
+    """The limits that it took from, as they were then."""
 
 
 class Considered(msgspec.Struct, frozen=True, array_like=True):
@@ -73,28 +73,53 @@ class Considered(msgspec.Struct, frozen=True, array_like=True):
     because: str = ""
 
 
-class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """What an authorization allows, and what it holds for that."""
+class GrantTerms(msgspec.Struct, frozen=True):
+    """What the grants of one app and label have in common."""
 
-    fingerprint: bytes
-    """Of the request: the same request again gets the same grant."""
     client_id: str
     app_id: str | None
     label: str
+    accounts: tuple[HeldAccount, ...]
+    buckets: tuple[HeldBucket, ...]
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What an authorization allows, and what it holds for that."""
+
+    terms: GrantTerms
+    fingerprint: bytes
+    """Of the request: the same request again gets the same grant."""
     reason: str
     held_usd_picos: int
-    accounts: tuple[HeldAccount, ...]
-    buckets: tuple[HeldTokens, ...]
     input_tokens: int
+    """Of the prompt, at most as many as the model can read."""
     max_output_tokens: int
     authorized_at_ms: int
+    tokens: dict[str, int]
+    """What was taken from each bucket, by limit."""
     considered: tuple[Considered, ...] = ()
     tags: dict[str, str] = {}
     asked_as: str = ""
     """The id that the caller gave it, if it did."""
 
+    @property
+    def client_id(self) -> str:
+        return self.terms.client_id
 
-class Settlement(msgspec.Struct, frozen=True, array_like=True):
+    @property
+    def app_id(self) -> str | None:
+        return self.terms.app_id
+
+    @property
+    def label(self) -> str:
+        return self.terms.label
+
+    @property
+    def accounts(self) -> tuple[HeldAccount, ...]:
+        return self.terms.accounts
+
+
+class Settlement(msgspec.Struct, frozen=True):
     """How an authorization was captured or voided."""
 
     at_ms: int
@@ -113,7 +138,7 @@ class Authorization(msgspec.Struct, frozen=True):
     """A grant, and what has become of it."""
 
     id: str
-    """Our own name for it, which says where it is."""
+    """Our own name for it, which says on which sheet it is."""
     grant: Grant
     state: State
     expires_at_ms: int
@@ -130,22 +155,9 @@ class Authorization(msgspec.Struct, frozen=True):
         return self.grant.held_usd_picos
 
 
-def new_authorization_id(epoch_ms: int, random: int) -> str:
-    """An id that says when it was made. Its version, 8, tells it from ids of usage records."""
-    low = random & (1 << _RANDOM_BITS) - 1
-    value = epoch_ms << 80 | _VERSION << 76 | (low >> 62) << 64
-    digits = f"{value | 0b10 << 62 | low & (1 << 62) - 1:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-def is_own_id(authorization_id: str) -> bool:
-    """Whether we made that id, which is in canonical form."""
-    return authorization_id[14] == str(_VERSION)
-
-
-def minted_ms(authorization_id: str) -> int:
-    """When one of our ids was made."""
-    return int(authorization_id[:8] + authorization_id[9:13], 16)
+def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:
+    """What a call takes from each bucket, by limit, if it does not say otherwise."""
+    return {REQUESTS: 1, TOKENS: input_tokens + max_output_tokens}
 
 
 def parse_id(text: str, field: str = "authorization_id") -> str:

@@ -13,10 +13,22 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from pricekeeper.authorizations.authorization import Considered, HeldAccount
+from pricekeeper.authorizations.authorization import (
+    REQUESTS,
+    TOKENS,
+    Considered,
+    GrantTerms,
+    HeldAccount,
+)
 from pricekeeper.authorizations.books import BucketKey
-from pricekeeper.authorizations.decision import BucketLimits, Candidate, Wanted
+from pricekeeper.authorizations.decision import (
+    BucketLimits,
+    Candidate,
+    Wanted,
+    terms_of,
+)
 from pricekeeper.authorizations.request import AUTO, AuthorizationRequest, fingerprint
+from pricekeeper.authorizations.sheet import store_terms
 from pricekeeper.budgets import BudgetAccount, Budgets, Scope
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import date_of, next_midnight_ms, org_day
@@ -30,6 +42,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.limits import limit_of
+from pricekeeper.metering.journal import StoredTerms
 from pricekeeper.pricing import (
     PICOS_PER_MICRO,
     CacheWrite,
@@ -91,8 +104,9 @@ class _Chain(NamedTuple):
 
     policy: Policy
     accounts: tuple[BudgetAccount, ...]
-    held: tuple[HeldAccount, ...]
     buckets: tuple[BucketLimits, ...]
+    terms: GrantTerms
+    stored_terms: StoredTerms
     keys: frozenset[Key]
     bucket_keys: frozenset[BucketKey]
 
@@ -122,8 +136,7 @@ class Candidates:
         if request.consume:
             _check_limits_known(request.consume, candidates)
         return Wanted(
-            client_id=policy.client_id,
-            app_id=policy.app_id,
+            org_id=policy.org_id,
             fingerprint=fingerprint(policy.client_id, request),
             candidates=tuple(candidates),
             input_tokens=request.input_tokens,
@@ -236,8 +249,9 @@ class Candidates:
             input_tokens,
             worst,
             accounts,
-            chain.held,
             chain.buckets,
+            chain.terms,
+            chain.stored_terms,
             chain.keys,
             chain.bucket_keys,
             usable.barred_by,
@@ -269,13 +283,16 @@ class Candidates:
         key = (id(policy), label)
         chain = self._chains.peek(key)
         if chain is None or chain.policy is not policy or chain.accounts is not accounts:
-            held = tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
             buckets = bucket_limits(policy, label)
+            held = tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
+            terms = GrantTerms(policy.client_id, policy.app_id, label, held, ())
+            terms = terms_of(terms, buckets, (REQUESTS, TOKENS))
             chain = _Chain(
                 policy,
                 accounts,
-                held,
                 buckets,
+                terms,
+                store_terms(policy.org_id, terms),
                 frozenset(account.key for account in accounts),
                 frozenset((bucket.entity, label) for bucket in buckets),
             )

@@ -6,14 +6,22 @@ import asyncio
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from pricekeeper.authorizations.authorization import Authorization, HeldAccount, is_own_id
+from pricekeeper.authorizations.authorization import Authorization, HeldAccount
 from pricekeeper.authorizations.decision import Denied, Granted, Wanted
 from pricekeeper.authorizations.settling import Action
 from pricekeeper.concurrency import error_copy
 from pricekeeper.metering import Submission
-from pricekeeper.metering.journal import PAGE_DIGITS
+from pricekeeper.metering.journal import PAGE_DIGITS, Address
 
 _T = TypeVar("_T")
+
+
+class Place(NamedTuple):
+    """Where a usage record of an id would be: on its page, or else in its receipt."""
+
+    request_id: str
+    address: Address | None
+    lanes: int
 
 
 class Repeated(NamedTuple):
@@ -32,11 +40,16 @@ class Settled(NamedTuple):
 class Authorize:
     """A call that wants to be authorized."""
 
-    __slots__ = ("existing", "future", "id", "nonce", "wanted")
+    __slots__ = ("depth", "existing", "future", "id", "nonce", "place", "wanted")
 
-    def __init__(self, wanted: Wanted, authorization_id: str, nonce: bytes) -> None:
+    def __init__(self, wanted: Wanted, nonce: bytes, place: Place | None = None) -> None:
         self.wanted = wanted
-        self.id = authorization_id
+        self.id = ""
+        """On which sheet it is, under which number; it gets one when it is decided."""
+        self.place = place
+        """Where a usage record would be of the id that its caller gave it."""
+        self.depth = PAGE_DIGITS
+        """Of the page on which that place is."""
         self.nonce = nonce
         """By which it knows its own grant again, if a reply was lost."""
         self.existing: Authorization | None = None
@@ -49,7 +62,7 @@ class Authorize:
 class Settle:
     """A settlement of an authorization."""
 
-    __slots__ = ("action", "depth", "future", "nonce", "seen", "since", "submission", "without")
+    __slots__ = ("action", "future", "nonce", "seen", "since", "submission", "without")
 
     def __init__(
         self,
@@ -67,8 +80,6 @@ class Settle:
         """The record that a capture counts as."""
         self.since = since
         """Accounts that it is spent from and was not held against: their budgets are newer."""
-        self.depth = PAGE_DIGITS
-        """Of the page that the record is on, if its id says where it is."""
         self.without: set[str] = set()
         """Accounts of windows that are long over, and gone."""
         self.future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
@@ -78,18 +89,13 @@ Command = Authorize | Settle
 
 
 def name_of(command: Command) -> str:
-    """What only one command of a transaction may be about."""
-    if isinstance(command, Settle):
-        return command.seen.id
-    return command.wanted.asked_as or command.id
+    """What only one command of a transaction may be about; empty if there can't be another."""
+    return command.seen.id if isinstance(command, Settle) else command.wanted.asked_as
 
 
 def operations_of(command: Command) -> int:
-    """How many operations a command alone needs in a transaction, beside the one shared page."""
-    if isinstance(command, Settle):
-        submission = command.submission
-        return 1 if submission is None or is_own_id(submission.request_id) else 2
-    return 2 if command.wanted.asked_as else 1
+    """How many operations a command needs in a transaction at most, beside those that it shares."""
+    return 2 if isinstance(command, Authorize) and command.place is not None else 1
 
 
 def items_of(command: Command) -> Iterator[Collection[object]]:

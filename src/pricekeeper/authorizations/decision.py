@@ -9,31 +9,33 @@ exactly these admits the call, and raising fewer admits no other candidate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from pricekeeper.authorizations.authorization import (
+    TOKENS,
     Authorization,
     Considered,
     Grant,
-    HeldAccount,
-    HeldTokens,
+    GrantTerms,
+    HeldBucket,
     State,
+    usual_tokens,
 )
 from pricekeeper.authorizations.books import Books, BucketKey
+from pricekeeper.authorizations.sheet import store_terms
 from pricekeeper.budgets import Balance, BudgetAccount, Kind
 from pricekeeper.errors import DeniedBy, Obstacle
 from pricekeeper.limiter.bucket import Debit, LimitStatus
 from pricekeeper.limiter.limits import Limit
+from pricekeeper.metering.journal import StoredTerms
 from pricekeeper.pricing import WorstCase
 from pricekeeper.storage import Key
 
 RETRY_AFTER_HELD_MS: Final = 1_000
 """When to ask again if what others hold is in the way: they settle when their calls end."""
-REQUESTS, TOKENS = "rpm", "tpm"
-"""The limits that a call takes from if it does not say otherwise."""
 
 
 class BucketLimits(msgspec.Struct, frozen=True):
@@ -53,9 +55,10 @@ class Candidate(msgspec.Struct, frozen=True):
     """Of the prompt, at most as many as the model can read."""
     worst: WorstCase
     accounts: tuple[BudgetAccount, ...]
-    held: tuple[HeldAccount, ...]
-    """The same accounts, as an authorization names them."""
     buckets: tuple[BucketLimits, ...]
+    terms: GrantTerms
+    """What its grants have in common, if they take from the usual limits."""
+    stored_terms: StoredTerms
     keys: frozenset[Key]
     """The items of the accounts."""
     bucket_keys: frozenset[BucketKey]
@@ -66,8 +69,7 @@ class Candidate(msgspec.Struct, frozen=True):
 class Wanted(msgspec.Struct, frozen=True):
     """A call that wants to be authorized."""
 
-    client_id: str
-    app_id: str | None
+    org_id: str
     fingerprint: bytes
     candidates: tuple[Candidate, ...]
     input_tokens: int
@@ -82,11 +84,15 @@ class Wanted(msgspec.Struct, frozen=True):
     passed_over: tuple[Considered, ...] = ()
     asked_as: str = ""
 
+    def tokens(self, candidate: Candidate, max_output_tokens: int) -> dict[str, int]:
+        """What the call takes from each bucket, by limit."""
+        if self.consume is not None:
+            return self.consume
+        return usual_tokens(candidate.input_tokens, max_output_tokens)
+
     def debits(self, candidate: Candidate, max_output_tokens: int) -> tuple[Debit, ...]:
         """What the call takes from the buckets of a candidate."""
-        consume = self.consume
-        if consume is None:
-            consume = {REQUESTS: 1, TOKENS: candidate.input_tokens + max_output_tokens}
+        consume = self.tokens(candidate, max_output_tokens)
         debits = []
         for bucket in candidate.buckets:
             tokens = {name: count for name, count in consume.items() if name in bucket.limits}
@@ -102,6 +108,7 @@ class Granted(NamedTuple):
     candidate: Candidate
     balances: tuple[tuple[BudgetAccount, Balance], ...]
     limits: Mapping[str, LimitStatus]
+    stored_terms: StoredTerms
 
 
 class Denied(NamedTuple):
@@ -236,28 +243,22 @@ def _grant(
     held = candidate.worst.cost_usd_picos(output_tokens)
     books.hold(candidate.accounts, held)
     books.take(debits)
+    terms, stored_terms = candidate.terms, candidate.stored_terms
+    if wanted.consume is not None:
+        terms = terms_of(terms, candidate.buckets, wanted.consume)
+        stored_terms = store_terms(wanted.org_id, terms)
     grant = Grant(
-        fingerprint=wanted.fingerprint,
-        client_id=wanted.client_id,
-        app_id=wanted.app_id,
-        label=candidate.label,
-        reason=candidate.reason,
-        held_usd_picos=held,
-        accounts=candidate.held,
-        buckets=tuple(
-            HeldTokens(
-                debit.entity,
-                debit.tokens,
-                {name: debit.limits[name].terms for name in debit.tokens},
-            )
-            for debit in debits
-        ),
-        input_tokens=wanted.input_tokens,
-        max_output_tokens=output_tokens,
-        authorized_at_ms=wanted.at_ms,
-        considered=tuple(considered),
-        tags=wanted.tags,
-        asked_as=wanted.asked_as,
+        terms,
+        wanted.fingerprint,
+        candidate.reason,
+        held,
+        candidate.input_tokens,
+        output_tokens,
+        wanted.at_ms,
+        wanted.tokens(candidate, output_tokens) if debits else {},
+        tuple(considered),
+        wanted.tags,
+        wanted.asked_as,
     )
     authorization = Authorization(
         authorization_id, grant, State.OPEN, books.now_ms + wanted.hold_ms, nonce
@@ -265,4 +266,18 @@ def _grant(
     balances = tuple(
         (account, books.balance(account) or Balance()) for account in candidate.accounts
     )
-    return Granted(authorization, candidate, balances, books.scarcest(debits))
+    return Granted(authorization, candidate, balances, books.scarcest(debits), stored_terms)
+
+
+def terms_of(
+    terms: GrantTerms, buckets: Sequence[BucketLimits], consume: Container[str]
+) -> GrantTerms:
+    """The terms of grants that take these limits, from those of the buckets that have them."""
+    held = (
+        HeldBucket(
+            bucket.entity,
+            {name: limit.terms for name, limit in bucket.limits.items() if name in consume},
+        )
+        for bucket in buckets
+    )
+    return msgspec.structs.replace(terms, buckets=tuple(one for one in held if one.terms))

@@ -13,17 +13,20 @@ from pricekeeper.authorizations.authorization import Authorization
 from pricekeeper.authorizations.books import Balances, BucketKey
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.pace import Pace
+from pricekeeper.authorizations.regions import Regions
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import balances_of
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.metering.journal import new_sheet
 from pricekeeper.metering.posting import Poster
 from pricekeeper.storage import Key, Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 SEEN_MAX: Final = 20_000
+NONCE_BYTES: Final = 6
 
 
 class Desk:
@@ -35,6 +38,7 @@ class Desk:
         self.store = store
         self.clock = clock
         self.poster = poster
+        self.regions = Regions(store, clock, poster.retention_days)
         self.random = random
         self.meter = meter
         self.give_up: Callable[[str, Authorization], None] = lambda *_: None
@@ -42,6 +46,14 @@ class Desk:
         self._accounts: BoundedCache[Key, Balances] = BoundedCache(SEEN_MAX)
         self._buckets: BoundedCache[BucketKey, Bucket] = BoundedCache(SEEN_MAX)
         self._paces: BoundedCache[str, Pace] = BoundedCache(SEEN_MAX)
+
+    def new_nonce(self) -> bytes:
+        """By which a command knows its own write again: no secret, but never the same twice."""
+        return self.random.randbytes(NONCE_BYTES)
+
+    def new_sheet(self) -> str:
+        """The sort key of a sheet that begins now."""
+        return new_sheet(self.clock.now_ms(), self.random.getrandbits(62))
 
     def pace_of(self, org_id: str) -> Pace:
         """How soon the worker of an organisation sends its next transaction."""

@@ -1,36 +1,40 @@
-"""Authorizations in the store: keys, codec, and the writes that change their state.
+"""Authorizations in the store: keys, and the writes that grant them and change their state.
 
-In UsageAggSharded, beside the journal:
+In UsageAggSharded, beside the journal, whose records of authorized calls are on sheets:
 
-- ``ORG#{org}#A#{region}`` / id: an authorization; its region, of 65.5 s, is in its id
+- ``ORG#{org}#J#{region}#0`` / ``s{digits}``: a sheet (`sheet`); the id of an authorization says on
+  which it is, and its region, of 65.5 s
 - ``HOLDS#{visit}`` / ``{region}#{org}``: that region of that organisation is to be swept, for the
   first, second or third time
-- ``UNSETTLED`` / ``{org}#{region}``: in that region are authorizations that nobody has settled
+- ``UNSETTLED#{period}`` / ``{org}#{region}``: in that region are authorizations that nobody has
+  settled; a period is three days, the first digits of its regions
 
-In RequestDedup, ``ORG#{org}#AUTH#{id}``: which authorization an id that the caller gave stands for.
+An id that the caller gave stands for an authorization at the place where a usage record of that id
+would be: on its page, or in place of its receipt.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from pricekeeper.authorizations.authorization import (
     HOLD_MS_MAX,
     LATE_MS_MAX,
     Authorization,
-    Grant,
-    Settlement,
-    State,
-    minted_ms,
-    parse_id,
 )
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.authorizations.sheet import GRANT, STATE, encode_grant, state_text
+from pricekeeper.metering.journal import (
+    REGION_DIGITS,
+    TICK_MS,
+    StoredTerms,
+    sheet_number,
+    sheet_sort_key,
+)
+from pricekeeper.metering.journal_items import Written, sheet_partition
 from pricekeeper.storage import (
-    ITEM_ABSENT,
+    Action,
     Condition,
     Delete,
     Item,
@@ -38,24 +42,36 @@ from pricekeeper.storage import (
     Put,
     Query,
     Set,
-    Table,
     TypedItem,
     Update,
     attr,
 )
-from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
+from pricekeeper.storage.expressions import And, Attribute
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.storage.values import EXPIRY
 
 HOLDS: Final = "HOLDS#"
-UNSETTLED: Final = "UNSETTLED"
-REGION_DIGITS: Final = 8
+UNSETTLED: Final = "UNSETTLED#"
+PERIOD_DIGITS: Final = 5
 LIFE_SECS: Final = 3 * 86_400 + (HOLD_MS_MAX + LATE_MS_MAX) // 1000
-"""How long an authorization is remembered: longer than it can be changed."""
-_STATE, _GRANT, _NONCE, _UNTIL, _SETTLED = "state", "grant", "nonce", "until_ms", "settled"
+"""How long a region is remembered that is to be swept: longer than anything in it can change."""
+_SHEETS: Final = "s"
 _MARKER: Final = re.compile(r"([0-9a-f]{8})#([^#]{1,100})")
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode_grant: Final = msgspec.msgpack.Decoder(Grant).decode
-_decode_settlement: Final = msgspec.msgpack.Decoder(Settlement).decode
+
+
+class NewGrant(NamedTuple):
+    """An authorization that is granted."""
+
+    authorization: Authorization
+    terms: StoredTerms
+
+
+class StateChange(NamedTuple):
+    """An authorization that changes, and the record that it becomes if it is captured."""
+
+    before: Authorization
+    after: Authorization
+    record: Written | None = None
 
 
 def region_of(authorization_id: str) -> str:
@@ -63,89 +79,42 @@ def region_of(authorization_id: str) -> str:
     return authorization_id[:REGION_DIGITS]
 
 
-def authorization_key(org_id: str, authorization_id: str) -> Key:
-    """Where an authorization is."""
-    return Key(_partition(org_id, region_of(authorization_id)), authorization_id)
+def sheet_key(org_id: str, authorization_id: str) -> Key:
+    """Where the sheet of an authorization is."""
+    partition = sheet_partition(org_id, region_of(authorization_id))
+    return Key(partition, sheet_sort_key(authorization_id))
 
 
-def authorization_put(org_id: str, authorization: Authorization) -> Put:
-    """Write a new authorization, if there is none of that id."""
-    key = authorization_key(org_id, authorization.id)
-    item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
-        _STATE: authorization.state.value,
-        _GRANT: _encode(authorization.grant),
-        _NONCE: authorization.nonce,
-        _UNTIL: authorization.expires_at_ms,
-        EXPIRY: minted_ms(authorization.id) // 1000 + LIFE_SECS,
-    }
-    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
+def sheet_update(
+    key: Key, granted: Sequence[NewGrant], changed: Sequence[StateChange], expires_at_epoch: int
+) -> Update:
+    """Grant authorizations on a sheet, and change others, all or nothing.
+
+    What is granted must not be there, and what changes must be as it was seen.
+    """
+    values: dict[str, str | bytes | int] = {}
+    conditions: list[Condition] = []
+    for one, terms in granted:
+        number = sheet_number(one.id)
+        values[f"{GRANT}{number}"] = encode_grant(one, terms)
+        values[f"{STATE}{number}"] = state_text(one)
+        values[terms.name] = terms.data
+        values[EXPIRY] = expires_at_epoch
+        conditions.append(attr(f"{STATE}{number}").absent())
+    for change in changed:
+        state = f"{STATE}{sheet_number(change.before.id)}"
+        values[state] = state_text(change.after)
+        if change.record is not None:
+            values[change.record.name] = change.record.data
+            values[change.record.terms.name] = change.record.terms.data
+        conditions.append(is_as_seen(attr(state), change.before))
+    actions: tuple[Action, ...] = tuple(Set(name, value) for name, value in values.items())
+    return Update(USAGE_AGG_SHARDED, key, actions, And(tuple(conditions)))
 
 
-def change_update(org_id: str, before: Authorization, after: Authorization) -> Update:
-    """Change what has become of an authorization, if it is still as it was seen."""
-    actions = [
-        Set(_STATE, after.state.value),
-        Set(_NONCE, after.nonce),
-        Set(_UNTIL, after.expires_at_ms),
-    ]
-    if after.settlement is not None:
-        actions.append(Set(_SETTLED, _encode(after.settlement)))
-    return Update(
-        USAGE_AGG_SHARDED,
-        authorization_key(org_id, before.id),
-        tuple(actions),
-        has_state(before) & attr(_NONCE).eq(before.nonce),
-    )
-
-
-def has_state(seen: Authorization) -> Condition:
-    """The condition that the authorization has the state in which it was seen."""
-    return attr(_STATE).eq(seen.state.value)
-
-
-def authorization_of(item: Mapping[str, Any] | None) -> Authorization | None:
-    """The authorization of an item; raises `UnreadableItemError` if it is none."""
-    if item is None:
-        return None
-    typed = TypedItem(USAGE_AGG_SHARDED, item)
-    try:
-        settled = item.get(_SETTLED)
-        return Authorization(
-            id=typed.text("SK"),
-            grant=_decode_grant(item[_GRANT]),
-            state=State(item[_STATE]),
-            expires_at_ms=typed.whole(_UNTIL),
-            nonce=item[_NONCE],
-            settlement=None if settled is None else _decode_settlement(settled),
-        )
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise typed.report_unreadable(f"it is no authorization: {error}") from error
-
-
-def alias_key(org_id: str, asked_as: str) -> tuple[Table, Key]:
-    """Where it is said which authorization a caller's own id stands for."""
-    return REQUEST_DEDUP, Key(f"ORG#{org_id}#AUTH#{asked_as}")
-
-
-def alias_put(org_id: str, asked_as: str, authorization_id: str) -> Put:
-    """Let a caller's own id stand for an authorization, if it stands for none."""
-    table, key = alias_key(org_id, asked_as)
-    expires = minted_ms(authorization_id) // 1000 + LIFE_SECS
-    item: Item = {"PK": key.pk, "authorization_id": authorization_id, EXPIRY: expires}
-    return Put(table, item, ITEM_ABSENT)
-
-
-def aliased_id(item: Mapping[str, Any] | None) -> str | None:
-    """The authorization that a caller's own id stands for."""
-    if item is None:
-        return None
-    typed = TypedItem(REQUEST_DEDUP, item)
-    try:
-        return parse_id(typed.text("authorization_id"))
-    except InvalidValueError as error:
-        raise typed.report_unreadable("it names no authorization") from error
+def is_as_seen(state: Attribute, seen: Authorization) -> Condition:
+    """The condition that nothing has become of the authorization since it was seen."""
+    return state.eq(state_text(seen))
 
 
 def marker_put(org_id: str, region: str, visit: int = 0) -> Put:
@@ -164,14 +133,36 @@ def markers_query(visit: int, last_region: str) -> Query:
     return Query(USAGE_AGG_SHARDED, f"{HOLDS}{visit}", first="0", last=f"{last_region}~")
 
 
-def unsettled_put(org_id: str, region: str) -> Put:
-    """Say that authorizations of a region are unsettled, any number of times."""
-    return _marker(UNSETTLED, f"{org_id}#{region}", region)
+def unsettled_put(org_id: str, region: str, expires_at_epoch: int) -> Put:
+    """Say that authorizations of a region are unsettled, any number of times.
+
+    It is remembered for as long as they are.
+    """
+    key = _unsettled_key(org_id, region)
+    return Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, EXPIRY: expires_at_epoch})
 
 
-def unsettled_query(org_id: str = "") -> Query:
-    """The regions in which authorizations are unsettled, or were; of one organisation, or all."""
-    return Query(USAGE_AGG_SHARDED, UNSETTLED, prefix=f"{org_id}#" if org_id else "")
+def unsettled_delete(org_id: str, region: str) -> Delete:
+    """Every authorization of the region is settled."""
+    return Delete(USAGE_AGG_SHARDED, _unsettled_key(org_id, region))
+
+
+def unsettled_queries(
+    first_region: str, last_region: str, org_id: str = ""
+) -> Iterator[tuple[str, Query]]:
+    """For each period, where authorizations are unsettled, or were; the latest one first.
+
+    It is of one organisation, or of all. Regions of the first and the last period may be outside.
+    """
+    prefix = f"{org_id}#" if org_id else ""
+    first, last = (int(region[:PERIOD_DIGITS], 16) for region in (first_region, last_region))
+    for number in range(last, first - 1, -1):
+        period = f"{number:0{PERIOD_DIGITS}x}"
+        yield period, Query(USAGE_AGG_SHARDED, UNSETTLED + period, prefix=prefix)
+
+
+def _unsettled_key(org_id: str, region: str) -> Key:
+    return Key(f"{UNSETTLED}{region[:PERIOD_DIGITS]}", f"{org_id}#{region}")
 
 
 def unsettled_region(item: Item) -> tuple[str, str]:
@@ -190,14 +181,10 @@ def marker_of(item: Item) -> tuple[str, str] | None:
 
 
 def region_query(org_id: str, region: str) -> Query:
-    """The authorizations of a region."""
-    return Query(USAGE_AGG_SHARDED, _partition(org_id, region))
+    """The sheets of a region."""
+    return Query(USAGE_AGG_SHARDED, sheet_partition(org_id, region), prefix=_SHEETS)
 
 
 def _marker(pk: str, sk: str, region: str) -> Put:
-    expires = int(region, 16) * 65_536 // 1000 + LIFE_SECS
+    expires = int(region, 16) * TICK_MS // 1000 + LIFE_SECS
     return Put(USAGE_AGG_SHARDED, {"PK": pk, "SK": sk, EXPIRY: expires})
-
-
-def _partition(org_id: str, region: str) -> str:
-    return f"ORG#{org_id}#A#{region}"

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from pricekeeper.authorizations.authorization import HeldAccount, State
-from pricekeeper.authorizations.expiry import Regions
+from pricekeeper.authorizations.regions import Regions
 from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of, item_partition
 from pricekeeper.budgets.account import tags_of
 from pricekeeper.budgets.items import account_ids, balance_of, mend_update, partition_query

@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from pricekeeper.authorizations.authorization import TOKENS
 from pricekeeper.authorizations.books import BucketKey
 from pricekeeper.authorizations.commands import Settle
-from pricekeeper.authorizations.decision import TOKENS
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.settling import Capture, Void
 from pricekeeper.errors import ConditionFailedError, StoreError
@@ -89,16 +89,17 @@ def _tokens_beyond(command: Settle) -> list[Debit]:
     A capture settles the tokens of the call by Bedrock's own arithmetic. A void gives all back.
     """
     debits: list[Debit] = []
-    for held in command.seen.grant.buckets:
+    grant, action = command.seen.grant, command.action
+    for held in grant.terms.buckets:
         tokens: dict[str, int] = {}
-        if isinstance(command.action, Void):
-            tokens = {name: -count for name, count in held.tokens.items()}
-        elif isinstance(command.action, Capture) and TOKENS in held.tokens:
-            tokens = {TOKENS: command.action.bucket_tokens - held.tokens[TOKENS]}
-        tokens = {name: count for name, count in tokens.items() if count}
+        if isinstance(action, Void):
+            tokens = {name: -grant.tokens[name] for name in held.terms if grant.tokens[name]}
+        elif isinstance(action, Capture) and TOKENS in held.terms:
+            beyond = action.bucket_tokens - grant.tokens[TOKENS]
+            tokens = {TOKENS: beyond} if beyond else {}
         if tokens:
             limits = {name: limit_of(name, held.terms[name]) for name in tokens}
-            debits.append(Debit(held.entity, command.seen.grant.label, limits, tokens))
+            debits.append(Debit(held.entity, grant.label, limits, tokens))
     return debits
 
 

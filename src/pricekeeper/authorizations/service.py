@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,40 +23,48 @@ from pricekeeper.authorizations.authorization import (
     HeldAccount,
     Settlement,
     State,
-    is_own_id,
-    new_authorization_id,
     parse_id,
 )
 from pricekeeper.authorizations.books import Books
 from pricekeeper.authorizations.candidates import Candidates
-from pricekeeper.authorizations.commands import Authorize, Repeated, Settle, Settled
+from pricekeeper.authorizations.commands import Authorize, Place, Repeated, Settle, Settled
 from pricekeeper.authorizations.decision import Denied, Granted, Wanted, decide
 from pricekeeper.authorizations.desk import Desk
-from pricekeeper.authorizations.expiry import VISITS_MS, OpenList, Regions
-from pricekeeper.authorizations.items import (
-    alias_key,
-    aliased_id,
-    authorization_key,
-    authorization_of,
-    region_of,
-)
+from pricekeeper.authorizations.expiry import Expiry
+from pricekeeper.authorizations.items import sheet_key
 from pricekeeper.authorizations.meter import AuthorizationMeter
+from pricekeeper.authorizations.open_list import OpenList
 from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
 from pricekeeper.authorizations.request import fingerprint as fingerprint_of_request
-from pricekeeper.authorizations.settling import Action, Capture, Expire, Extend, Void
-from pricekeeper.authorizations.worker import Worker
+from pricekeeper.authorizations.settling import Action, Capture, Extend, Void
+from pricekeeper.authorizations.sheet import find_on
+from pricekeeper.authorizations.worker import Workers
 from pricekeeper.budgets import BudgetAccount, Budgets
 from pricekeeper.budgets.items import balances_of
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import error_copy, gather_in_turn
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     ConflictError,
+    InvalidValueError,
     NotFoundError,
     Obstacle,
+    PriceKeeperError,
+    RequestIdReusedError,
     StoreError,
 )
 from pricekeeper.limiter.items import bucket_key, bucket_of
-from pricekeeper.metering import Metering, Recorded, Submission, Usage
+from pricekeeper.metering import (
+    BatchPlaces,
+    Metering,
+    Recorded,
+    Refused,
+    Submission,
+    Usage,
+)
+from pricekeeper.metering.journal import lanes_of
+from pricekeeper.metering.posting import TakenPlace
+from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
@@ -65,11 +73,7 @@ from pricekeeper.tenants import Policy, QuotaEnforcement
 from pricekeeper.values import parse_reason
 
 CAPTURES_MAX: Final = 100
-EXPIRY_INTERVAL_MS: Final = 1_000
-SWEEP_INTERVAL_MS: Final = 60_000
-EXPIRED_AT_ONCE: Final = 100
-SELDOM_MS: Final = 600_000
-"""How often an instance sweeps whose totals another process aggregates."""
+EXPOSED_MS: Final = 5 * 24 * 3_600_000
 _PERMILLE: Final = 1_000
 
 _log = structlog.get_logger(__name__)
@@ -121,9 +125,10 @@ class Authorizations:
         self.meter = AuthorizationMeter()
         self._desk = Desk(store, clock, metering.poster, self._random, self.meter)
         self._desk.give_up = self._give_up
-        self._workers: dict[str, Worker] = {}
+        self._workers = Workers(self._desk)
         self._open = OpenList()
-        self._regions = Regions(store, clock)
+        self._regions = self._desk.regions
+        self.expiry = Expiry(self._desk, self._workers, self._open)
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         """Authorize a call, or raise `AuthorizationDeniedError`, which names all that denies it.
@@ -133,18 +138,24 @@ class Authorizations:
         """
         request = checked(request)
         now_ms = self._clock.now_ms()
+        asked_as = None if request.dry_run else request.authorization_id
         existing = None
-        if request.authorization_id is not None and not request.dry_run:
-            existing = await self._look_up(policy, request.authorization_id)
+        if asked_as is not None and is_authorization_id(asked_as):
+            existing = await self._get(policy, asked_as)
         if existing is not None:
             return _repeated(existing, fingerprint_of_request(policy.client_id, request))
-        wanted = await self._candidates.find(policy, request, now_ms)
+        try:
+            wanted = await self._candidates.find(policy, request, now_ms)
+        except PriceKeeperError:
+            existing = None if asked_as is None else await self._look_up(policy, asked_as)
+            if existing is None:
+                raise
+            return _repeated(existing, fingerprint_of_request(policy.client_id, request))
         if request.dry_run:
             return await self._try(policy, wanted, now_ms)
-        authorization_id = new_authorization_id(now_ms, self._random.getrandbits(74))
-        await self._regions.mark(policy.org_id, authorization_id)
-        command = Authorize(wanted, authorization_id, self._new_nonce())
-        self._worker(policy.org_id).submit(command)
+        place = None if asked_as is None else self._place(policy, asked_as)
+        command = Authorize(wanted, self._new_nonce(), place)
+        self._workers.submit(policy.org_id, command)
         outcome = await self._outcome(policy.org_id, command)
         if isinstance(outcome, Denied):
             raise await self._deny(policy, outcome)
@@ -159,7 +170,49 @@ class Authorizations:
         ``usage`` has no id and no label of its own: they are the authorization's. The same capture
         again is a duplicate; another one is a `RequestIdReusedError`.
         """
-        seen = await self._find_open(policy, authorization_id)
+        return await self._capture(policy, await self._find_open(policy, authorization_id), usage)
+
+    async def record(self, policy: Policy, usage: Usage) -> Recorded:
+        """Count a usage record; one under the id of an authorization is its capture."""
+        try:
+            return await self._metering.record(policy, usage)
+        except RequestIdReusedError as named:
+            if not named.authorization_id:
+                raise
+            return await self._capture_record(policy, usage, named)
+
+    async def record_many(
+        self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
+    ) -> list[Recorded | Refused]:
+        """Count up to 100 usage records, each for itself; the answers are in their order."""
+        answers = await self._metering.record_many(policy, usages, places)
+
+        async def capture_named(number: int) -> Recorded | Refused:
+            answer = answers[number]
+            named = answer.error if isinstance(answer, Refused) else None
+            if not isinstance(named, RequestIdReusedError) or not named.authorization_id:
+                return answer
+            try:
+                return await self._capture_record(policy, usages[number], named)
+            except PriceKeeperError as error:
+                return Refused(named.request_id, error)
+
+        return await gather_in_turn([one.request_id.lower() for one in usages], capture_named)
+
+    async def _capture_record(
+        self, policy: Policy, usage: Usage, named: RequestIdReusedError
+    ) -> Recorded:
+        """Capture an authorization by a usage record under its id, if it is of the same call."""
+        seen = await self._look_up(policy, named.authorization_id)
+        if seen is None:
+            raise InvalidValueError(
+                "request_id", "is of version 8, as only authorizations are; make it of version 7"
+            )
+        if seen.grant.client_id != policy.client_id or seen.grant.label != usage.model_label:
+            raise RequestIdReusedError(named.request_id)
+        return (await self._capture(policy, seen, usage)).recorded
+
+    async def _capture(self, policy: Policy, seen: Authorization, usage: Usage) -> Captured:
         grant = seen.grant
         tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
         usage = msgspec.structs.replace(
@@ -213,69 +266,38 @@ class Authorizations:
             return await self.find(policy, authorization_id)
         return seen
 
-    async def list_unfinished(self, policy: Policy, state: State) -> list[Authorization]:
-        """The client's authorizations that are open, or those that are unsettled, newest first."""
-        found = await self._regions.read_unfinished(policy.org_id, state)
-        mine = [
-            one for one in found if policy.app_id is None or one.grant.client_id == policy.client_id
-        ]
-        return sorted(mine, key=lambda one: one.id, reverse=True)
+    async def list_unfinished(
+        self, policy: Policy, states: Collection[State], before: str = "", limit: int = 100
+    ) -> list[Authorization]:
+        """So many of the client's authorizations that are open or unsettled, the newest first.
 
-    async def read_exposed(self, org_ids: Collection[str]) -> list[tuple[str, Authorization]]:
-        """What is held, and what is charged and unsettled, at these organisations."""
-        return await self._regions.read_exposed(org_ids)
+        ``before`` is the own id of one: those that follow it.
+        """
+        mine: list[Authorization] = []
+        async for one in self._regions.read_unfinished(policy.org_id, states, before):
+            if policy.app_id is None or one.grant.client_id == policy.client_id:
+                mine.append(one)
+                if len(mine) == limit:
+                    break
+        return mine
 
-    async def expire_due(self) -> int:
-        """Charge what this process has granted, and nobody has settled in time, at its hold."""
-        due = self._open.take_due(self._clock.now_ms())
-        for start in range(0, len(due), EXPIRED_AT_ONCE):
-            some = due[start : start + EXPIRED_AT_ONCE]
-            done = await asyncio.gather(
-                *(self._expire(one.org_id, one.authorization) for one in some),
-                return_exceptions=True,
-            )
-            for failure in done:
-                if isinstance(failure, StoreError):  # a sweep finds it
-                    _log.warning("expiry_failed", error=failure.code)
-                elif isinstance(failure, BaseException):
-                    raise failure
-        return len(due)
+    async def read_exposed(
+        self, org_ids: Collection[str], first_ms: int | None = None, last_ms: int | None = None
+    ) -> list[tuple[str, Authorization]]:
+        """What is held, and what is charged and unsettled, of that time at these organisations.
 
-    async def sweep(self) -> int:
-        """Charge what processes that are gone have left; returns how many there were."""
-        expired = 0
-        for visit in range(len(VISITS_MS)):
-            for org_id, region in await self._regions.read_due(visit):
-                some_open = False
-                async for one in self._regions.read(org_id, region):
-                    if one.state is State.OPEN:
-                        due = one.expires_at_ms <= self._clock.now_ms()
-                        some_open |= not (due and await self._expire(org_id, one))
-                        expired += due
-                if not some_open:
-                    await self._regions.note_visited(org_id, region, visit)
-        return expired
-
-    async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
-        """Expire what is due every second, and sweep now and then; a failure waits for the next."""
-        swept_at_ms = self._clock.monotonic_ms()
-        while True:
-            await self._clock.sleep_ms(EXPIRY_INTERVAL_MS)
-            try:
-                await self.expire_due()
-                if self._clock.monotonic_ms() - swept_at_ms >= sweep_interval_ms:
-                    swept_at_ms = self._clock.monotonic_ms()
-                    await self.sweep()
-            except StoreError as error:
-                _log.warning("expiry_failed", error=error.code)
+        By default of the last days: what can still be settled, and some more.
+        """
+        now_ms = self._clock.now_ms()
+        if first_ms is None:
+            first_ms = now_ms - EXPOSED_MS
+        return await self._regions.read_exposed(
+            org_ids, first_ms, now_ms + EXPOSED_MS if last_ms is None else last_ms
+        )
 
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
-        while self._workers:
-            tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
-            if not tasks:
-                return
-            await asyncio.wait(tasks)
+        await self._workers.close()
 
     async def _outcome(self, org_id: str, command: Authorize) -> Granted | Denied | Repeated:
         """What was decided; what is granted to a caller that leaves at that moment goes back."""
@@ -298,7 +320,7 @@ class Authorizations:
         since: tuple[HeldAccount, ...] = (),
     ) -> Settled:
         command = Settle(action, seen, self._new_nonce(), submission, since)
-        self._worker(policy.org_id).submit(command)
+        self._workers.submit(policy.org_id, command)
         settled = await command.future
         if settled.authorization.state is State.OPEN:
             self._open.add(policy.org_id, settled.authorization)
@@ -322,23 +344,6 @@ class Authorizations:
         )
         await self._budgets.open_all(accounts)
         return tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
-
-    async def _expire(self, org_id: str, authorization: Authorization) -> bool:
-        """Charge it at its hold, if nobody has settled it; whether it is open no longer."""
-        await self._regions.note_unsettled(org_id, region_of(authorization.id))
-        command = Settle(Expire(), authorization, self._new_nonce())
-        self._worker(org_id).submit(command)
-        settled = await command.future
-        if settled.changed:
-            grant = authorization.grant
-            _log.warning(
-                "authorization_unsettled",
-                client_id=grant.client_id,
-                authorization_id=authorization.shown_id,
-                label=grant.label,
-                held_usd_picos=grant.held_usd_picos,
-            )
-        return settled.authorization.state is not State.OPEN
 
     async def _answer_captured(
         self, policy: Policy, settled: Settled, submission: Submission
@@ -368,8 +373,7 @@ class Authorizations:
         listed = list(buckets)
         found = await self._store.batch_get([(RATE_BUCKETS, bucket_key(*one)) for one in listed])
         seen = {key: bucket_of(item) for key, item in zip(listed, found, strict=True)}
-        authorization_id = new_authorization_id(now_ms, 0)
-        decided = decide(Books(balances, seen, now_ms), wanted, authorization_id, b"")
+        decided = decide(Books(balances, seen, now_ms), wanted, "", b"")
         if isinstance(decided, Denied):
             raise await self._deny(policy, decided)
         return Authorized(decided.authorization, decided)
@@ -389,17 +393,27 @@ class Authorizations:
     async def _look_up(self, policy: Policy, authorization_id: str) -> Authorization | None:
         """The authorization of an id that we made, or that its caller gave it."""
         found = None
-        if is_own_id(authorization_id):
+        if is_authorization_id(authorization_id):
             found = await self._get(policy, authorization_id)
         if found is None:
-            table, key = alias_key(policy.org_id, authorization_id)
-            own_id = aliased_id(await self._store.get(table, key))
-            found = None if own_id is None else await self._get(policy, own_id)
+            place = self._place(policy, authorization_id)
+            places = {authorization_id: place.address}
+            there = await self._metering.poster.find(policy.org_id, place.lanes, places)
+            taken = there.get(authorization_id)
+            if isinstance(taken, StoreError):
+                raise error_copy(taken)
+            if isinstance(taken, TakenPlace):
+                found = await self._get(policy, taken.authorization_id)
         return found
 
     async def _get(self, policy: Policy, own_id: str) -> Authorization | None:
-        key = authorization_key(policy.org_id, own_id)
-        return authorization_of(await self._store.get(USAGE_AGG_SHARDED, key))
+        key = sheet_key(policy.org_id, own_id)
+        return find_on(await self._store.get(USAGE_AGG_SHARDED, key), own_id)
+
+    def _place(self, policy: Policy, asked_as: str) -> Place:
+        """Where a usage record of that id would be."""
+        lanes = lanes_of(policy.agg_shard_count)
+        return Place(asked_as, self._metering.address_of(asked_as), lanes)
 
     def _bucket_tokens(self, label: str, usage: Usage) -> int:
         """What the call took from Bedrock's limit: its input, and its output by a factor."""
@@ -411,20 +425,10 @@ class Authorizations:
     def _give_up(self, org_id: str, authorization: Authorization) -> None:
         """Give back what was granted to a caller that has left and does not know its id."""
         command = Settle(Void("its caller has left"), authorization, self._new_nonce())
-        self._worker(org_id).submit(command)
-
-    def _worker(self, org_id: str) -> Worker:
-        worker = self._workers.get(org_id)
-        if worker is None:
-            worker = Worker(self._desk, org_id, lambda: self._end(org_id))
-            self._workers[org_id] = worker
-        return worker
-
-    def _end(self, org_id: str) -> None:
-        self._workers.pop(org_id, None)
+        self._workers.submit(org_id, command)
 
     def _new_nonce(self) -> bytes:
-        return self._random.randbytes(8)
+        return self._desk.new_nonce()
 
 
 def _is_held(account: BudgetAccount, held: HeldAccount) -> bool:

@@ -1,27 +1,27 @@
 """One transaction for all commands that are decided together. No I/O, no clock.
 
-Every item is in it once: each item of accounts, each bucket, each authorization, and the pages and
-receipts of what is captured. Whatever becomes of it, each operation says whom its refusal concerns.
+Every item is in it once: each item of accounts, each bucket, and each sheet, however many commands
+are about it. Whatever becomes of it, each operation says whom its refusal concerns.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pricekeeper.authorizations.authorization import is_own_id
 from pricekeeper.authorizations.books import Books, BucketKey, BucketStep
-from pricekeeper.authorizations.commands import Authorize, Settle
+from pricekeeper.authorizations.commands import Authorize, Place, Settle
 from pricekeeper.authorizations.decision import Granted
-from pricekeeper.authorizations.items import alias_put, authorization_put, change_update
+from pricekeeper.authorizations.items import NewGrant, StateChange, sheet_key, sheet_update
 from pricekeeper.authorizations.settling import Changed
 from pricekeeper.budgets.items import account_update
 from pricekeeper.limiter.bucket import Create, Normal
 from pricekeeper.limiter.writes import create, normal, retry
-from pricekeeper.metering.journal import region_at
-from pricekeeper.metering.journal_items import Written, page_update, private_page_put
+from pricekeeper.metering.journal import sheet_number
+from pricekeeper.metering.journal_items import Written, take_place_update
 from pricekeeper.metering.posting import page_at
-from pricekeeper.metering.receipt import receipt_put
+from pricekeeper.metering.receipt import take_place_put
 from pricekeeper.storage import Key, Put, Update, Write
 
 
@@ -37,25 +37,19 @@ class OnBucket(NamedTuple):
     key: BucketKey
 
 
-class OnAuthorization(NamedTuple):
-    """The operation writes an authorization."""
+class OnSheet(NamedTuple):
+    """The operation grants authorizations, or changes them."""
 
-    command: Authorize | Settle
+    commands: tuple[Authorize | Settle, ...]
 
 
-class OnAlias(NamedTuple):
+class OnPlace(NamedTuple):
     """The operation lets a caller's own id stand for an authorization."""
 
     command: Authorize
 
 
-class OnRecord(NamedTuple):
-    """The operation writes what a capture counts as: a page of its own, or a receipt."""
-
-    command: Settle | None
-
-
-Concern = OnAccounts | OnBucket | OnAuthorization | OnAlias | OnRecord
+Concern = OnAccounts | OnBucket | OnSheet | OnPlace
 
 
 class Step(NamedTuple):
@@ -63,6 +57,15 @@ class Step(NamedTuple):
 
     operation: Write
     concern: Concern
+
+
+class _Sheet:
+    """What a transaction does on one sheet, and for whom."""
+
+    def __init__(self) -> None:
+        self.granted: list[NewGrant] = []
+        self.changed: list[StateChange] = []
+        self.commands: list[Authorize | Settle] = []
 
 
 def make_transaction(
@@ -73,7 +76,6 @@ def make_transaction(
     changed: Sequence[tuple[Settle, Changed]],
     *,
     sent_at_ms: int,
-    page_nonce: bytes,
     expires_at_epoch: int,
 ) -> list[Step]:
     """The operations that carry out what was decided on the books."""
@@ -83,17 +85,23 @@ def make_transaction(
         if changes
     ]
     steps += [Step(_bucket_write(one), OnBucket(key)) for key, one in buckets.items()]
+    sheets: dict[Key, _Sheet] = defaultdict(_Sheet)
     for command, grant in granted:
-        put = authorization_put(org_id, grant.authorization)
-        steps.append(Step(put, OnAuthorization(command)))
-        if command.wanted.asked_as:
-            alias = alias_put(org_id, command.wanted.asked_as, command.id)
-            steps.append(Step(alias, OnAlias(command)))
+        sheet = sheets[sheet_key(org_id, command.id)]
+        sheet.granted.append(NewGrant(grant.authorization, grant.stored_terms))
+        sheet.commands.append(command)
+        if command.place is not None:
+            place = _take_place(org_id, command, command.place, expires_at_epoch)
+            steps.append(Step(place, OnPlace(command)))
     for settlement, change in changed:
-        update = change_update(org_id, settlement.seen, change.after)
-        steps.append(Step(update, OnAuthorization(settlement)))
-    captured = [command for command, _ in changed if command.submission is not None]
-    return steps + _records(org_id, captured, sent_at_ms, page_nonce, expires_at_epoch)
+        sheet = sheets[sheet_key(org_id, settlement.seen.id)]
+        record = _record(settlement, sent_at_ms)
+        sheet.changed.append(StateChange(settlement.seen, change.after, record))
+        sheet.commands.append(settlement)
+    for key, sheet in sheets.items():
+        update = sheet_update(key, sheet.granted, sheet.changed, expires_at_epoch)
+        steps.append(Step(update, OnSheet(tuple(sheet.commands))))
+    return steps
 
 
 def _bucket_write(bucket: BucketStep) -> Put | Update:
@@ -105,38 +113,20 @@ def _bucket_write(bucket: BucketStep) -> Put | Update:
     return retry(debit, step)
 
 
-def _records(
-    org_id: str,
-    captured: Sequence[Settle],
-    sent_at_ms: int,
-    page_nonce: bytes,
-    expires_at_epoch: int,
-) -> list[Step]:
-    """The records of captures.
+def _record(settlement: Settle, sent_at_ms: int) -> Written | None:
+    """The record that a capture counts as."""
+    submission = settlement.submission
+    if submission is None:
+        return None
+    number = sheet_number(settlement.seen.id)
+    return submission.written_on_sheet(number, settlement.nonce, sent_at_ms)
 
-    Those of ids that we made are on one page that nobody else writes: nothing else can have their
-    ids. An id that the caller gave may be that of a usage record. So it needs what such a record
-    needs to count once: its place on the page that its time names, or else a receipt.
-    """
-    steps: list[Step] = []
-    private: list[Written] = []
-    for command in captured:
-        submission = command.submission
-        if submission is None:
-            continue
-        record = submission.written(command.nonce, sent_at_ms)
-        if submission.address is not None:
-            key = page_at(org_id, submission.lanes, submission.address, command.depth)
-            steps.append(Step(page_update(key, [record], expires_at_epoch), OnRecord(command)))
-            continue
-        private.append(record)
-        if not is_own_id(submission.request_id):
-            receipt = submission.receipt(command.nonce, sent_at_ms)
-            put = receipt_put(org_id, submission.request_id, receipt)
-            steps.append(Step(put, OnRecord(command)))
-    if private:
-        page = private_page_put(
-            org_id, region_at(sent_at_ms), page_nonce, private, expires_at_epoch
-        )
-        steps.append(Step(page, OnRecord(None)))
-    return steps
+
+def _take_place(
+    org_id: str, command: Authorize, place: Place, expires_at_epoch: int
+) -> Put | Update:
+    """Let the caller's own id stand for the authorization, if it stands for nothing."""
+    if place.address is None:
+        return take_place_put(org_id, place.request_id, command.id, expires_at_epoch)
+    key = page_at(org_id, place.lanes, place.address, command.depth)
+    return take_place_update(key, place.address.name, command.id, expires_at_epoch)

@@ -83,9 +83,11 @@ class Worker:
             command = self._waiting[0]
             operations += operations_of(command)
             items.update(*items_of(command))
-            if taken and (operations + len(items) > OPERATIONS_MAX or name_of(command) in names):
+            name = name_of(command)
+            if taken and (operations + len(items) > OPERATIONS_MAX or name in names):
                 break
-            names.add(name_of(command))
+            if name:
+                names.add(name)
             taken.append(self._waiting.popleft())
         return taken
 
@@ -102,3 +104,30 @@ class Worker:
         finally:
             for command in commands:
                 fail(command, error)
+
+
+class Workers:
+    """The workers of a process, one for each organisation that has something to do."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._workers: dict[str, Worker] = {}
+
+    def submit(self, org_id: str, command: Command) -> None:
+        """Have the command carried out; its future is set in any case."""
+        worker = self._workers.get(org_id)
+        if worker is None:
+            worker = Worker(self._desk, org_id, lambda: self._end(org_id))
+            self._workers[org_id] = worker
+        worker.submit(command)
+
+    async def close(self) -> None:
+        """Carry out what was accepted, then stop."""
+        while self._workers:
+            tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
+            if not tasks:
+                return
+            await asyncio.wait(tasks)
+
+    def _end(self, org_id: str) -> None:
+        self._workers.pop(org_id, None)

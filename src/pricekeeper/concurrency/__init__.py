@@ -1,13 +1,15 @@
 """Small tools that many packages need.
 
 A bounded cache, a wait before another attempt, executions and failures that several callers share,
-and queues that are fair. They know nothing of what they are used for, and read no clock.
+executions that follow each other, and queues that are fair. They know nothing of what they are used
+for, and read no clock.
 """
 
 from pricekeeper.concurrency.backoff import full_jitter_ms
 from pricekeeper.concurrency.cache import BoundedCache
 from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
+from pricekeeper.concurrency.in_turn import gather_in_turn
 from pricekeeper.concurrency.next_flight import NextFlight
 from pricekeeper.concurrency.single_flight import SingleFlight
 
@@ -21,4 +23,5 @@ __all__ = [
     "TurnQueue",
     "error_copy",
     "full_jitter_ms",
+    "gather_in_turn",
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.routing import Router
 
-from pricekeeper.authorizations.service import SELDOM_MS, SWEEP_INTERVAL_MS
+from pricekeeper.authorizations.expiry import SELDOM_MS, SWEEP_INTERVAL_MS
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
@@ -238,7 +238,9 @@ async def _run_background(
             ),
         )
     sweep_interval_ms = SWEEP_INTERVAL_MS if interval_secs else SELDOM_MS
-    supervisor.start("expiry", lambda: services.authorizations.run_forever(sweep_interval_ms))
+    supervisor.start(
+        "expiry", lambda: services.authorizations.expiry.run_forever(sweep_interval_ms)
+    )
     supervisor.start("alerts", services.alerts.run_forever)
     if services.key_watcher is not None:
         supervisor.start("signing-keys", services.key_watcher.run_forever)

@@ -39,7 +39,8 @@ async def answer_batch(call: Call) -> Answer:
         parsed = await _parse_each(_records(body))
         call.note_change()
         usages = [one for one in parsed if isinstance(one, Usage)]
-        outcomes = await metering.record_many(policy, usages, places) if usages else []
+        record_many = call.services.authorizations.record_many
+        outcomes = await record_many(policy, usages, places) if usages else []
     passing = [one.error for one in outcomes if isinstance(one, Refused) and passes(one.error)]
     if len(passing) == len(parsed):
         raise passing[0]

@@ -8,6 +8,12 @@ label and day, is an attribute of its own, its **terms**, under a name made from
 A page that is full never changes again. Records that would be on it are on its children, one for
 each further digit of the id.
 
+Records of authorized calls are on **sheets**, beside the pages of a region (`sheet_sort_key`). A
+sheet has up to a few authorizations, and the record of each of them once it is captured. Their ids
+are of version 8, and say on which sheet and under which number the authorization is. If the caller
+gave it an id of its own, the place that a usage record of that id would have is **taken**: in place
+of a record it says which authorization the id stands for.
+
 Time passes in **ticks**, which are as long as a region. A record notes when it was sent; the tick
 of that moment is the one in which it is **posted**.
 """
@@ -25,6 +31,7 @@ from pricekeeper.days import date_of
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import Counters
 from pricekeeper.metering.receipt import Receipt
+from pricekeeper.metering.usage import AUTHORIZATION_VERSION, names_authorization
 from pricekeeper.storage import TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.values import OrgId
@@ -48,8 +55,9 @@ _VERSION_AT: Final = 14
 _VARIANT_AT: Final = 19
 _NAME_LENGTH: Final = 14
 _TERMS_BYTES: Final = 12
-_PRIVATE: Final = "x"
-"""What the sort key of a private page starts with: no digit."""
+_PRIVATE, _SHEET = "x", "s"
+"""What the sort keys of a private page and of a sheet start with: no digits."""
+SHEET_NUMBERS_MAX: Final = 1 << 12
 _ERROR, _ESTIMATED = 1, 2
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -110,9 +118,34 @@ def address_of(request_id: str) -> Address | None:
 
 def request_id_of(region_page: str, name: str) -> str:
     """The request id of a record, from its page's sort key and its attribute's name."""
+    if region_page[:1] == _SHEET:
+        return authorization_id_of(region_page, int(name))
     rest = base64.urlsafe_b64decode(name + "==").hex()
     digits = region_page[:PAGE_DIGITS] + rest
     return f"{digits[:8]}-{digits[8:12]}-7{digits[12:15]}-{digits[15:19]}-{digits[19:]}"
+
+
+def authorization_id_of(sheet: str, number: int) -> str:
+    """The id of an authorization, from the sort key of its sheet and its number there."""
+    digits = sheet[1:]
+    middle = f"{digits[8:12]}-{AUTHORIZATION_VERSION}{number:03x}-{digits[12:16]}"
+    return f"{digits[:8]}-{middle}-{digits[16:]}"
+
+
+def new_sheet(epoch_ms: int, random: int) -> str:
+    """The sort key of a sheet that is begun at that moment."""
+    return f"{_SHEET}{epoch_ms:012x}{0b10 << 62 | random & (1 << 62) - 1:016x}"
+
+
+def sheet_sort_key(authorization_id: str) -> str:
+    """The sort key of the sheet that an authorization is on."""
+    one = authorization_id
+    return f"{_SHEET}{one[:8]}{one[9:13]}{one[19:23]}{one[24:]}"
+
+
+def sheet_number(authorization_id: str) -> int:
+    """The number of an authorization on its sheet."""
+    return int(authorization_id[15:18], 16)
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -251,9 +284,19 @@ class Record(NamedTuple):
 def entry_on(page: Mapping[str, Any], name: str) -> Record | None:
     """The record of that name on the page, if it is there."""
     data = page.get(name)
-    if data is None:
+    if data is None or taken_for(page, name) is not None:
         return None
     return _record(page, name, data, {})
+
+
+def taken_for(page: Mapping[str, Any], name: str) -> str | None:
+    """The authorization that the place of a record is taken for, if it is."""
+    held = page.get(name)
+    if type(held) is not str:
+        return None
+    if not names_authorization(held):
+        raise _unreadable(page, f"{name} names no authorization")
+    return held
 
 
 def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
@@ -261,7 +304,7 @@ def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
     weight_on(page)  # raises if it is no page at all
     known: dict[bytes, Terms] = {}
     for name, data in page.items():
-        if len(name) == _NAME_LENGTH:
+        if len(name) == _NAME_LENGTH and taken_for(page, name) is None:
             yield _record(page, name, data, known)
 
 

@@ -4,6 +4,7 @@ All of them are in UsageAggSharded:
 
 - ``ORG#{org}#J#{region}#{lane}`` / digits of an id: a page, with ``n``, what it weighs
 - the same / ``x{nonce}``: a private page, which one commit alone writes
+- lane 0 / ``s{digits}``: a sheet of authorizations, with the records of those that were captured
 - ``TICKS`` / tick: in this tick something was posted
 - ``TICK#{tick}`` / ``{org}#{region}#{lanes}``: into that region
 - ``REPAIR`` / ``{org}#{day}``: sum this day of that organisation anew
@@ -110,6 +111,22 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
         ),
         And((*(attr(record.name).absent() for record in records), has_room)),
     )
+
+
+def take_place_update(key: Key, name: str, authorization_id: str, expires_at_epoch: int) -> Update:
+    """Take the place of a record on a page for an authorization, as a record would take it."""
+    has_room: Condition = attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
+    return Update(
+        USAGE_AGG_SHARDED,
+        key,
+        (Set(name, authorization_id), Add(_WEIGHT, 1), Set(_EXPIRY, expires_at_epoch)),
+        attr(name).absent() & has_room,
+    )
+
+
+def sheet_partition(org_id: str, region: str) -> str:
+    """The partition in which the sheets of a region are: that of its first lane."""
+    return partition_of(org_id, region, 0)
 
 
 def private_page_put(

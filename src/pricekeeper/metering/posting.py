@@ -5,6 +5,7 @@ the same page. A refused update brings the page along, and the page says what be
 
 - It is there with our own nonce: an earlier sending, whose reply was lost, was applied.
 - It is there with the same fingerprint: it is a duplicate. With another: the id was used before.
+- Its place is taken for an authorization, whose capture it is (`RequestIdReusedError`).
 - It is not there, and the page is full: it belongs on a child of this page.
 - It is not there, and the page has room: it is sent again without those that are.
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from pricekeeper.budgets import Budgets, check_accounts, debit_updates
 from pricekeeper.clock import Clock
@@ -42,7 +43,9 @@ from pricekeeper.errors import (
     ContendedError,
     InvalidOperationError,
     OutcomeUnknownError,
+    PriceKeeperError,
     ReasonCode,
+    RequestIdReusedError,
     StoreError,
     TransactionCancelledError,
     UnreadableItemError,
@@ -56,6 +59,7 @@ from pricekeeper.metering.journal import (
     entry_on,
     is_full,
     region_at,
+    taken_for,
     tick_of,
 )
 from pricekeeper.metering.journal_items import (
@@ -69,7 +73,13 @@ from pricekeeper.metering.journal_items import (
     repair_put,
     tick_put,
 )
-from pricekeeper.metering.receipt import Receipt, receipt_from, receipt_key, receipt_put
+from pricekeeper.metering.receipt import (
+    Receipt,
+    receipt_from,
+    receipt_key,
+    receipt_put,
+    receipt_taken_for,
+)
 from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.storage import Item, Key, Put, Store, Update, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -86,7 +96,13 @@ FULL_MAX: Final = 256
 REPAIRED_MAX: Final = 50_000
 """Records for which this process has asked for a repair; for a forgotten one it asks again."""
 NONCE_BYTES: Final = 6
-Settle: TypeAlias = Callable[[Submission, "Posted | StoreError"], None]
+Settle: TypeAlias = Callable[[Submission, "Posted | PriceKeeperError"], None]
+
+
+class TakenPlace(NamedTuple):
+    """Where a record would be is said which authorization its id stands for."""
+
+    authorization_id: str
 
 
 def is_late(tick: int, now_ms: int) -> bool:
@@ -143,7 +159,7 @@ class Poster:
         self._clock = clock
         self._random = randomness
         self._budgets = budgets
-        self._retention_days = retention_days
+        self.retention_days = retention_days
         self._ticks: BoundedCache[int, bool] = BoundedCache(TICKS_MAX)
         self._marked: BoundedCache[tuple[int, PostedRegion], bool] = BoundedCache(MARKED_MAX)
         self._full: BoundedCache[Key, Item] = BoundedCache(FULL_MAX)
@@ -160,7 +176,7 @@ class Poster:
 
     def expires_at_epoch(self, region: str) -> int:
         """When the pages of a region may be forgotten."""
-        return page_expires_at_epoch(region, self._retention_days)
+        return page_expires_at_epoch(region, self.retention_days)
 
     def new_nonce(self) -> bytes:
         """What one commit knows its own records by: no secret, but never the same twice."""
@@ -168,13 +184,13 @@ class Poster:
 
     async def find(
         self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
-    ) -> dict[str, Receipt | StoreError]:
-        """The receipts of those of these request ids that were counted.
+    ) -> dict[str, Receipt | TakenPlace | StoreError]:
+        """The receipts of those of these request ids that were counted, or whom they stand for.
 
         In place of one that can't be read is the error. It is one read, and one more for each level
         of full pages.
         """
-        found: dict[str, Receipt | StoreError] = {}
+        found: dict[str, Receipt | TakenPlace | StoreError] = {}
         wanted = dict(addresses)
         for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
             keys = {
@@ -193,10 +209,11 @@ class Poster:
                 if item is None:
                     continue
                 try:
-                    receipt = _receipt_in(item, address)
-                    if receipt is not None:
-                        await self.repair_late(org_id, [receipt])
-                        found[request_id] = receipt
+                    there = _look_in(item, address)
+                    if isinstance(there, Receipt):
+                        await self.repair_late(org_id, [there])
+                    if there is not None:
+                        found[request_id] = there
                     elif is_full(item):
                         deeper[request_id] = address
                 except StoreError as error:
@@ -248,7 +265,7 @@ class Poster:
         posting = PostedRegion(first.org_id, _address(first).region, first.lanes)
         sent_at_ms = self._clock.now_ms()
         await self.mark(posting, sent_at_ms)
-        expires = page_expires_at_epoch(posting.region, self._retention_days)
+        expires = page_expires_at_epoch(posting.region, self.retention_days)
         written = [one.written(nonce, sent_at_ms) for one in left]
         update, debits = page_update(key, written, expires), self._debits(left, sent_at_ms)
         try:
@@ -336,11 +353,13 @@ class Poster:
         found: list[tuple[Submission, Posted]] = []
         for one in left:
             try:
-                record = entry_on(page, one.name)
+                taken, record = taken_for(page, one.name), entry_on(page, one.name)
             except UnreadableItemError as error:  # whether it was counted, nobody can tell
                 settle(one, error)
                 continue
-            if record is None:
+            if taken is not None:
+                settle(one, RequestIdReusedError(one.request_id, taken))
+            elif record is None:
                 missing.append(one)
             else:
                 found.append((one, Posted(record.receipt, record.entry.nonce == nonce)))
@@ -393,7 +412,7 @@ class Poster:
         self, left: Sequence[Submission], posting: PostedRegion, nonce: bytes, sent_at_ms: int
     ) -> list[Write]:
         """A receipt for each record, and the page with all of them."""
-        expires = page_expires_at_epoch(posting.region, self._retention_days)
+        expires = page_expires_at_epoch(posting.region, self.retention_days)
         written = [one.written(nonce, sent_at_ms) for one in left]
         page = private_page_put(posting.org_id, posting.region, nonce, written, expires)
         receipts = [
@@ -430,6 +449,10 @@ class Poster:
                 missing.append(one)
                 continue
             try:
+                taken = receipt_taken_for(reason.item)
+                if taken is not None:
+                    settle(one, RequestIdReusedError(one.request_id, taken))
+                    continue
                 receipt = receipt_from(reason.item)
             except UnreadableItemError as error:
                 settle(one, error)
@@ -441,7 +464,7 @@ class Poster:
     async def mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
         """Mark the tick in which a write is sent, and its region in it, unless this process has."""
         tick = tick_of(sent_at_ms)
-        expires = page_expires_at_epoch(region_at(sent_at_ms), self._retention_days)
+        expires = page_expires_at_epoch(region_at(sent_at_ms), self.retention_days)
         if tick not in self._ticks:
             await self._store.put(tick_put(tick, expires))
             self._ticks.put(tick, True)  # noqa: FBT003
@@ -462,7 +485,7 @@ class Poster:
             if is_late(tick_of(receipt.accepted_at_ms), now_ms)
         }
         asked_for = {key: day for key, day in late.items() if key not in self._repaired}
-        expires = page_expires_at_epoch(region_at(now_ms), self._retention_days)
+        expires = page_expires_at_epoch(region_at(now_ms), self.retention_days)
         for day in sorted(set(asked_for.values())):
             repair = Repair(org_id, day)
             put = repair_put(repair, self.new_nonce().hex(), expires)
@@ -495,8 +518,11 @@ def _address(submission: Submission) -> Address:
     return submission.address
 
 
-def _receipt_in(item: Item, address: Address | None) -> Receipt | None:
+def _look_in(item: Item, address: Address | None) -> Receipt | TakenPlace | None:
     """What the item, a page or a receipt, says of a record."""
+    taken = receipt_taken_for(item) if address is None else taken_for(item, address.name)
+    if taken is not None:
+        return TakenPlace(taken)
     if address is None:
         return receipt_from(item)
     record = entry_on(item, address.name)

@@ -14,6 +14,7 @@ from pricekeeper.budgets import BudgetAccount, Budgets
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import date_of, org_day
+from pricekeeper.errors import RequestIdReusedError
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.journal import (
@@ -31,10 +32,10 @@ from pricekeeper.metering.usage import (
     Usage,
     UsageStatus,
     check_minted,
-    check_not_authorized,
     checked,
     fingerprint,
     happened_at_ms,
+    is_authorization_id,
 )
 from pricekeeper.pricing import PriceBook, Prices, charge, check_plausible
 from pricekeeper.tenants import Client, Policy
@@ -79,7 +80,8 @@ class Preparer:
         if address is not None:
             check_minted(address.minted_ms, now_ms)
             address = self._in_journal(address)
-        check_not_authorized(usage.request_id)
+        if is_authorization_id(usage.request_id):
+            raise RequestIdReusedError(usage.request_id, usage.request_id)
         at_ms = happened_at_ms(usage, now_ms)
         accounts = self._find_accounts(policy, usage, at_ms)
         if accounts:
@@ -95,9 +97,7 @@ class Preparer:
         that it was held against.
         """
         happened_at_ms(usage, self._clock.now_ms())  # a time that can't be true is refused, too
-        usage = checked(usage)
-        address = self.find_address(usage.request_id)
-        return await self._price(policy, usage, address, authorized_at_ms, ())
+        return await self._price(policy, checked(usage), None, authorized_at_ms, ())
 
     def find_address(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so."""

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.metering.usage import RECEIPT_LIFE_SECS
+from pricekeeper.metering.usage import RECEIPT_LIFE_SECS, names_authorization
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Table, TypedItem
 from pricekeeper.storage.tables import REQUEST_DEDUP
 
+_TAKEN_FOR: Final = "authorization_id"
 SOURCE_LENGTH_MAX: Final = 100
 """A longer name of a price source is cut, to keep every receipt without tags under 1 KB: one write
 unit. Tags add what they weigh, 8 KiB at most."""
@@ -63,6 +64,29 @@ def receipt_put(org_id: str, request_id: str, receipt: Receipt) -> Put:
     item["PK"] = receipt_pk(org_id, request_id)
     item["expires_at_epoch"] = receipt.accepted_at_ms // 1000 + RECEIPT_LIFE_SECS
     return Put(REQUEST_DEDUP, item, ITEM_ABSENT)
+
+
+def take_place_put(
+    org_id: str, request_id: str, authorization_id: str, expires_at_epoch: int
+) -> Put:
+    """Take the place of a receipt for an authorization, where there is none."""
+    item: Item = {
+        "PK": receipt_pk(org_id, request_id),
+        _TAKEN_FOR: authorization_id,
+        "expires_at_epoch": expires_at_epoch,
+    }
+    return Put(REQUEST_DEDUP, item, ITEM_ABSENT)
+
+
+def receipt_taken_for(item: Mapping[str, Any]) -> str | None:
+    """The authorization that the place of a receipt is taken for, if it is."""
+    held = item.get(_TAKEN_FOR)
+    if held is None:
+        return None
+    if not names_authorization(held):
+        typed = TypedItem(REQUEST_DEDUP, item)
+        raise typed.report_unreadable("it names no authorization")
+    return str(held)
 
 
 def receipt_from(item: Mapping[str, Any]) -> Receipt:

@@ -39,9 +39,9 @@ from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.items import RETENTION_DAYS
-from pricekeeper.metering.journal import lanes_of
+from pricekeeper.metering.journal import Address, lanes_of
 from pricekeeper.metering.known_totals import KnownTotals
-from pricekeeper.metering.posting import Poster
+from pricekeeper.metering.posting import Poster, TakenPlace
 from pricekeeper.metering.preparing import Preparer
 from pricekeeper.metering.quota_uses import QuotaUses
 from pricekeeper.metering.receipt import Receipt
@@ -268,6 +268,10 @@ class Metering:
         self._note_quota_use(policy, recorded)
         return recorded
 
+    def address_of(self, request_id: str) -> Address | None:
+        """Where the record of that id is, if the id alone says so."""
+        return self._preparer.find_address(request_id)
+
     async def close(self) -> None:
         """Commit what was accepted, then stop."""
         await self._committer.close()
@@ -333,7 +337,7 @@ class Metering:
         If that can't be read, nobody knows whether it was, and the store's error is told.
         """
         bodies = [_body(policy, *one) for one in refused]
-        known: dict[str, Receipt | StoreError] = {}
+        known: dict[str, Receipt | TakenPlace | StoreError] = {}
         find_address = self._preparer.find_address
         addresses = {body.request_id: find_address(body.request_id) for body in bodies if body}
         if addresses:
@@ -352,10 +356,12 @@ class Metering:
         usage: Usage,
         error: PriceKeeperError,
         body: _Body | None,
-        found: Receipt | StoreError | None,
+        found: Receipt | TakenPlace | StoreError | None,
     ) -> Recorded | Refused:
         if body is None or found is None:
             return Refused(usage.request_id, error)
+        if isinstance(found, TakenPlace):
+            return Refused(body.request_id, RequestIdReusedError(body.request_id, found[0]))
         if isinstance(found, StoreError):
             return Refused(body.request_id, error_copy(found))
         self.meter.duplicates += 1
@@ -391,7 +397,7 @@ class _Body(NamedTuple):
 
 def _body(policy: Policy, usage: Usage, error: PriceKeeperError) -> _Body | None:
     """The body of a refused record; ``None`` if no such body can ever have been counted."""
-    if isinstance(error, StoreError):
+    if isinstance(error, (StoreError, RequestIdReusedError)):
         return None
     try:
         canonical = checked(usage)

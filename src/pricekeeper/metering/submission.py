@@ -16,10 +16,12 @@ from pricekeeper.metering.journal import (
     encode_entry,
     errors_of,
     is_estimated,
+    private_name,
     weight_of,
 )
 from pricekeeper.metering.journal_items import Written
 from pricekeeper.metering.receipt import Receipt
+from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import TokenUsage
 
 
@@ -103,6 +105,11 @@ class Submission:
         """The answer that it gets if that sending of it counts."""
         return Record(self.request_id, self.entry(nonce, sent_at_ms), self.terms).receipt
 
+    def written_on_sheet(self, number: int, nonce: bytes, sent_at_ms: int) -> Written:
+        """As `written`, for the record of an authorization under that number."""
+        record = self.written(nonce, sent_at_ms)
+        return record._replace(name=private_name(number))
+
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
         """The attributes of a page that this sending writes."""
         data = encode_entry(self.entry(nonce, sent_at_ms))
@@ -130,5 +137,10 @@ class Submission:
             tokens.cache_read_tokens,
             tokens.cache_write_5m_tokens,
             tokens.cache_write_1h_tokens,
-            "" if self.address is not None else self.request_id,
+            self.request_id if self._must_name_id else "",
         )
+
+    @property
+    def _must_name_id(self) -> bool:
+        """Whether the place of the record does not say its id."""
+        return self.address is None and not is_authorization_id(self.request_id)

@@ -39,7 +39,10 @@ _SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,32}")
 _FINGERPRINT_BYTES: Final = 16
 _VERSION_AT: Final = 14
-_AUTHORIZATION_VERSION: Final = "8"
+AUTHORIZATION_VERSION: Final = "8"
+_AUTHORIZATION_ID: Final = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+)
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -125,12 +128,14 @@ def check_minted(minted_ms: int, now_ms: int) -> None:
         )
 
 
-def check_not_authorized(request_id: str) -> None:
-    """Refuse an id that only an authorization has: its usage is captured, and counts once."""
-    if request_id[_VERSION_AT] == _AUTHORIZATION_VERSION:
-        raise InvalidValueError(
-            "request_id", "is that of an authorization; capture it, or make an id of version 7 or 4"
-        )
+def is_authorization_id(request_id: str) -> bool:
+    """Whether an id in canonical form is of the kind that we make for authorizations."""
+    return request_id[_VERSION_AT] == AUTHORIZATION_VERSION
+
+
+def names_authorization(text: object) -> bool:
+    """Whether that is an id that we have made for an authorization, written as we write it."""
+    return isinstance(text, str) and _AUTHORIZATION_ID.fullmatch(text) is not None
 
 
 def fingerprint(client_id: str, usage: Usage) -> bytes:

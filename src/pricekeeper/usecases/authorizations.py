@@ -6,9 +6,7 @@ spent, is held or is needed up, what remains down.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -23,6 +21,7 @@ from pricekeeper.authorizations import (
 )
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
+from pricekeeper.concurrency import gather_in_turn
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.limiter import LimitStatus
 from pricekeeper.pricing import PICOS_PER_MICRO, CacheWrite
@@ -81,21 +80,15 @@ async def capture_each(
 
     Captures of the same authorization follow each other, so that the later ones are duplicates.
     """
-    answers: dict[int, wire.CapturedAnswer | PriceKeeperError] = {}
 
-    async def capture_in_turn(indices: Sequence[int]) -> None:
-        for index in indices:
-            body = captures[index]
-            try:
-                answers[index] = await capture(services, policy, body.authorization_id, body)
-            except PriceKeeperError as error:
-                answers[index] = error
+    async def capture_one(number: int) -> wire.CapturedAnswer | PriceKeeperError:
+        body = captures[number]
+        try:
+            return await capture(services, policy, body.authorization_id, body)
+        except PriceKeeperError as error:
+            return error
 
-    by_id = defaultdict[str, list[int]](list)
-    for index, body in enumerate(captures):
-        by_id[body.authorization_id.lower()].append(index)
-    await asyncio.gather(*map(capture_in_turn, by_id.values()))
-    return [answers[index] for index in range(len(captures))]
+    return await gather_in_turn([one.authorization_id.lower() for one in captures], capture_one)
 
 
 async def void(
@@ -127,16 +120,10 @@ async def list_unfinished(
 ) -> wire.AuthorizationList:
     """Read a page of a client's authorizations that are open or unsettled, the newest first."""
     states = _UNFINISHED if status is None else (_state(status),)
-    cursor = None if after is None else _id(after, "after").lower()
-    found = [
-        one
-        for state in states
-        for one in await services.authorizations.list_unfinished(policy, state)
-    ]
-    found.sort(key=lambda one: one.id, reverse=True)
-    left = [one for one in found if cursor is None or one.id < cursor]
-    page = left[:PAGE_MAX]
-    more = page[-1].id if len(left) > PAGE_MAX else UNSET
+    cursor = "" if after is None else _id(after, "after").lower()
+    found = await services.authorizations.list_unfinished(policy, states, cursor, PAGE_MAX + 1)
+    page = found[:PAGE_MAX]
+    more = page[-1].id if len(found) > PAGE_MAX else UNSET
     return wire.AuthorizationList([authorization_answer(one) for one in page], next=more)
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from pricekeeper.authority import ALL_ORGS, Coverage, only
 from pricekeeper.authorizations import State
 from pricekeeper.bootstrap import Services
-from pricekeeper.days import date_of, day_of
+from pricekeeper.days import MS_PER_DAY, date_of, day_of, day_start_ms
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
 from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, HOUR, Cell, Grouping, Row, parse_grouping
@@ -194,7 +194,10 @@ async def _read_exposures(
     """What authorizations of that time hold now, and what is charged for those unsettled."""
     grouping, wanted = request.grouping, request.wanted
     found: dict[tuple[str, ...], Exposure] = {}
-    for org_id, one in await services.authorizations.read_exposed(org_ids):
+    # Days of organisations begin and end at most a day from those of UTC.
+    first_ms = day_start_ms("UTC", span.first_day) - MS_PER_DAY
+    last_ms = day_start_ms("UTC", span.last_day) + 2 * MS_PER_DAY
+    for org_id, one in await services.authorizations.read_exposed(org_ids, first_ms, last_ms):
         grant = one.grant
         if viewer.app_id is not None and grant.app_id != viewer.app_id:
             continue

@@ -1,0 +1,77 @@
+"""The open authorizations that this process has granted, and when each of them expires.
+
+Bounds: `REMEMBERED_MAX` of them; those beyond are found by a sweep.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final, NamedTuple
+
+from pricekeeper.authorizations.authorization import Authorization
+
+REMEMBERED_MAX: Final = 100_000
+SETTLED_MAX: Final = 1_000
+"""How many that are settled wait for their time in the heap, beside as many as are open."""
+
+
+class Due(NamedTuple):
+    """An authorization of this process, and when it expires."""
+
+    expires_at_ms: int
+    id: str
+    org_id: str
+    authorization: Authorization
+
+
+class OpenList:
+    """The open authorizations that this process has granted."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Due] = {}
+        self._names: dict[str, str] = {}
+        """Which of them an id stands for that its caller gave it."""
+        self._heap: list[tuple[int, str]] = []
+
+    def add(self, org_id: str, authorization: Authorization) -> None:
+        """Remember when it expires; one that is extended is remembered anew."""
+        if len(self._open) >= REMEMBERED_MAX and authorization.id not in self._open:
+            return
+        due = Due(authorization.expires_at_ms, authorization.id, org_id, authorization)
+        self._open[due.id] = due
+        if authorization.grant.asked_as:
+            self._names[authorization.grant.asked_as] = due.id
+        heapq.heappush(self._heap, (due.expires_at_ms, due.id))
+        if len(self._heap) > 2 * len(self._open) + SETTLED_MAX:
+            self._heap = [(one.expires_at_ms, one.id) for one in self._open.values()]
+            heapq.heapify(self._heap)
+
+    def remove(self, authorization_id: str) -> None:
+        """Forget one that is settled."""
+        due = self._open.pop(authorization_id, None)
+        if due is not None:
+            self._names.pop(due.authorization.grant.asked_as, None)
+
+    def find(self, authorization_id: str) -> Authorization | None:
+        """An authorization as this process has written it; another may have changed it since."""
+        due = self._open.get(self._names.get(authorization_id, authorization_id))
+        return None if due is None else due.authorization
+
+    def take_due(self, now_ms: int) -> list[Due]:
+        """Those that have expired; they are forgotten."""
+        due: list[Due] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            expires_at_ms, authorization_id = heapq.heappop(self._heap)
+            one = self._open.get(authorization_id)
+            if one is not None and one.expires_at_ms == expires_at_ms:
+                self.remove(authorization_id)
+                due.append(one)
+        return due
+
+    @property
+    def remembered(self) -> int:
+        """How many entries there are in memory, those of settled ones among them."""
+        return len(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._open)

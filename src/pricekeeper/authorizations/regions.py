@@ -1,0 +1,160 @@
+"""The regions of organisations in which authorizations are open or unsettled: marked, and read.
+
+A region is marked before the first authorization in it is granted. A sweep visits the regions that
+are a few minutes old, and is done with one once nothing in it is open. It comes back twice, the
+last time after more than a day: a transaction that arrives late, and that nobody was told of, is
+found then. Where some are unsettled, another marker says so, for as long as they are remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import Final
+
+from pricekeeper.authorizations.authorization import Authorization, State
+from pricekeeper.authorizations.items import (
+    marker_delete,
+    marker_of,
+    marker_put,
+    markers_query,
+    region_of,
+    region_query,
+    unsettled_delete,
+    unsettled_put,
+    unsettled_queries,
+    unsettled_region,
+)
+from pricekeeper.authorizations.sheet import authorizations_on
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.metering.items import RETENTION_DAYS
+from pricekeeper.metering.journal import region_at
+from pricekeeper.metering.journal_items import page_expires_at_epoch
+from pricekeeper.storage import Store, query_items
+
+MARKED_MAX: Final = 10_000
+KEPT_MARGIN_DAYS: Final = 3
+"""What is of a day may be kept so much longer than the retention."""
+VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
+"""How old a region is at each visit."""
+
+
+class Regions:
+    """Marks regions in which something may be open, and reads them."""
+
+    def __init__(self, store: Store, clock: Clock, retention_days: int = RETENTION_DAYS) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention_days = retention_days
+        self._marked: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
+        self._noted: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
+
+    async def mark(self, org_id: str, region: str) -> None:
+        """Mark a region before something is granted in it, unless this process has."""
+        if (org_id, region) not in self._marked:
+            await self._store.put(marker_put(org_id, region))
+            self._marked.put((org_id, region), True)  # noqa: FBT003
+
+    async def read_due(self, visit: int) -> list[tuple[str, str]]:
+        """The organisation and region of each that is to be visited now for that time."""
+        return await self._read_marked(visit, self._clock.now_ms() - VISITS_MS[visit])
+
+    async def read(self, org_id: str, region: str) -> AsyncIterator[Authorization]:
+        """The authorizations of a region; one that can't be read is reported and left out."""
+        async for sheet in query_items(self._store, region_query(org_id, region)):
+            for authorization in authorizations_on(sheet):
+                yield authorization
+
+    async def read_unfinished(
+        self, org_id: str, states: Collection[State], before: str = ""
+    ) -> AsyncIterator[Authorization]:
+        """The authorizations of an organisation in these states, the newest first.
+
+        ``before`` is the id of one: those that follow it are read, region by region.
+        """
+        marked: set[str] = set()
+        if State.OPEN in states:
+            marked = {region for one, region in await self._read_fresh() if one == org_id}
+        for period, query in unsettled_queries(*self._all_regions(), org_id):
+            regions = {region for region in marked if region.startswith(period)}
+            if State.UNSETTLED in states:
+                markers = query_items(self._store, query)
+                regions |= {unsettled_region(item)[1] async for item in markers}
+            for region in sorted(regions, reverse=True):
+                if before and region > region_of(before):
+                    continue
+                found = [one async for one in self.read(org_id, region) if one.state in states]
+                for one in sorted(found, key=lambda one: one.id, reverse=True):
+                    if not before or one.id < before:
+                        yield one
+
+    async def read_exposed(
+        self, org_ids: Collection[str], first_ms: int, last_ms: int
+    ) -> list[tuple[str, Authorization]]:
+        """What these organisations have open or unsettled of that time.
+
+        The markers are read once for all.
+        """
+        wanted = set(org_ids)
+        alone = next(iter(wanted)) if len(wanted) == 1 else ""
+        first, last = region_at(max(0, first_ms)), region_at(max(0, last_ms))
+        regions = set(await self._read_fresh())
+        for _, query in unsettled_queries(first, last, alone):
+            markers = query_items(self._store, query)
+            regions |= {unsettled_region(item) async for item in markers}
+        return [
+            (org_id, one)
+            for org_id, region in sorted(regions)
+            if org_id in wanted and first <= region <= last
+            async for one in self.read(org_id, region)
+            if one.state in (State.OPEN, State.UNSETTLED)
+        ]
+
+    async def read_all_marked(self, org_id: str) -> list[str]:
+        """Every region of an organisation in which anything may be open or unsettled."""
+        regions: set[str] = set()
+        for _, query in unsettled_queries(*self._all_regions(), org_id):
+            markers = query_items(self._store, query)
+            regions |= {unsettled_region(item)[1] async for item in markers}
+        ahead_ms = self._clock.now_ms() + VISITS_MS[0]
+        for visit in range(len(VISITS_MS)):
+            marked = await self._read_marked(visit, ahead_ms)
+            regions |= {region for one, region in marked if one == org_id}
+        return sorted(regions)
+
+    async def _read_fresh(self) -> list[tuple[str, str]]:
+        """The organisation and region of each in which something may be open."""
+        return await self._read_marked(0, self._clock.now_ms() + VISITS_MS[0])
+
+    def _all_regions(self) -> tuple[str, str]:
+        """The first region that is remembered, and the last that there may be."""
+        now_ms = self._clock.now_ms()
+        kept_ms = (self._retention_days + KEPT_MARGIN_DAYS) * MS_PER_DAY
+        return region_at(max(0, now_ms - kept_ms)), region_at(now_ms + VISITS_MS[0])
+
+    async def note_unsettled(self, org_id: str, region: str) -> None:
+        """Let those who list unsettled authorizations know where one is."""
+        if (org_id, region) not in self._noted:
+            expires = page_expires_at_epoch(region, self._retention_days)
+            await self._store.put(unsettled_put(org_id, region, expires))
+            self._noted.put((org_id, region), True)  # noqa: FBT003
+
+    async def note_visited(
+        self, org_id: str, region: str, visit: int, *, some_unsettled: bool
+    ) -> None:
+        """Nothing is open in the region: it is visited later once more, or never again."""
+        if visit + 1 < len(VISITS_MS):
+            await self._store.put(marker_put(org_id, region, visit + 1))
+        elif not some_unsettled:
+            await self._store.delete(unsettled_delete(org_id, region))
+        await self._store.delete(marker_delete(org_id, region, visit))
+
+    async def _read_marked(self, visit: int, until_ms: int) -> list[tuple[str, str]]:
+        last = region_at(max(0, until_ms))
+        found = []
+        async for item in query_items(self._store, markers_query(visit, last)):
+            named = marker_of(item)
+            if named is not None:
+                found.append((named[1], named[0]))
+        return found
