@@ -31,7 +31,7 @@ from pricekeeper.storage import Put, Query, Store, open_store, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 PROCESS = Path(__file__).with_name("authorize_process.py")
-KILLS = 8
+KILLS = 4
 LINES_BETWEEN = (10, 120)
 PATIENCE_SECS = 90
 HOUR_MS = 3_600_000
@@ -160,7 +160,7 @@ class World:
         return auditor
 
 
-@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(params=["sqlite-file", "dynamodb_local", "dynoxide"])
 async def engine(
     request: pytest.FixtureRequest, tmp_path: Path, table_prefix: str
 ) -> AsyncIterator[tuple[str, str, FaultProxy | None]]:
@@ -169,7 +169,7 @@ async def engine(
         url = f"sqlite:///{tmp_path / 'store.db'}"
         yield url, url, None
         return
-    endpoint: str = request.getfixturevalue("dynamodb_local")
+    endpoint: str = request.getfixturevalue(request.param)
     async with FaultProxy(endpoint) as proxy:
         url = f"dynamodb://us-east-1?prefix={table_prefix}&endpoint="
         yield url + endpoint, url + proxy.endpoint, proxy
