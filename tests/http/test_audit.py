@@ -11,7 +11,10 @@ from http_fixtures import KEY, ORG, Api, Reply, Tenant
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.operation import Operation
 from serving import Server
+from store_server import api, location, server
 from tenant_matrix import BODIES, CHANNEL, path_of, without_id
+
+__all__ = ["api", "location", "server"]
 
 CHANGES = [
     operation
