@@ -4,7 +4,7 @@ import { settled, useBrowser, withAdmin } from "./browser";
 import { world } from "./world";
 
 const BYTES_MAX = 200_000;
-const VIEWS = 7;
+const VIEWS = 5;
 
 useBrowser();
 

@@ -6,7 +6,7 @@ import { startTraffic } from "./traffic";
 import { ask, without, world } from "./world";
 
 const PER_SECOND = 500;
-const LOOKS = 24;
+const LOOKS = 12;
 const PAUSE_MS = 250;
 
 useBrowser();

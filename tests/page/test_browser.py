@@ -30,7 +30,7 @@ SUITES = sorted(
     if os.environ.get(ONLY) == PICTURES or not path.name.startswith(PICTURES)
     for name in re.findall(r'^describe\("(.+)",', path.read_text("utf-8"), re.MULTILINE)
 )
-RUN_SECS_MAX = 240
+RUN_SECS_MAX = 420
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
