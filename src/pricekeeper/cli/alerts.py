@@ -16,6 +16,7 @@ from pricekeeper.cli.drawing import done, minute, moment, page
 from pricekeeper.cli.exits import hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.secret_input import HELP, read_secret
+from pricekeeper.cli.terminal import harmless
 
 alerts = typer.Typer(no_args_is_help=True, help="Who is told of what, and what was told.")
 
@@ -110,7 +111,7 @@ async def set_channel(
         body["kinds"] = [part.strip().upper() for part in kinds.split(",") if part.strip()]
     answer = await backend.admin.put_alert_channel(org, name, body)
     where = f" --org {org}" if org else ""
-    text = f"{name} {answer['status']}: {answer['address']}"
+    text = f"{name} {answer['status']}: {harmless(answer['address'])}"
     return Outcome(answer, done(text, f"try it: pricekeeper alerts test{where} --channel {name}"))
 
 
