@@ -12,7 +12,7 @@ from attribution import BY
 from contract.conftest import location, meter, store
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_usage
 from minting import minted
-from pricekeeper.alerts import Alerts, ChannelKind, ChannelRequest, Guard, Owner
+from pricekeeper.alerts import Alerts, ChannelKind, ChannelRequest, Guard, Owner, Sources
 from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.items import StoredAlert
 from pricekeeper.budgets import Budgets
@@ -21,6 +21,7 @@ from pricekeeper.credentials import Pepper, Peppers, Sealer
 from pricekeeper.metering import Aggregator, Metering, WindowSpend
 from pricekeeper.metering.aggregation_report import AggregationReport
 from pricekeeper.pricing import PriceBook
+from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Tenants
 from pricekeeper.values import AppId, OrgId
@@ -42,10 +43,20 @@ class Instance:
     def __init__(self, store: Store, clock: Clock, guard: Guard = LOOPBACK) -> None:
         self.store = store
         self.tenants = Tenants(store, clock, LABELS)
-        self.alerts = Alerts(store, clock, self.tenants, sealer=Sealer(PEPPERS), guard=guard)
-        self.aggregator = Aggregator(store, clock, look=self.alerts.look)
+        self.prices = PriceBook(store, clock, CATALOGUE)
         budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
-        self.metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE), budgets=budgets)
+        self.metering = Metering(store, clock, self.prices, budgets=budgets)
+        sources = Sources(
+            self.metering.meter.estimated,
+            self.prices.meter.unpriced,
+            Aggregator(store, clock).read_caught_up_at_ms,
+            60,
+        )
+        self.alerts = Alerts(
+            store, clock, self.tenants, sealer=Sealer(PEPPERS), sources=sources, guard=guard
+        )
+        self.aggregator = Aggregator(store, clock, look=self.alerts.look)
+        self.selection = Selector(store, clock, self.metering, self.prices)
 
     async def close(self) -> None:
         await self.metering.close()

@@ -19,7 +19,7 @@ from attribution import BY
 from pricekeeper.alerts import ChannelKind, ChannelRequest, State
 from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.delivery import GIVE_UP_MS, LEASE_MS, PAUSE_MAX_MS, SLOTS
-from pricekeeper.alerts.items import OUTBOX, PENDING_MAX
+from pricekeeper.alerts.items import OUTBOX, PENDING_MAX, Receiver
 from pricekeeper.storage import Query
 from pricekeeper.storage.tables import ALERTS
 from selection.conftest import SettableClock
@@ -37,6 +37,13 @@ async def cross(org: Org, instance: Instance, *at_pct: int) -> None:
 
 async def outbox(instance: Instance) -> list[dict[str, Any]]:
     return list((await instance.store.query(Query(ALERTS, OUTBOX))).items)
+
+
+async def finish(instance: Instance, receiver: Receiver) -> None:
+    """Wait until a channel that is being served was served."""
+    busy = instance.alerts.courier._busy.get(receiver)
+    if busy is not None:
+        await busy
 
 
 async def states(org: Org) -> list[State]:
@@ -115,9 +122,11 @@ async def test_a_dead_channel_holds_up_no_other_one(
 
     await instance.alerts.courier.start_due()
     await endpoint.until_accepted(1)
+    await finish(instance, Receiver(DEPLOYMENT, "platform"))
     await cross(org, instance, 50, 100)
     await instance.alerts.courier.start_due()  # the first one is still at it
     await endpoint.until_accepted(2)
+    await finish(instance, Receiver(DEPLOYMENT, "platform"))
 
     (own, *_) = await org.history()
     assert {one.channel: one.state for one in own.deliveries} == {

@@ -235,7 +235,8 @@ async def test_the_functions_role_grants_exactly_what_it_needs(
     await count_a_request(store)
     instance, clock = Instance(store, SystemClock()), SystemClock()
     org = Org(instance, clock)
-    await org.configure(budgets=[budget(COST_USD_MICROS, 100)])
+    quotas = {**org.settings["quotas"], "premium": COST_USD_MICROS}
+    await org.configure(budgets=[budget(COST_USD_MICROS, 100)], quotas=quotas)
     await org.add_channel("https://8.8.8.8/")
     await org.spend()
     today = org_day("UTC", clock.now_ms())

@@ -3,6 +3,7 @@
 from pricekeeper.alerts.addresses import Guard
 from pricekeeper.alerts.alert import Kind, Owner, State
 from pricekeeper.alerts.channel import Channel, ChannelKind, ChannelRequest
+from pricekeeper.alerts.checking import Sources
 from pricekeeper.alerts.history import HistoryPage
 from pricekeeper.alerts.items import Delivery, StoredAlert
 from pricekeeper.alerts.service import Alerts, Trial, make_look
@@ -17,6 +18,7 @@ __all__ = [
     "HistoryPage",
     "Kind",
     "Owner",
+    "Sources",
     "State",
     "StoredAlert",
     "Trial",

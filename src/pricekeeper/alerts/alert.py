@@ -23,7 +23,25 @@ class Kind(StrEnum):
     """What an alert is about."""
 
     BUDGET = "BUDGET"
+    """What is charged to a budget has reached a threshold of it."""
     QUOTA = "QUOTA"
+    """What is spent of a quota has reached a threshold of it."""
+    FALLBACK = "FALLBACK"
+    """A label is spent, and another one takes over."""
+    EXHAUSTED = "EXHAUSTED"
+    """Every label is spent."""
+    DENIALS = "DENIALS"
+    """Much of what an app asks for is denied."""
+    UNSETTLED = "UNSETTLED"
+    """Much of what an organisation is charged for was never settled."""
+    PRICE = "PRICE"
+    """A price is not known, or was estimated."""
+    AGGREGATOR_LAG = "AGGREGATOR_LAG"
+    """The totals are not brought up to date."""
+    SECRET_AGE = "SECRET_AGE"  # noqa: S105 - a kind of alert
+    """A client's secret is old."""
+    ANOMALY = "ANOMALY"
+    """Far more is spent than usual."""
 
 
 class Owner(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ In the table Alerts, where ``owner`` is ``ORG#{org}@{life}`` or ``DEPLOYMENT``:
 - ``OUTBOX`` / ``{owner}#{channel}``: alerts wait for this channel: how many, when it is tried
   next, and who is at it
 - ``{owner}#TO#{channel}`` / id: that alert waits for this channel
+- ``CLAIMS`` / what: up to which day somebody has claimed to do something once a day
 
 An alert, its key, its line in the list and what waits for its channels are written in one
 transaction: whoever writes the key first decides, and nobody decides without telling.
@@ -162,6 +163,16 @@ def decision_writes(
         writes.append(Put(ALERTS, entry))
         writes.append(Update(ALERTS, outbox_key(one), (Add(_PENDING, 1),), has_room))
     return writes
+
+
+def claim_update(what: str, day: str) -> Update:
+    """Be the one who does something on that day, if nobody has claimed it or a later one."""
+    return Update(
+        ALERTS,
+        Key("CLAIMS", what),
+        (Set("day", day),),
+        attr("day").absent() | attr("day").lt(day),
+    )
 
 
 def outbox_key(receiver: Receiver) -> Key:

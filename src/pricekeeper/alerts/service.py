@@ -1,7 +1,7 @@
 """Alerts: what people should know is found, decided once, and delivered.
 
-`look` is what the aggregator calls for whatever it has counted. `run_forever` delivers. `list` and
-the channels are for administrators.
+`look` is what the aggregator calls for whatever it has counted, `checks` finds what no aggregation
+tells, `run_forever` delivers. The history and the channels are for administrators.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pricekeeper.alerts.alert import Alert, Owner
 from pricekeeper.alerts.body import trial_body
 from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.alerts.channels import Channels
+from pricekeeper.alerts.checking import Checks, Sources
 from pricekeeper.alerts.deciding import Decider, Observer
 from pricekeeper.alerts.delivery import Courier, Destination
 from pricekeeper.alerts.history import History
@@ -48,6 +49,7 @@ class Alerts:
         tenants: Tenants,
         *,
         sealer: Sealer,
+        sources: Sources,
         trail: AuditTrail | None = None,
         guard: Guard | None = None,
         observe: Observer = lambda _: None,
@@ -64,6 +66,7 @@ class Alerts:
         self.courier = Courier(store, clock, self.channels, self._destinations, meter=self.meter)
         decider = Decider(store, clock, self.channels, self.meter, self._note_decided)
         self._watcher = Watcher(store, tenants, decider)
+        self.checks = Checks(store, clock, tenants, decider, sources, self._watcher.active)
         self.history = History(store)
 
     @property

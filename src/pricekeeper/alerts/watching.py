@@ -18,21 +18,29 @@ from typing import Final, NamedTuple
 
 from pricekeeper.alerts.alert import Finding
 from pricekeeper.alerts.deciding import Decider
+from pricekeeper.alerts.fallbacks import (
+    exhausted_findings,
+    fallback_findings,
+    may_have_changed_model,
+)
 from pricekeeper.alerts.thresholds import budget_findings, quota_findings
 from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of
 from pricekeeper.budgets.items import balance_of
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import day_start_ms, next_midnight_ms
 from pricekeeper.errors import NotFoundError, UnreadableItemError
-from pricekeeper.metering.counters import Counters
+from pricekeeper.metering import total_keys, totals_from
+from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.facets import HOUR, MS_PER_HOUR, NO_APP, Facet, hour_from
-from pricekeeper.storage import Item, Key, Store
-from pricekeeper.storage.tables import RATE_BUCKETS
+from pricekeeper.selection.items import sticky_key, sticky_state
+from pricekeeper.storage import Item, Key, Store, Table
+from pricekeeper.storage.tables import RATE_BUCKETS, STICKY_STATE
 from pricekeeper.tenants import Policy, QuotaScope, Tenants
 from pricekeeper.values import AppId, OrgId
 
 SEEN_MAX: Final = 50_000
 """Totals that this process remembers to have looked at; a forgotten one is looked at again."""
+ACTIVE_MAX: Final = 10_000
 CONCURRENCY: Final = 16
 """Settings of clients that are read at once."""
 _APP: Final = "#APP#"
@@ -46,6 +54,24 @@ class Moved(NamedTuple):
     tags: frozenset[tuple[str, str]]
 
 
+class Spend(NamedTuple):
+    """What labels whose totals have moved have spent of their quotas on a day, in pico-dollars."""
+
+    policy: Policy
+    day: str
+    labels: Mapping[str, int]
+
+    def quota_findings(self) -> Iterator[Finding]:
+        """The thresholds of these quotas that were crossed."""
+        for label, cost in self.labels.items():
+            yield from quota_findings(self.policy, label, self.day, cost)
+
+    def accounts(self) -> list[Account]:
+        """Where the totals of the other labels are."""
+        others = [label for label in self.policy.model_ordering if label not in self.labels]
+        return [Account(self.policy.scope_key, label, self.day) for label in others]
+
+
 class Watcher:
     """Finds crossed thresholds among what was counted, and has them decided."""
 
@@ -54,6 +80,8 @@ class Watcher:
         self._tenants = tenants
         self._decider = decider
         self._seen: BoundedCache[Facet, int] = BoundedCache(SEEN_MAX)
+        self.active: BoundedCache[OrgId, bool] = BoundedCache(ACTIVE_MAX)
+        """Organisations that have spent something since whoever takes them has taken them."""
 
     async def look(self, org_id: str, totals: Mapping[Facet, Counters]) -> None:
         """Look at totals of an organisation; raises `StoreError` if that has to be done again."""
@@ -69,9 +97,12 @@ class Watcher:
             by_app.setdefault(app_of(facet.pk), {})[facet] = cost
         policies = await self._read_policies(OrgId(org_id), list(by_app))
         if None in policies:  # else the organisation is gone, or can't be read
-            findings = list(_quotas(policies, by_app))
+            spends = list(_spends(policies, by_app))
+            findings = [finding for spend in spends for finding in spend.quota_findings()]
+            findings += await self._look_at_models(spends)
             findings += await self._look_at_budgets(policies, moved, by_app)
             await self._decider.decide(findings)
+            self.active.put(OrgId(org_id), True)  # noqa: FBT003
         for facet, cost in moved.items():
             self._seen.put(facet, cost)
 
@@ -92,6 +123,28 @@ class Watcher:
             read_now = zip(some, await asyncio.gather(*map(read, some)), strict=True)
             found |= {app_id: policy for app_id, policy in read_now if policy is not None}
         return found
+
+    async def _look_at_models(self, spends: Sequence[Spend]) -> list[Finding]:
+        """Whether a label has given way to another one, or all of them are spent."""
+        doubtful = [one for one in spends if may_have_changed_model(one.policy, one.labels)]
+        if not doubtful:
+            return []
+        keys: list[tuple[Table, Key]] = []
+        for one in doubtful:
+            keys.append((STICKY_STATE, sticky_key(one.policy.scope_key, one.day)))
+            keys += total_keys(one.accounts())
+        found = iter(await self._store.batch_get(keys))
+        findings: list[Finding] = []
+        for one in doubtful:
+            item = next(found)
+            with contextlib.suppress(UnreadableItemError):  # it was reported
+                findings += fallback_findings(one.policy, one.day, sticky_state(item))
+            readings = totals_from(one.accounts(), [next(found) for _ in one.accounts()])
+            if not readings.unreadable:
+                totals = {of.label: total for of, total in readings.totals.items()}
+                spent = {label: total.cost_usd_picos for label, total in totals.items()}
+                findings += exhausted_findings(one.policy, one.day, {**spent, **one.labels})
+        return findings
 
     async def _look_at_budgets(
         self,
@@ -152,17 +205,20 @@ def budget_accounts(policy: Policy, moved: Moved) -> list[BudgetAccount]:
     return list(accounts)
 
 
-def _quotas(
+def _spends(
     policies: Mapping[AppId | None, Policy], by_app: Mapping[AppId | None, Mapping[Facet, int]]
-) -> Iterator[Finding]:
-    """What there is to know of quotas; where apps have their own, the organisation has none."""
+) -> Iterator[Spend]:
+    """What has moved of quotas; where apps have their own, the organisation has none."""
     for app_id, policy in policies.items():
         if app_id is None and policy.quota_scope is QuotaScope.APP:
             continue
+        by_day: dict[str, dict[str, int]] = {}
         for facet, cost in by_app[app_id].items():
             account = facet.account
             if account is not None and account.scope_key == policy.scope_key:
-                yield from quota_findings(policy, account.label, account.day, cost)
+                by_day.setdefault(account.day, {})[account.label] = cost
+        for day, labels in by_day.items():
+            yield Spend(policy, day, labels)
 
 
 def _balances(

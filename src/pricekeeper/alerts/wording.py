@@ -74,13 +74,13 @@ def budget_words(policy: Policy, account: BudgetAccount, use: Use, *, is_hard: b
         effect = "Once it is spent, calls are denied."
     else:
         effect = "It is soft: calls go on when it is spent."
-    command = _command("budgets", policy, is_app=is_app)
+    look = command("budgets", policy, is_app)
     budget = f"{account.name}={account.window.value}:USD"
-    change = _command("app set" if is_app else "org set", policy, is_app=is_app)
+    change = command("app set" if is_app else "org set", policy, is_app)
     return Words(
         f"{whose}: {use.threshold_pct} % of the {name} is spent",
         f"{of_limit(use)} of the {name} of {whose} is spent. It begins anew at {anew}. {effect}",
-        f"See what is left: {command}. Raise it: {change} --budget {budget}",
+        f"See what is left: {look}. Raise it: {change} --budget {budget}",
     )
 
 
@@ -92,16 +92,17 @@ def quota_words(policy: Policy, label: str, day: str, use: Use, ends_at_ms: int)
     effect = "Once it is spent, the next model of the ordering takes over."
     if use.charged_pct >= FULL_PCT:
         effect = "The next model of the ordering takes over until then."
-    command = _command("usage show", policy, is_app=is_app)
-    change = _command("app set" if is_app else "org set", policy, is_app=is_app)
+    look = command("usage show", policy, is_app)
+    change = command("app set" if is_app else "org set", policy, is_app)
     return Words(
         f"{whose}: {use.threshold_pct} % of the quota of {label} is spent",
         f"{of_limit(use)} of the quota of {label} of {whose} is spent on {day_words(day)}. "
         f"It begins anew at {anew}. {effect}",
-        f"See who spends: {command}. Raise it: {change} --quota {label}=USD",
+        f"See who spends: {look}. Raise it: {change} --quota {label}=USD",
     )
 
 
-def _command(words: str, policy: Policy, *, is_app: bool) -> str:
+def command(words: str, policy: Policy, is_app: bool) -> str:  # noqa: FBT001 - app or not
+    """A command about the organisation or the app, to be pasted."""
     target = [policy.org_id, *([policy.app_id] if is_app and policy.app_id is not None else [])]
     return f"pricekeeper {words} {shlex.join(target)}"

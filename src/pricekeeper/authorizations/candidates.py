@@ -39,6 +39,7 @@ from pricekeeper.errors import (
     Obstacle,
     PriceKeeperError,
     UnknownModelLabelError,
+    UnpricedUsageError,
 )
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.limits import limit_of
@@ -239,8 +240,12 @@ class Candidates:
         tokens = TokenUsage(input_tokens=input_tokens, output_tokens=request.max_output_tokens)
         check_plausible(model, tokens)
         day = date_of(org_day(policy.timezone, at_ms))
-        prices = await self._prices.find_prices(model, day)
-        worst = self._worst_rates(model, prices, input_tokens, request).of(input_tokens)
+        try:
+            prices = await self._prices.find_prices(model, day)
+            worst = self._worst_rates(model, prices, input_tokens, request).of(input_tokens)
+        except UnpricedUsageError as error:
+            self._prices.meter.unpriced[error.label] += 1
+            raise
         accounts = await self._budgets.open_for(policy, label, request.tags, at_ms)
         chain = self._chain(policy, label, accounts)
         return Candidate(

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from pricekeeper.admin_keys import AdminKeys
-from pricekeeper.alerts import Alerts, Guard
+from pricekeeper.alerts import Alerts, Guard, Sources
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
@@ -140,6 +140,12 @@ async def open_services(
             clock,
             tenants,
             sealer=Sealer(peppers),
+            sources=Sources(
+                metering.meter.estimated,
+                prices.meter.unpriced,
+                Aggregator(store, clock).read_caught_up_at_ms,
+                settings.aggregator_interval_secs,
+            ),
             trail=trail,
             guard=Guard(settings.alert_networks),
         )

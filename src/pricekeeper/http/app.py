@@ -242,6 +242,7 @@ async def _run_background(
         "expiry", lambda: services.authorizations.expiry.run_forever(sweep_interval_ms)
     )
     supervisor.start("alerts", services.alerts.run_forever)
+    supervisor.start("alert-checks", services.alerts.checks.run_forever)
     if services.key_watcher is not None:
         supervisor.start("signing-keys", services.key_watcher.run_forever)
     if services.settings.export_to is not None:

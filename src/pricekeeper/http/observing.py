@@ -63,6 +63,7 @@ class Observer:
             identity,
             identity.sessions,
             services.keys_meter,
+            services.prices.meter,
             services.metering.meter,
             services.aggregator.meter,
             services.selection.meter,

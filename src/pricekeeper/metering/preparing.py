@@ -14,7 +14,7 @@ from pricekeeper.budgets import BudgetAccount, Budgets
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import date_of, org_day
-from pricekeeper.errors import RequestIdReusedError
+from pricekeeper.errors import RequestIdReusedError, UnpricedUsageError
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.journal import (
@@ -135,8 +135,12 @@ class Preparer:
         if usage.bedrock_model_id is not None:
             model.require(usage.bedrock_model_id)
         check_plausible(model, tokens)
-        prices = await self._prices.find_prices(model, date_of(day))
-        charged = charge(model, prices, tokens)
+        try:
+            prices = await self._prices.find_prices(model, date_of(day))
+            charged = charge(model, prices, tokens)
+        except UnpricedUsageError as error:
+            self._prices.meter.unpriced[error.label] += 1
+            raise
         if charged.price_estimated:
             self._estimates.warn(policy, usage)
         tier = charged.variant.value if charged.variant else tokens.service_tier or ""

@@ -18,6 +18,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.items import price_key, stated_prices
+from pricekeeper.pricing.meter import PricingMeter
 from pricekeeper.pricing.prices import Prices
 from pricekeeper.pricing.quotes import PriceSource
 from pricekeeper.pricing.refresh import check, refresh
@@ -45,6 +46,8 @@ class PriceBook:
         self._store = store
         self._clock = clock
         self.catalogue = catalogue
+        self.meter = PricingMeter()
+        self.meter.unpriced.update(dict.fromkeys(map(str, catalogue.labels), 0))
         self._entries: BoundedCache[tuple[str, date], _CachedPrices] = BoundedCache(ENTRIES_MAX)
         self._reads: SingleFlight[tuple[str, date], Prices] = SingleFlight("pricekeeper-prices")
         self._times_forgotten = 0

@@ -11,6 +11,9 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 QUOTA_AT_PCT_DEFAULT: Final = (80, 100)
+SHARE_PCT_RANGE: Final = (0, 100)
+ANOMALY_PCT_RANGE: Final = (0, 10_000)
+SECRET_DAYS_RANGE: Final = (0, 3_650)
 
 
 class AlertSettings(Struct, frozen=True):
@@ -18,6 +21,14 @@ class AlertSettings(Struct, frozen=True):
 
     quota_at_pct: tuple[Annotated[int, Meta(ge=1)], ...] = QUOTA_AT_PCT_DEFAULT
     """Percentages of each daily quota, rising."""
+    denied_pct: Annotated[int, Meta(ge=0)] = 50
+    """How much of what an app asks for may be denied in ten minutes."""
+    unsettled_pct: Annotated[int, Meta(ge=0)] = 10
+    """How much of what is charged in an hour may be charged for calls that nobody has settled."""
+    anomaly_pct: Annotated[int, Meta(ge=0)] = 300
+    """How much of the usual spend today's may be."""
+    secret_days: Annotated[int, Meta(ge=0)] = 90
+    """How old a secret may be."""
 
 
 DEFAULTS: Final = AlertSettings()

@@ -136,6 +136,9 @@ Thresholds = Annotated[
 ]
 
 
+Share = Annotated[int, _whole(*alerting.SHARE_PCT_RANGE)]
+
+
 class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
     """When the organisation's people are told of something; null is as good as left out."""
 
@@ -146,6 +149,42 @@ class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | None
     ) = field(default_factory=lambda: list(alerting.QUOTA_AT_PCT_DEFAULT))
+    denied_pct: (
+        Annotated[
+            Share,
+            Meta(
+                description="How much of what an app asks for may be denied in ten minutes; "
+                "0 is never."
+            ),
+        ]
+        | None
+    ) = alerting.DEFAULTS.denied_pct
+    unsettled_pct: (
+        Annotated[
+            Share,
+            Meta(
+                description="How much of what is charged in an hour may be for calls that "
+                "nobody has settled; 0 is never."
+            ),
+        ]
+        | None
+    ) = alerting.DEFAULTS.unsettled_pct
+    anomaly_pct: (
+        Annotated[
+            int,
+            _whole(*alerting.ANOMALY_PCT_RANGE),
+            Meta(description="How much of the usual spend today's may be; 0 is never."),
+        ]
+        | None
+    ) = alerting.DEFAULTS.anomaly_pct
+    secret_days: (
+        Annotated[
+            int,
+            _whole(*alerting.SECRET_DAYS_RANGE),
+            Meta(description="How many days old a client's secret may be; 0 is never."),
+        ]
+        | None
+    ) = alerting.DEFAULTS.secret_days
 
 
 class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from pricekeeper.authority import Authority, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import Claim
 from pricekeeper.errors import NotPermittedError
 from pricekeeper.metering import next_midnight_ms, org_day
-from pricekeeper.tenants import Budget, Client, Freeze, Policy, Saved
+from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy, Saved
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, Attribution, OrgId, parse_model_label
@@ -155,8 +157,13 @@ def _configuration(policy: Policy) -> wire.Configuration:
             for budget in (policy.org_budgets if policy.app_id is None else policy.budgets)
         ],
         quota_enforcement=policy.quota_enforcement,
-        alerts=wire.AlertsBody(list(policy.alerts.quota_at_pct)),
+        alerts=_alerts(policy.alerts),
     )
+
+
+def _alerts(alerts: AlertSettings) -> wire.AlertsBody:
+    stated = msgspec.structs.asdict(alerts)
+    return wire.AlertsBody(**{**stated, "quota_at_pct": list(alerts.quota_at_pct)})
 
 
 def _budget(budget: Budget) -> wire.BudgetBody:

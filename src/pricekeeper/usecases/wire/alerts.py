@@ -10,7 +10,18 @@ from pricekeeper.alerts.addresses import URL_LENGTH_MAX
 from pricekeeper.alerts.channel import SECRET_LENGTHS
 from pricekeeper.usecases.wire.values import Request, Response
 
-KindName = Literal["BUDGET", "QUOTA"]
+KindName = Literal[
+    "BUDGET",
+    "QUOTA",
+    "FALLBACK",
+    "EXHAUSTED",
+    "DENIALS",
+    "UNSETTLED",
+    "PRICE",
+    "AGGREGATOR_LAG",
+    "SECRET_AGE",
+    "ANOMALY",
+]
 StateName = Literal["pending", "delivered", "given_up", "unsent"]
 
 

@@ -1,0 +1,215 @@
+"""Looks now and then at what no aggregation tells: rates, prices, the lag, anomalies, secrets.
+
+Every instance does this. What an instance has counted itself (rates, prices) it judges alone; what
+is in the store (the lag, spend, secrets) each finds alike, and one of them decides. Anomalies are
+looked for every ten minutes, at organisations whose spend this process has folded since; the past
+days of an organisation are read once a day. Secrets are looked at once a day, by whichever instance
+claims the day first.
+
+A look that fails is logged, and made again at the next interval.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+import structlog
+
+from pricekeeper.alerts.alert import Finding
+from pricekeeper.alerts.anomaly import anomaly_findings, past_day, past_days
+from pricekeeper.alerts.deciding import Decider
+from pricekeeper.alerts.items import claim_update
+from pricekeeper.alerts.rates import (
+    DENIED_MS,
+    UNSETTLED_MS,
+    Shares,
+    denial_findings,
+    unsettled_findings,
+)
+from pricekeeper.alerts.upkeep import lag_findings, price_finding, secret_findings
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.days import day_start_ms, org_day
+from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError, UnreadableItemError
+from pricekeeper.metering.ranges import RangeReader
+from pricekeeper.storage import Store
+from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.values import OrgId
+
+INTERVAL_MS: Final = 30_000
+ANOMALY_MS: Final = 600_000
+PAST_MAX: Final = 10_000
+"""Organisations whose past days are remembered; those of a forgotten one are read again."""
+SECRETS: Final = "SECRETS"
+
+_log = structlog.get_logger(__name__)
+
+
+class Sources(NamedTuple):
+    """Where the checks find what this instance has counted, and how far the totals are."""
+
+    estimated: Counter[str]
+    """Records that were counted at an estimated price, by label."""
+    unpriced: Counter[str]
+    """Records that were refused because a price is not known, by label."""
+    read_caught_up_at_ms: Callable[[], Awaitable[int]]
+    aggregator_interval_secs: int
+
+
+class Checks:
+    """Finds what no aggregation tells, and has it decided."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tenants: Tenants,
+        decider: Decider,
+        sources: Sources,
+        active: BoundedCache[OrgId, bool],
+    ) -> None:
+        """``active`` are organisations that have spent something, to be taken from it."""
+        self._store = store
+        self._clock = clock
+        self._tenants = tenants
+        self._decider = decider
+        self._sources = sources
+        self._active = active
+        self._ranges = RangeReader(store, clock)
+        self._past: BoundedCache[tuple[OrgId, str], tuple[dict[int, int], ...]] = BoundedCache(
+            PAST_MAX
+        )
+        self._told: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+        self._anomalies_at_ms = 0
+        self._secrets_day = ""
+        self.denials: Shares[Client] = Shares(DENIED_MS)
+        """Calls that apps have asked for, and of these the denied ones."""
+        self.unsettled: Shares[OrgId] = Shares(UNSETTLED_MS)
+        """Pico-dollars that organisations were charged, and of these those for unsettled calls."""
+
+    async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
+        """Look at every interval, until cancelled."""
+        while True:
+            await self._clock.sleep_ms(interval_ms)
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """Look at everything that is due; each look by itself."""
+        for look in (
+            self._look_at_rates,
+            self._look_at_prices,
+            self._look_at_lag,
+            self._look_at_anomalies,
+            self._look_at_secrets,
+        ):
+            try:
+                await look()
+            except StoreError as error:
+                _log.warning("alert_check_failed", check=look.__name__.strip("_"), code=error.code)
+
+    async def _look_at_rates(self) -> None:
+        now_ms = self._clock.now_ms()
+        findings: list[Finding] = []
+        for client, share in self.denials.bad(now_ms):
+            policy = await self._find_policy(client)
+            findings += [] if policy is None else denial_findings(policy, share, now_ms)
+        for org_id, share in self.unsettled.bad(now_ms):
+            policy = await self._find_policy(Client(org_id))
+            findings += [] if policy is None else unsettled_findings(policy, share, now_ms)
+        await self._decider.decide(findings)
+
+    async def _look_at_prices(self) -> None:
+        now_ms = self._clock.now_ms()
+        for is_estimated, counts in (
+            (True, self._sources.estimated),
+            (False, self._sources.unpriced),
+        ):
+            told = self._told[is_estimated]
+            seen = Counter(counts)
+            grown = {label: seen[label] - told[label] for label in seen}
+            await self._decider.decide(
+                price_finding(label, is_estimated=is_estimated, records=more, now_ms=now_ms)
+                for label, more in grown.items()
+                if more > 0
+            )
+            self._told[is_estimated] = seen
+
+    async def _look_at_lag(self) -> None:
+        caught_up_at_ms = await self._sources.read_caught_up_at_ms()
+        interval_secs = self._sources.aggregator_interval_secs
+        now_ms = self._clock.now_ms()
+        await self._decider.decide(lag_findings(caught_up_at_ms, interval_secs, now_ms))
+
+    async def _look_at_anomalies(self) -> None:
+        now_ms = self._clock.now_ms()
+        if 0 <= now_ms - self._anomalies_at_ms < ANOMALY_MS:
+            return
+        for org_id in list(self._active):
+            policy = await self._find_policy(Client(org_id))
+            if policy is not None and policy.alerts.anomaly_pct:
+                await self._decider.decide(await self._find_anomaly(policy, now_ms))
+            self._active.pop(org_id)
+        self._anomalies_at_ms = now_ms
+
+    async def _find_anomaly(self, policy: Policy, now_ms: int) -> list[Finding]:
+        zone, day = policy.timezone, org_day(policy.timezone, now_ms)
+        elapsed_ms = now_ms - day_start_ms(zone, day)
+        past = [
+            past_day(hours, zone, one, elapsed_ms)
+            for one, hours in zip(past_days(day), await self._read_past(policy, day), strict=True)
+        ]
+        today = await self._read_hours(policy.org_id, day)
+        return list(anomaly_findings(policy, day, sum(today.values()), past, now_ms))
+
+    async def _read_past(self, policy: Policy, day: str) -> tuple[dict[int, int], ...]:
+        """The same weekday of the last weeks, by hour."""
+        known = self._past.get((policy.org_id, day))
+        if known is None:
+            known = tuple([await self._read_hours(policy.org_id, one) for one in past_days(day)])
+            self._past.put((policy.org_id, day), known)
+        return known
+
+    async def _read_hours(self, org_id: OrgId, day: str) -> dict[int, int]:
+        """What an organisation has spent on that day, by hour, in pico-dollars."""
+        hours: dict[int, int] = {}
+        for label in (await self._ranges.read_hourly_costs(org_id, None, day, day)).values():
+            for hour, cost in label.items():
+                hours[hour] = hours.get(hour, 0) + cost
+        return hours
+
+    async def _look_at_secrets(self) -> None:
+        """Look at the secrets of all clients, if nobody has claimed this day of UTC yet."""
+        day = org_day("UTC", self._clock.now_ms())
+        if day == self._secrets_day:
+            return
+        try:
+            await self._store.update(claim_update(SECRETS, day))
+        except ConditionFailedError:
+            self._secrets_day = day
+            return
+        for org_id in await self._tenants.list_org_ids():
+            await self._look_at_secrets_of(org_id)
+        self._secrets_day = day
+
+    async def _look_at_secrets_of(self, org_id: OrgId) -> None:
+        now_ms, after = self._clock.now_ms(), None
+        policy = await self._find_policy(Client(org_id))
+        if policy is None or not policy.alerts.secret_days:
+            return
+        await self._decider.decide(secret_findings(policy, now_ms))
+        while True:  # every page begins behind the one before
+            page = await self._tenants.list_apps(org_id, after)
+            for app in page.policies:
+                await self._decider.decide(secret_findings(app, now_ms))
+            after = page.after
+            if after is None:
+                return
+
+    async def _find_policy(self, client: Client) -> Policy | None:
+        """The client's settings; ``None`` if it is gone, or if they can't be read."""
+        try:
+            return await self._tenants.find_policy(client.org_id, client.app_id)
+        except (NotFoundError, UnreadableItemError):  # the latter was reported
+            return None
