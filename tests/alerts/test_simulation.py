@@ -51,7 +51,7 @@ from pricekeeper.values import AppId, OrgId
 from selection.conftest import epoch_ms
 from slow_wire import SkewedClock, SlowWire
 
-HISTORIES, HISTORIES_EACH = 120, 60
+HISTORIES, HISTORIES_EACH = 40, 20
 INSTANCES, SPENDERS, RECORDS, ROUNDS = 3, 2, 6, 8
 SKEW_MS = 2_000
 MINUTE_MS = 60_000
