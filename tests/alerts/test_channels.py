@@ -8,9 +8,9 @@ import pytest
 from alerts.conftest import PEPPERS, Instance, Org
 from alerts.endpoint import SECRET, Endpoint
 from attribution import BY
-from pricekeeper.alerts import ChannelKind, ChannelRequest, Owner
+from pricekeeper.alerts import ChannelKind, ChannelRequest, Guard, Kind, Owner
 from pricekeeper.alerts.alert import DEPLOYMENT
-from pricekeeper.alerts.channel import CHANNELS_MAX
+from pricekeeper.alerts.channel import CHANNELS_MAX, address_of
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.items import Receiver
 from pricekeeper.credentials import Pepper, Peppers, Sealer
@@ -19,6 +19,7 @@ from pricekeeper.errors import (
     ContendedError,
     DeliveryError,
     NotFoundError,
+    RequestRefusedError,
     UnreadableItemError,
 )
 from pricekeeper.storage import Item, Key, Set, Store, Update
@@ -145,3 +146,68 @@ async def test_an_item_that_makes_no_sense_is_reported(org: Org, instance: Insta
 
     with pytest.raises(UnreadableItemError, match="the channel ops"):
         await instance.alerts.channels.read_all(owner)
+
+
+TOPIC = "arn:aws:sns:eu-central-1:123456789012:alerts"
+MAIL = {
+    "url": "smtps://smtp.example.com",
+    "user": "someone",
+    "secret": "a-password",
+    "sender": "alerts@example.com",
+    "recipients": ("ops@example.com",),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "shown"),
+    [
+        (ChannelKind.SLACK, {"url": URL}, "https://hooks.example.com"),
+        (ChannelKind.SNS, {"url": TOPIC}, TOPIC),
+        (ChannelKind.EMAIL, MAIL, "ops@example.com by smtps://smtp.example.com"),
+    ],
+)
+async def test_every_kind_is_sealed(
+    org: Org, instance: Instance, kind: ChannelKind, fields: dict[str, Any], shown: str
+) -> None:
+    """What is shown of it opens nothing; a change of a part keeps the rest."""
+    channels, owner = instance.alerts.channels, await org.owner()
+    saved = await channels.put(owner, "ops", ChannelRequest(kind, **fields), BY)
+    await channels.put(owner, "ops", ChannelRequest(kind, kinds=(Kind.BUDGET,)), BY)
+
+    assert saved.channel.shown == shown
+    text = str(await stored(instance.store, owner))
+    assert not any(word in text for word in ("secret-path", "a-password", "someone"))
+    opened = await channels.open(Receiver(owner, "ops"))
+    assert opened is not None
+    assert {name: getattr(opened.address, name) for name in fields} == fields
+    assert "password" not in repr(opened)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "field"),
+    [
+        (ChannelKind.SLACK, {"url": URL, "secret": SECRET}, "secret"),
+        (ChannelKind.SLACK, {"url": "http://hooks.example.com/"}, "url"),
+        (ChannelKind.SLACK, {}, "url"),
+        (ChannelKind.SNS, {"url": URL}, "url"),
+        (ChannelKind.SNS, {"url": TOPIC.replace("eu-central-1", "evil.example.com/")}, "url"),
+        (ChannelKind.SNS, {"url": f"{TOPIC}\n"}, "url"),
+        (ChannelKind.EMAIL, {**MAIL, "url": URL}, "url"),
+        (ChannelKind.EMAIL, {**MAIL, "url": "smtp://10.0.0.1"}, "url"),
+        (ChannelKind.EMAIL, {**MAIL, "url": "smtps://smtp.example.com/path"}, "url"),
+        (ChannelKind.EMAIL, {**MAIL, "user": ""}, "user"),
+        (ChannelKind.EMAIL, {**MAIL, "secret": "two\r\nlines"}, "secret"),
+        (ChannelKind.EMAIL, {**MAIL, "sender": "nobody"}, "sender"),
+        (ChannelKind.EMAIL, {**MAIL, "recipients": ()}, "recipients"),
+        (ChannelKind.EMAIL, {**MAIL, "recipients": ("a@b.de",) * 11}, "recipients"),
+        (ChannelKind.EMAIL, {**MAIL, "recipients": ("a@b.de>\r\nDATA",)}, "recipients[0]"),
+        (ChannelKind.EMAIL, {**MAIL, "recipients": ("a@b.de", "a b@c.de")}, "recipients[1]"),
+    ],
+)
+def test_an_address_that_can_not_be_is_refused(
+    kind: ChannelKind, changes: dict[str, Any], field: str
+) -> None:
+    """The field is named, and what may be there."""
+    with pytest.raises(RequestRefusedError) as refused:
+        address_of(ChannelRequest(kind, **changes), None, Guard())
+    assert [one.field for one in refused.value.mistakes] == [field]

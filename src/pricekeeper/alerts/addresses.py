@@ -36,6 +36,27 @@ class Guard:
 
     def check_url(self, url: str, field: str = "url") -> SplitResult:
         """The parts of an address that may be called, as far as the text alone can tell."""
+        parts = self._check_host(url, field)
+        is_plain = parts.scheme == "http" and self.allows_plain(parts.hostname or "")
+        if parts.scheme != "https" and not is_plain:
+            raise InvalidValueError(field, "must begin with https://")
+        return parts
+
+    def check_mail_server(self, url: str, field: str = "url") -> SplitResult:
+        """The parts of a mail server that may be called, as far as the text alone can tell."""
+        parts = self._check_host(url, field)
+        has_more = parts.path not in ("", "/") or parts.query or parts.fragment
+        if parts.scheme not in ("smtp", "smtps") or has_more:
+            raise InvalidValueError(field, "must be smtps://HOST, or smtp://HOST:587 for STARTTLS")
+        return parts
+
+    def allows_plain(self, host: str) -> bool:
+        """Whether the host may be called without TLS: it is this machine, and that is allowed."""
+        literal = _literal(host)
+        is_loopback = host == _LOCALHOST or (literal is not None and literal.is_loopback)
+        return is_loopback and self._allows_loopback
+
+    def _check_host(self, url: str, field: str) -> SplitResult:
         parts = _split(url, field)
         host = parts.hostname or ""
         literal = _literal(host)
@@ -43,11 +64,6 @@ class Guard:
             raise InvalidValueError(field, "must have a name or an address for a host")
         if literal is not None and not self.permits(literal):
             raise InvalidValueError(field, "must not be an address inside of a network")
-        if parts.scheme == "https":
-            return parts
-        is_loopback = host == _LOCALHOST or (literal is not None and literal.is_loopback)
-        if parts.scheme != "http" or not (is_loopback and self._allows_loopback):
-            raise InvalidValueError(field, "must begin with https://")
         return parts
 
     def permits(self, address: _Address) -> bool:

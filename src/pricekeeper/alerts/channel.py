@@ -25,20 +25,51 @@ NAME: Final = "^[a-z0-9][a-z0-9-]{0,31}$"
 SECRET_LENGTHS: Final = (16, 256)
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - how the key of a webhook begins
 _SECRET_BYTES_MIN: Final = 16
+RECIPIENTS_MAX: Final = 10
+MAILBOX_LENGTH_MAX: Final = 254
+TOPIC: Final = re.compile(
+    r"arn:aws(?:-[a-z]{1,8}){0,2}:sns:(?P<region>[a-z]{2}(?:-[a-z]{1,12}){1,3}-[0-9]{1,2})"
+    r":[0-9]{12}:[A-Za-z0-9_-]{1,256}(?P<fifo>\.fifo)?"
+)
 _NAME: Final = re.compile(NAME)
+_MAILBOX: Final = re.compile(
+    r"(?=.{3,254}\Z)[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
+)
 
 
 class ChannelKind(StrEnum):
     """How a channel is reached."""
 
     WEBHOOK = "WEBHOOK"
+    SLACK = "SLACK"
+    SNS = "SNS"
+    EMAIL = "EMAIL"
+
+
+_FIELDS: Final = {
+    ChannelKind.WEBHOOK: ("url", "secret"),
+    ChannelKind.SLACK: ("url",),
+    ChannelKind.SNS: ("url",),
+    ChannelKind.EMAIL: ("url", "secret", "user", "sender", "recipients"),
+}
+_WHERE: Final = {
+    ChannelKind.WEBHOOK: "where alerts are posted to",
+    ChannelKind.SLACK: "the incoming webhook that Slack gave you",
+    ChannelKind.SNS: "the ARN of the topic",
+    ChannelKind.EMAIL: "the mail server, such as smtps://smtp.example.com",
+}
 
 
 class Address(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a channel is, and what it is called with. Some of it is secret."""
 
     url: str = ""
+    """Of a webhook, the ARN of a topic, or the mail server."""
     secret: str = ""
+    """What signs, or the password at the mail server."""
+    user: str = ""
+    sender: str = ""
+    recipients: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Nothing of it: an address may end up in a log."""
@@ -68,6 +99,9 @@ class ChannelRequest(msgspec.Struct, frozen=True):
     url: str | None = None
     secret: str | None = None
     kinds: tuple[Kind, ...] = ()
+    user: str | None = None
+    sender: str | None = None
+    recipients: tuple[str, ...] | None = None
 
 
 def is_channel_name(name: str) -> bool:
@@ -77,29 +111,39 @@ def is_channel_name(name: str) -> bool:
 
 def address_of(request: ChannelRequest, before: Address | None, guard: Guard) -> Address:
     """The address that is asked for, checked; raises with every mistake."""
-    known = before or Address()
-    address = Address(
-        known.url if request.url is None else request.url,
-        known.secret if request.secret is None else request.secret,
-    )
-    mistakes = list[FieldError]()
+    asked = {name: getattr(request, name) for name in Address.__struct_fields__}
+    said = {name: value for name, value in asked.items() if value is not None}
+    address = msgspec.structs.replace(before or Address(), **said)
+    mistakes = [
+        FieldError(name, f"is not for a channel of kind {request.kind}")
+        for name in said
+        if name not in _FIELDS[request.kind]
+    ]
     if not address.url:
-        mistakes.append(FieldError("url", "is required: where alerts are posted to"))
+        mistakes.append(FieldError("url", f"is required: {_WHERE[request.kind]}"))
     else:
-        mistakes += _url_mistakes(address.url, guard)
-    mistakes += _secret_mistakes(address.secret)
+        mistakes += _url_mistakes(request.kind, address.url, guard)
+    if request.kind is ChannelKind.WEBHOOK:
+        mistakes += _secret_mistakes(address.secret)
+    if request.kind is ChannelKind.EMAIL:
+        mistakes += _mail_mistakes(address)
     if mistakes:
         detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
         raise RequestRefusedError(detail, tuple(mistakes))
     return address
 
 
-def shown_address(address: Address) -> str:
+def shown_address(kind: ChannelKind, address: Address) -> str:
     """What of the address people may see: where it is, and nothing that could be a secret."""
+    if kind is ChannelKind.SNS:
+        return address.url
     parts = urlsplit(address.url)
     port = "" if parts.port is None else f":{parts.port}"
     host = parts.hostname or ""
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+    origin = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+    if kind is ChannelKind.EMAIL:
+        return f"{', '.join(address.recipients)} by {origin}"
+    return origin
 
 
 def signing_key(secret: str) -> bytes:
@@ -109,12 +153,36 @@ def signing_key(secret: str) -> bytes:
     return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
 
 
-def _url_mistakes(url: str, guard: Guard) -> list[FieldError]:
+def _url_mistakes(kind: ChannelKind, url: str, guard: Guard) -> list[FieldError]:
+    if kind is ChannelKind.SNS:
+        is_topic = TOPIC.fullmatch(url) is not None
+        message = "must be the ARN of a topic, such as arn:aws:sns:eu-central-1:123456789012:alerts"
+        return [] if is_topic else [FieldError("url", message)]
     try:
-        guard.check_url(url)
+        if kind is ChannelKind.EMAIL:
+            guard.check_mail_server(url)
+        else:
+            guard.check_url(url)
     except InvalidValueError as error:
         return [FieldError(error.field, error.message)]
     return []
+
+
+def _mail_mistakes(address: Address) -> list[FieldError]:
+    mistakes = list[FieldError]()
+    if not _MAILBOX.fullmatch(address.sender):
+        mistakes.append(FieldError("sender", "is required: an address such as alerts@example.com"))
+    if not 1 <= len(address.recipients) <= RECIPIENTS_MAX:
+        mistakes.append(FieldError("recipients", f"must be 1 to {RECIPIENTS_MAX} addresses"))
+    for number, one in enumerate(address.recipients):
+        if not _MAILBOX.fullmatch(one):
+            message = "must be an address such as ops@example.com"
+            mistakes.append(FieldError(f"recipients[{number}]", message))
+    if bool(address.user) != bool(address.secret):
+        mistakes.append(FieldError("user", "and secret go together: who sends, and the password"))
+    if not (address.user + address.secret).isprintable():
+        mistakes.append(FieldError("secret", "must be printable characters"))
+    return mistakes
 
 
 def _secret_mistakes(secret: str) -> list[FieldError]:

@@ -173,7 +173,7 @@ class Channels:
         channel = Channel(
             receiver.name,
             request.kind,
-            shown_address(address),
+            shown_address(request.kind, address),
             tuple(dict.fromkeys(request.kinds)),
             self._clock.now_ms() // 1000,
         )

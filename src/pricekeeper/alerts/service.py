@@ -19,7 +19,10 @@ from pricekeeper.alerts.deciding import Decider, Observer
 from pricekeeper.alerts.delivery import Courier, Destination
 from pricekeeper.alerts.history import History
 from pricekeeper.alerts.items import Receiver
+from pricekeeper.alerts.mail import Mail
 from pricekeeper.alerts.meter import AlertMeter
+from pricekeeper.alerts.slack import Slack
+from pricekeeper.alerts.sns import Topics
 from pricekeeper.alerts.watching import Watcher
 from pricekeeper.alerts.webhook import HttpSender, Webhook
 from pricekeeper.audit import AuditTrail
@@ -28,8 +31,8 @@ from pricekeeper.credentials import Sealer
 from pricekeeper.errors import DeliveryError, NotFoundError
 from pricekeeper.metering.folding import Look
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Tenants
-from pricekeeper.values import Attribution, new_request_id
+from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.values import Attribution, OrgId, new_request_id
 
 
 class Trial(NamedTuple):
@@ -62,6 +65,9 @@ class Alerts:
         self._http = HttpSender(self.channels.guard)
         self._destinations: Mapping[ChannelKind, Destination] = {
             ChannelKind.WEBHOOK: Webhook(self._http, clock),
+            ChannelKind.SLACK: Slack(self._http),
+            ChannelKind.SNS: Topics(clock),
+            ChannelKind.EMAIL: Mail(self.channels.guard, clock),
         }
         self.courier = Courier(store, clock, self.channels, self._destinations, meter=self.meter)
         decider = Decider(store, clock, self.channels, self.meter, self._note_decided)
@@ -73,6 +79,16 @@ class Alerts:
     def look(self) -> Look:
         """What the aggregator is to call for whatever it has counted."""
         return self._watcher.look
+
+    def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
+        """An app has asked for a call or for tokens."""
+        client = Client(policy.org_id, policy.app_id)
+        self.checks.denials.note(client, int(is_denied), 1, self._clock.now_ms())
+
+    def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None:
+        """An organisation is charged for a call that was captured, or that nobody has settled."""
+        part = cost_usd_picos if is_unsettled else 0
+        self.checks.unsettled.note(OrgId(org_id), part, cost_usd_picos, self._clock.now_ms())
 
     async def run_forever(self) -> None:
         """Deliver what waits, until cancelled."""

@@ -8,6 +8,7 @@ sweep, also one that serves nobody: it needs the store alone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Final, Self
 
@@ -39,7 +40,15 @@ _log = structlog.get_logger(__name__)
 class Expiry:
     """Expires what is due: of this process, and of those that are gone."""
 
-    def __init__(self, desk: Desk, workers: Workers, open_list: OpenList) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        workers: Workers,
+        open_list: OpenList,
+        on_unsettled: Callable[[str, int], None] = lambda _, __: None,
+    ) -> None:
+        """``on_unsettled`` is told who is charged for what nobody has settled, and how much."""
+        self._on_unsettled = on_unsettled
         self._desk = desk
         self._workers = workers
         self._open = open_list
@@ -131,4 +140,5 @@ class Expiry:
                 label=grant.label,
                 held_usd_picos=grant.held_usd_picos,
             )
+            self._on_unsettled(org_id, grant.held_usd_picos)
         return settled.authorization.state

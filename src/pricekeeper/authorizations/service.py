@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -100,6 +100,18 @@ class Captured(NamedTuple):
         return max(0, cost - self.authorization.held_usd_picos)
 
 
+class Watch(Protocol):
+    """Who is told how often apps are denied, and what is charged without being settled."""
+
+    def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
+        """An app has asked for a call."""
+        ...
+
+    def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None:
+        """An organisation is charged for a call that was captured, or that nobody has settled."""
+        ...
+
+
 class Authorizations:
     """Authorizes calls, and settles them."""
 
@@ -112,9 +124,11 @@ class Authorizations:
         prices: PriceBook,
         selection: Selector,
         budgets: Budgets,
+        watch: Watch | None = None,
         randomness: random.Random | None = None,
     ) -> None:
         self._store = store
+        self._watch = watch
         self._clock = clock
         self._metering = metering
         self._prices = prices
@@ -128,7 +142,7 @@ class Authorizations:
         self._workers = Workers(self._desk)
         self._open = OpenList()
         self._regions = self._desk.regions
-        self.expiry = Expiry(self._desk, self._workers, self._open)
+        self.expiry = Expiry(self._desk, self._workers, self._open, self._note_unsettled)
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         """Authorize a call, or raise `AuthorizationDeniedError`, which names all that denies it.
@@ -136,6 +150,18 @@ class Authorizations:
         The same request under the same id is the same grant; another one under it is a
         `ConflictError`.
         """
+        watch = None if request.dry_run else self._watch
+        try:
+            authorized = await self._authorize(policy, request)
+        except AuthorizationDeniedError:
+            if watch is not None:
+                watch.note_asked(policy, is_denied=True)
+            raise
+        if watch is not None:
+            watch.note_asked(policy, is_denied=False)
+        return authorized
+
+    async def _authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         request = checked(request)
         now_ms = self._clock.now_ms()
         asked_as = None if request.dry_run else request.authorization_id
@@ -326,7 +352,15 @@ class Authorizations:
             self._open.add(policy.org_id, settled.authorization)
         else:
             self._open.remove(settled.authorization.id)
+        settlement = settled.authorization.settlement
+        if submission is not None and settled.changed and settlement and self._watch:
+            cost = settlement.cost_usd_picos
+            self._watch.note_charged(policy.org_id, cost, is_unsettled=False)
         return settled
+
+    def _note_unsettled(self, org_id: str, held_usd_picos: int) -> None:
+        if self._watch is not None:
+            self._watch.note_charged(org_id, held_usd_picos, is_unsettled=True)
 
     async def _open_since(
         self, policy: Policy, seen: Authorization, tags: Mapping[str, str]

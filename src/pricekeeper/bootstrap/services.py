@@ -126,15 +126,6 @@ async def open_services(
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)
         selection = Selector(store, clock, metering, prices, trail=trail)
-        authorizations = Authorizations(
-            store,
-            clock,
-            metering=metering,
-            prices=prices,
-            selection=selection,
-            budgets=budgets,
-        )
-        closing.push_async_callback(authorizations.close)
         alerts = Alerts(
             store,
             clock,
@@ -150,6 +141,16 @@ async def open_services(
             guard=Guard(settings.alert_networks),
         )
         closing.push_async_callback(alerts.close)
+        authorizations = Authorizations(
+            store,
+            clock,
+            metering=metering,
+            prices=prices,
+            selection=selection,
+            budgets=budgets,
+            watch=alerts,
+        )
+        closing.push_async_callback(authorizations.close)
         yield Services(
             settings=settings,
             clock=clock,

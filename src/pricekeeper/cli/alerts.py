@@ -84,16 +84,34 @@ async def set_channel(
     name: NameArgument,
     *,
     org: OrgOption = None,
-    kind: Annotated[str, typer.Option("--kind", help="webhook.")] = "webhook",
+    kind: Annotated[str, typer.Option("--kind", help="webhook, slack, sns or email.")] = "webhook",
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="URL", parser=read_secret, help=f"Its address; {HELP}."),
+        typer.Option(
+            "--to",
+            metavar="URL",
+            parser=read_secret,
+            help=f"Its URL, topic or mail server; {HELP}.",
+        ),
     ] = None,
     secret: Annotated[
         str | None,
         typer.Option(
-            "--secret", metavar="TEXT", parser=read_secret, help=f"What signs alerts; {HELP}."
+            "--secret",
+            metavar="TEXT",
+            parser=read_secret,
+            help=f"What signs, or a password; {HELP}.",
         ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Who logs in at the mail server.")
+    ] = None,
+    sender: Annotated[
+        str | None, typer.Option("--from", metavar="ADDRESS", help="Who mails are from.")
+    ] = None,
+    recipients: Annotated[
+        str | None,
+        typer.Option("--mail-to", metavar="ADDRESSES", help="Who gets mails, with commas."),
     ] = None,
     kinds: Annotated[
         str | None, typer.Option("--kinds", metavar="KINDS", help="Only these, with commas.")
@@ -103,12 +121,15 @@ async def set_channel(
 
     [dim]pricekeeper alerts set ops --org $ORG --to https://hooks.example.com --secret @FILE[/dim]
 
+    [dim]pricekeeper alerts set chat --org $ORG --kind slack --to @FILE[/dim]
+
     [dim]pricekeeper alerts set ops --org $ORG --kinds BUDGET,QUOTA[/dim]
     """
-    body: dict[str, Any] = {"kind": kind.upper(), "url": to, "secret": secret}
+    body: dict[str, Any] = {"kind": kind.upper(), "url": to, "secret": secret, "user": user}
+    body |= {"sender": sender, "recipients": None if recipients is None else _split(recipients)}
     body = {field: value for field, value in body.items() if value is not None}
     if kinds is not None:
-        body["kinds"] = [part.strip().upper() for part in kinds.split(",") if part.strip()]
+        body["kinds"] = [part.upper() for part in _split(kinds)]
     answer = await backend.admin.put_alert_channel(org, name, body)
     where = f" --org {org}" if org else ""
     text = f"{name} {answer['status']}: {harmless(answer['address'])}"
@@ -158,6 +179,10 @@ async def try_channels(
     failed = any(one["outcome"] != "delivered" for one in tried)
     heading = Text("some tests did not arrive" if failed else "every test has arrived", "bold")
     return Outcome(answer, page(heading, rows), exits.FAILED if failed else exits.OK)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _errors(answer: Mapping[str, Any]) -> list[str]:

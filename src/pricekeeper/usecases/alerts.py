@@ -94,7 +94,13 @@ async def put_channel(
     """Create a channel or change it."""
     owner = await services.alerts.channels.find_owner(org_id)
     request = ChannelRequest(
-        ChannelKind(body.kind), body.url, body.secret, tuple(map(Kind, body.kinds))
+        ChannelKind(body.kind),
+        body.url,
+        body.secret,
+        tuple(map(Kind, body.kinds)),
+        body.user,
+        body.sender,
+        None if body.recipients is None else tuple(body.recipients),
     )
     saved = await services.alerts.channels.put(owner, name, request, by)
     return _channel(saved.channel, "created" if saved.created else "updated")

@@ -47,9 +47,11 @@ async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) ->
             lease_id=body.lease_id or uuid.uuid4(),
         ).obtain(undo=body.lease_id is None)  # nobody could ask for it by its name
     except RateLimitExceededError as denied:
+        services.alerts.note_asked(policy, is_denied=True)
         raise RateLimitExceededError(
             [_scoped(violation, policy) for violation in denied.violations]
         ) from denied
+    services.alerts.note_asked(policy, is_denied=False)
     return wire.Acquired(
         lease.id,
         granted=True,

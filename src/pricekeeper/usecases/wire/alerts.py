@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from pricekeeper.alerts.addresses import URL_LENGTH_MAX
-from pricekeeper.alerts.channel import SECRET_LENGTHS
+from pricekeeper.alerts.channel import MAILBOX_LENGTH_MAX, RECIPIENTS_MAX, SECRET_LENGTHS
 from pricekeeper.usecases.wire.values import Request, Response
 
 KindName = Literal[
@@ -22,6 +22,7 @@ KindName = Literal[
     "SECRET_AGE",
     "ANOMALY",
 ]
+Mailbox = Annotated[str, Meta(max_length=MAILBOX_LENGTH_MAX, examples=["ops@example.com"])]
 StateName = Literal["pending", "delivered", "given_up", "unsent"]
 
 
@@ -62,14 +63,15 @@ class AlertList(Response, frozen=True, omit_defaults=True):
 class ChannelBody(Request, frozen=True):
     """Where alerts go, and which; of a channel that there is, what is left out stays as it is."""
 
-    kind: Literal["WEBHOOK"]
+    kind: Literal["WEBHOOK", "SLACK", "SNS", "EMAIL"]
     url: (
         Annotated[
             str,
             Meta(
                 min_length=1,
                 max_length=URL_LENGTH_MAX,
-                description="Where alerts are posted to: https, in the public internet. "
+                description="Where alerts are posted to: https, in the public internet; the ARN "
+                "of a topic; or the mail server (smtps://, or smtp:// for STARTTLS). "
                 "It is sealed, and never shown again.",
                 examples=["https://hooks.example.com/alerts"],
             ),
@@ -80,11 +82,19 @@ class ChannelBody(Request, frozen=True):
         Annotated[
             str,
             Meta(
-                min_length=SECRET_LENGTHS[0],
                 max_length=SECRET_LENGTHS[1],
-                description="What alerts are signed with. It is sealed, and never shown again.",
+                description="What alerts are signed with, 16 characters at least; or the password "
+                "at the mail server. It is sealed, and never shown again.",
             ),
         ]
+        | None
+    ) = None
+    user: (
+        Annotated[str, Meta(max_length=256, description="Who logs in at the mail server.")] | None
+    ) = None
+    sender: Annotated[Mailbox, Meta(description="Who mails are from.")] | None = None
+    recipients: (
+        Annotated[list[Mailbox], Meta(max_length=RECIPIENTS_MAX, description="Who gets mails.")]
         | None
     ) = None
     kinds: Annotated[list[KindName], Meta(max_length=64, description="All kinds if empty.")] = (

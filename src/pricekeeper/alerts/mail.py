@@ -1,0 +1,100 @@
+"""Alerts as mails, through the mail server that a channel names.
+
+``Message-ID`` is made of the alert's id, the same for every attempt: mail programs show one mail.
+Whom the server does not take is left out, as long as it takes anybody, and the log says how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import formatdate
+from typing import Final
+from urllib.parse import SplitResult
+
+import structlog
+
+from pricekeeper.alerts.addresses import Guard, GuardedResolver
+from pricekeeper.alerts.body import parse_body
+from pricekeeper.alerts.channel import Address
+from pricekeeper.alerts.channels import OpenChannel
+from pricekeeper.alerts.smtp import LINE_BYTES_MAX, Envelope, Login, SmtpConnection
+from pricekeeper.alerts.webhook import ATTEMPT_SECS
+from pricekeeper.clock import Clock
+from pricekeeper.errors import DeliveryError, InvalidValueError
+
+PORTS: Final = {"smtp": 587, "smtps": 465}
+
+_log = structlog.get_logger(__name__)
+
+
+class Mail:
+    """Sends alerts as mails."""
+
+    def __init__(self, guard: Guard, clock: Clock, trust: ssl.SSLContext | None = None) -> None:
+        """``trust`` is what the certificates of servers are checked with."""
+        self._guard = guard
+        self._clock = clock
+        self._resolver = GuardedResolver(guard)
+        self._trust = trust or ssl.create_default_context()
+
+    async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
+        """Send an alert; raises `DeliveryError` if it was not accepted."""
+        content = mail_of(channel.address, alert_id, body, self._clock.now_ms() // 1000)
+        try:
+            server = self._guard.check_mail_server(channel.address.url)
+            async with asyncio.timeout(ATTEMPT_SECS):
+                refused = await self._send(server, channel.address, content)
+        except InvalidValueError as error:  # what was allowed once may be allowed no more
+            raise DeliveryError(error.message, is_refused=True) from error
+        except TimeoutError as error:
+            raise DeliveryError(f"did not answer within {ATTEMPT_SECS} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise DeliveryError("its certificate is not valid") from error
+        except OSError as error:
+            raise DeliveryError("can't be reached, or its address is not allowed") from error
+        if refused:
+            name = channel.channel.name
+            _log.warning("alert_recipients_refused", channel=name, alert_id=alert_id, count=refused)
+
+    async def _send(self, server: SplitResult, address: Address, content: bytes) -> int:
+        host = server.hostname or ""
+        port = server.port or PORTS[server.scheme]
+        found = await self._resolver.resolve(host, port)
+        is_tls = server.scheme == "smtps"
+        reader, writer = await asyncio.open_connection(
+            found[0]["host"],
+            port,
+            limit=LINE_BYTES_MAX,
+            ssl=self._trust if is_tls else None,
+            server_hostname=host if is_tls else None,
+        )
+        connection = SmtpConnection(reader, writer)
+        try:
+            needs_tls = not self._guard.allows_plain(host)
+            known = await connection.begin(host, trust=self._trust, needs_tls=needs_tls)
+            if address.user:
+                await connection.login(Login(address.user, address.secret), known)
+            envelope = Envelope(address.sender, address.recipients)
+            refused = await connection.send(envelope, content)
+            await connection.close()
+        finally:
+            connection.abort()
+        return refused
+
+
+def mail_of(address: Address, alert_id: str, body: bytes, now_epoch: int) -> bytes:
+    """An alert as a mail of plain ASCII lines; what it says can't become a header."""
+    alert = parse_body(body)
+    mail = EmailMessage(policy=SMTP)
+    mail["From"] = address.sender
+    mail["To"] = ", ".join(address.recipients)
+    mail["Subject"] = " ".join(alert.title.split())
+    mail["Date"] = formatdate(now_epoch)
+    mail["Message-ID"] = f"<{alert_id}@{address.sender.rpartition('@')[2]}>"
+    mail["Auto-Submitted"] = "auto-generated"
+    words = f"{alert.text}\n\n{alert.next}\n\n{alert.id}\n"
+    mail.set_content(words, cte="quoted-printable")
+    return bytes(mail)
