@@ -27,7 +27,7 @@ def verify() -> Any:
 
 
 def example() -> dict[str, Any]:
-    (block,) = re.findall(r"^```json\n(\{\n.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(r"^```json\n(\{\n  \"id\".*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     made: dict[str, Any] = json.loads(block)
     return made
 

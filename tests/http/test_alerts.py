@@ -299,8 +299,9 @@ def test_thresholds_of_quotas_are_settings(tenant: Tenant, api: Api) -> None:
     )
     bad = api.provision("PUT", tenant.org, {**ORG, "alerts": {"quota_at_pct": [0, 201], "x": 1}})
 
-    assert shown["alerts"] == {"quota_at_pct": [50, 100]}
-    assert restored.json["configuration"]["alerts"] == {"quota_at_pct": [80, 100]}
+    others = {"denied_pct": 50, "unsettled_pct": 10, "anomaly_pct": 300, "secret_days": 90}
+    assert shown["alerts"] == {"quota_at_pct": [50, 100], **others}
+    assert restored.json["configuration"]["alerts"] == {"quota_at_pct": [80, 100], **others}
     assert bad.status == 400
     assert [one["field"] for one in bad.json["errors"]] == [
         "alerts.quota_at_pct[0]",
