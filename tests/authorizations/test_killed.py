@@ -31,7 +31,7 @@ from pricekeeper.storage import Put, Query, Store, open_store, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 PROCESS = Path(__file__).with_name("authorize_process.py")
-KILLS = 4
+KILLS = 8
 LINES_BETWEEN = (10, 120)
 PATIENCE_SECS = 90
 HOUR_MS = 3_600_000
