@@ -21,7 +21,7 @@ export interface AggregateAnswer {
 /** An alert as it was sent, and what became of it. */
 export interface AlertAnswer {
   id: string;
-  kind: "BUDGET" | "QUOTA";
+  kind: "AGGREGATOR_LAG" | "ANOMALY" | "BUDGET" | "DENIALS" | "EXHAUSTED" | "FALLBACK" | "PRICE" | "QUOTA" | "SECRET_AGE" | "UNSETTLED";
   at: string;
   title: string;
   text: string;
@@ -44,6 +44,10 @@ export interface AlertList {
 /** When the organisation's people are told of something; null is as good as left out. */
 export interface AlertsBody {
   quota_at_pct?: Int[] | null;
+  denied_pct?: Int | null;
+  unsettled_pct?: Int | null;
+  anomaly_pct?: Int | null;
+  secret_days?: Int | null;
 }
 
 /** Budgets of many clients: an organisation's, then those of its apps, then the next one's.
