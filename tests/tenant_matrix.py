@@ -34,6 +34,8 @@ BODIES: dict[str, Any] = {
     "patchApp": {"session_limit": 5},
     "createAdminKey": {"name": "another", "role": "VIEWER"},
     "rotateAdminKey": {"grace_period_hours": 1},
+    "voidUsage": {"reason": "leaked"},
+    "voidOrgAuthorization": {"reason": "leaked"},
     **{
         f"{verb}{kind}{what}": {"reason": "leaked"}
         for kind in ("Org", "App")
@@ -51,6 +53,7 @@ def path_of(operation: Operation, org_id: str, app_id: str, **known: str) -> str
         "date": "2026-01-01",
         "lease_id": str(uuid.uuid4()),
         "authorization_id": str(uuid.uuid4()),
+        "request_id": str(uuid.uuid4()),
         "session_id": "x",
         "key_id": "0" * 12,
         "channel": "ops",

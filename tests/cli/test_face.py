@@ -45,10 +45,11 @@ def test_these_are_the_commands() -> None:
         "credentials rotate", "credentials claim", "credentials provisioning-key",
         "override set", "override clear",
         "credentials revoke", "freeze", "unfreeze", "limits reset",
-        "usage show", "usage list", "spend", "ledger rebuild", "ledger check",
+        "usage show", "usage list", "usage void", "spend", "ledger rebuild", "ledger check",
         "limits show", "limits repair", "sessions list", "sessions end",
         "authorizations list", "authorizations show", "authorizations void", "budgets", "forecast",
         "alerts list", "alerts channels", "alerts set", "alerts remove", "alerts test",
+        "audit list", "audit verify", "audit export", "authorizations revoke",
         "prices show", "prices refresh", "prices check",
         "tables create", "tables status", "spool show", "spool flush",
         "keys rotate", "keys new", "keys new-pepper",
@@ -112,6 +113,8 @@ def test_the_guides_examples_work(cli: Cli) -> None:
         made_up = "--session" in words or words[:2] in (
             ["authorizations", "show"],
             ["authorizations", "void"],
+            ["authorizations", "revoke"],
+            ["usage", "void"],
             ["admin-keys", "rotate"],
             ["admin-keys", "delete"],
         )

@@ -3,6 +3,7 @@
 The commands are found in the command line itself, so that a new one can't be left out.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -22,8 +23,11 @@ from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
 from pricekeeper.cli.demo.view import Result, going_on, summary
 from pricekeeper.cli.drawing import pct_bar
 from pricekeeper.cli.listing import Listing, table
+from pricekeeper.cli.local import open_local_services
 from pricekeeper.client.spool import Entry, Spool, find_folder
+from pricekeeper.metering import Usage
 from pricekeeper.pricing import load_catalogue
+from pricekeeper.settings import read_settings
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
@@ -47,6 +51,24 @@ def retrieval_token(cli: Cli) -> str:
 def authorized(cli: Cli) -> str:
     """The id of an authorization that holds nothing: there is no budget for more."""
     return cli.authorize(APP, input_tokens=0, max_output_tokens=0, tags={"team": NAME})
+
+
+def recorded(cli: Cli) -> str:
+    """The id of a usage record."""
+    authorization_id = authorized(cli)
+    settings = read_settings(os.environ)
+
+    async def main() -> None:
+        async with open_local_services(settings) as services:
+            policy = await services.tenants.find_policy(OrgId(ORG), AppId(APP))
+            await services.authorizations.capture(
+                policy,
+                authorization_id,
+                Usage(request_id="", model_label="", input_tokens=0, output_tokens=0),
+            )
+
+    asyncio.run(main())
+    return authorization_id
 
 
 def become_an_app(cli: Cli) -> tuple[str, ...]:
@@ -140,6 +162,8 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("alerts", "set"): lambda _: ("ops", *CHANNEL),
     ("alerts", "remove"): lambda cli: (channel(cli), "--org", ORG),
     ("alerts", "test"): lambda _: ("--org", ORG),
+    ("authorizations", "revoke"): lambda cli: (ORG, authorized(cli), "--reason", NAME),
+    ("usage", "void"): lambda cli: (ORG, recorded(cli), "--reason", NAME),
     ("audit", "list"): lambda _: (),
     ("audit", "verify"): lambda _: (),
     ("audit", "export"): lambda _: ("--to", "audit.jsonl"),

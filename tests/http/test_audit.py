@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from http_fixtures import KEY, ORG, Api, Reply, Tenant
+from http_fixtures import KEY, ORG, Api, Reply, Tenant, usage
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.operation import Operation
 from serving import Server
@@ -35,6 +35,8 @@ ACTIONS = {
     "createAdminKey": "admin_key.create",
     "rotateAdminKey": "admin_key.rotate",
     "deleteAdminKey": "admin_key.delete",
+    "voidUsage": "usage.void",
+    "voidOrgAuthorization": "authorization.void",
     **{
         f"{verb}{kind}AlertChannel": f"alert_channel.{verb}"
         for kind in ("Org", "Deployment")
@@ -93,6 +95,14 @@ def perform(tenant: Tenant, operation: Operation, request_id: str) -> Reply:
     if "{channel}" in operation.path:
         channel = operation.path.format(org_id=tenant.org_id, channel="ops").removesuffix("/test")
         assert api.provision("PUT", channel, CHANNEL).status in (200, 201)
+    if operation.name == "voidUsage":
+        sent = usage()
+        assert api.call("POST", f"{tenant.app}/usage", sent, token=tenant.app_token).status < 300
+        known["request_id"] = sent["request_id"]
+    if operation.name == "voidOrgAuthorization":
+        asked, path = BODIES["authorize"], f"{tenant.app}/authorizations"
+        granted = api.call("POST", path, asked, token=tenant.app_token)
+        known["authorization_id"] = granted.json["authorization_id"]
     if operation.name == "claimSecret":
         hours = {"grace_period_hours": 0}
         rotated = api.provision("POST", f"{tenant.app}/credentials/rotate", hours)
@@ -110,6 +120,9 @@ def target_of(operation: Operation, tenant: Tenant, done: Reply) -> str:
         return f"admin-key/{named}"
     if "{channel}" in operation.path:
         return "alert-channel/ops"
+    if operation.name in ("voidUsage", "voidOrgAuthorization"):
+        named = "request_id" if operation.name == "voidUsage" else "authorization_id"
+        return f"{'usage' if named == 'request_id' else 'authorization'}/{done.json[named]}"
     of_app = "{app_id}" in operation.path or operation.name == "claimSecret"
     return tenant.client_id if of_app else f"org-{tenant.org_id}"
 

@@ -436,6 +436,23 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.administer(200, "POST", path, reason="a wrong adjustment")
 
 
+@operation("void of a usage record")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    sent = usage()
+    world.record(tenant, sent)
+    path = f"{tenant.org}/usage/{sent['request_id']}/void"
+    return lambda: world.administer(200, "POST", path, reason="a load test")
+
+
+@operation("void of an authorization by an administrator")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    asked = {"model": "premium", "input_tokens": 1000, "max_output_tokens": 500}
+    path, token = f"{tenant.app}/authorizations", tenant.app_token
+    granted = world.expect(201, "POST", path, asked, token=token)
+    path = f"{tenant.org}/authorizations/{granted['authorization_id']}/void"
+    return lambda: world.administer(200, "POST", path, reason="a load test")
+
+
 @operation("deletion of an app")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.administer(204, "DELETE", tenant.app)

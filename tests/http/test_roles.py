@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from http_fixtures import Api, Reply, Tenant
+from http_fixtures import Api, Reply, Tenant, usage
 from pricekeeper.authority import Role
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
@@ -113,6 +113,10 @@ class World:
             assert self.api.provision("PUT", there, BODIES[put.name]).status in (200, 201)
         if "{authorization_id}" in operation.path:
             known["authorization_id"] = authorize(tenant)
+        if "{request_id}" in operation.path:
+            sent = usage()
+            tenant.api.call("POST", f"{tenant.app}/usage", sent, token=tenant.app_token)
+            known["request_id"] = sent["request_id"]
         path = path_of(operation, tenant.org_id, tenant.app_id, **known)
         return self.api.call(operation.method, path, body, key=self.keys[role, reach])
 

@@ -41,7 +41,7 @@ ACCOUNT = Account("ORG#1", PREMIUM, "20260123")
 
 def alike(number: int) -> Counters:
     """Every counter is that number."""
-    return Counters(**dict.fromkeys(COUNTER_NAMES, number))
+    return Counters.of_amounts([number] * len(COUNTER_NAMES))
 
 
 @pytest.mark.parametrize("name", COUNTER_NAMES)

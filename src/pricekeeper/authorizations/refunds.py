@@ -42,7 +42,7 @@ class Refunds:
         """All that is owed to buckets once these settlements are written."""
         owed = dict(self._owed)
         for settlement in settlements:
-            for debit in _tokens_beyond(settlement):
+            for debit in tokens_beyond(settlement):
                 key = (debit.entity, debit.resource)
                 have = owed.get(key)
                 owed[key] = debit if have is None else _sum(have, debit)
@@ -83,7 +83,7 @@ class Refunds:
             self._desk.note_bucket(key, bucket_of(item))
 
 
-def _tokens_beyond(command: Settle) -> list[Debit]:
+def tokens_beyond(command: Settle) -> list[Debit]:
     """What a settlement takes from buckets beyond what was reserved; less than zero is given back.
 
     A capture settles the tokens of the call by Bedrock's own arithmetic. A void gives all back.

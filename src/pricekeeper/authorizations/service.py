@@ -18,6 +18,8 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
+from pricekeeper.audit import AuditTrail
+from pricekeeper.authorizations.admin_voids import AdminVoids
 from pricekeeper.authorizations.authorization import (
     Authorization,
     HeldAccount,
@@ -31,7 +33,7 @@ from pricekeeper.authorizations.commands import Authorize, Place, Repeated, Sett
 from pricekeeper.authorizations.decision import Denied, Granted, Wanted, decide
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.expiry import Expiry
-from pricekeeper.authorizations.items import sheet_key
+from pricekeeper.authorizations.items import region_of, sheet_key
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.open_list import OpenList
 from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
@@ -62,7 +64,7 @@ from pricekeeper.metering import (
     Submission,
     Usage,
 )
-from pricekeeper.metering.journal import lanes_of
+from pricekeeper.metering.journal import TICK_MS, lanes_of
 from pricekeeper.metering.posting import TakenPlace
 from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import PriceBook
@@ -70,7 +72,7 @@ from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy, QuotaEnforcement
-from pricekeeper.values import parse_reason
+from pricekeeper.values import Attribution, parse_reason
 
 CAPTURES_MAX: Final = 100
 EXPOSED_MS: Final = 5 * 24 * 3_600_000
@@ -125,6 +127,7 @@ class Authorizations:
         selection: Selector,
         budgets: Budgets,
         watch: Watch | None = None,
+        trail: AuditTrail | None = None,
         randomness: random.Random | None = None,
     ) -> None:
         self._store = store
@@ -143,6 +146,7 @@ class Authorizations:
         self._open = OpenList()
         self._regions = self._desk.regions
         self.expiry = Expiry(self._desk, self._workers, self._open, self._note_unsettled)
+        self._admin_voids = AdminVoids(self._desk, trail or AuditTrail(store, clock))
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         """Authorize a call, or raise `AuthorizationDeniedError`, which names all that denies it.
@@ -265,6 +269,24 @@ class Authorizations:
         text = "" if reason is None else parse_reason(reason)
         seen = await self._find_open(policy, authorization_id)
         await self._settle(policy, Void(text), seen)
+
+    async def void_for_admin(
+        self, org: Policy, authorization_id: str, by: Attribution
+    ) -> Authorization:
+        """Give back what any client of the organisation has been granted, with an audit entry."""
+        seen = await self._look_up(org, parse_id(authorization_id))
+        if seen is None:
+            raise NotFoundError("authorization")
+        voided = await self._admin_voids.void(org.org_id, seen, by, self._new_nonce())
+        self._open.remove(voided.id)
+        return voided
+
+    async def find_captured_ms(self, org: Policy, request_id: str) -> int | None:
+        """When a call was authorized whose record has that id; ``None`` if none was captured."""
+        found = await self._look_up(org, parse_id(request_id, "request_id"))
+        if found is None or found.state is not State.CAPTURED:
+            return None
+        return int(region_of(found.id), 16) * TICK_MS
 
     async def extend(self, policy: Policy, authorization_id: str, hold_secs: int) -> Authorization:
         """Hold it for so long from now, if that is longer."""

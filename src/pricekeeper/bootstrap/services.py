@@ -31,7 +31,7 @@ from pricekeeper.credentials import (
 from pricekeeper.export import DailyExports
 from pricekeeper.forecast import SpendHistory
 from pricekeeper.limiter import Limiter
-from pricekeeper.metering import Aggregator, Metering, WindowSpend, agree_on_start
+from pricekeeper.metering import Aggregator, Metering, Voider, WindowSpend, agree_on_start
 from pricekeeper.pricing import PriceBook, load_catalogue
 from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
@@ -67,6 +67,7 @@ class Services:
     keys_meter: KeysMeter
     prices: PriceBook
     metering: Metering
+    voider: Voider
     aggregator: Aggregator
     selection: Selector
     budgets: Budgets
@@ -123,6 +124,9 @@ async def open_services(
             budgets=budgets,
         )
         closing.push_async_callback(metering.close)
+        voider = Voider(
+            store, clock, trail=trail, tenants=tenants, budgets=budgets, poster=metering.poster
+        )
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)
         selection = Selector(store, clock, metering, prices, trail=trail)
@@ -149,6 +153,7 @@ async def open_services(
             selection=selection,
             budgets=budgets,
             watch=alerts,
+            trail=trail,
         )
         closing.push_async_callback(authorizations.close)
         yield Services(
@@ -169,6 +174,7 @@ async def open_services(
             keys_meter=keys.meter,
             prices=prices,
             metering=metering,
+            voider=voider,
             aggregator=Aggregator(
                 store, clock, retention_days=settings.retention_days, look=alerts.look
             ),

@@ -10,13 +10,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.access import credentials
+from pricekeeper.cli.authorizations import IdArgument, authorizations
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument
 from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import done
-from pricekeeper.cli.usage import limits
+from pricekeeper.cli.usage import limits, usage
 
 top = typer.Typer()
+RequestArgument = Annotated[
+    str, typer.Argument(metavar="REQUEST_ID", help="The id of a usage record.")
+]
 
 Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why: it is logged, and a freeze shows it.")
@@ -96,6 +100,36 @@ async def reset_limits(
     """
     answer = await backend.admin.reset_limits(org, app, reason=reason)
     return Outcome(answer, _reset(answer))
+
+
+@backend_command(usage, "void")
+async def void_usage(
+    backend: Backend, org: OrgArgument, request_id: RequestArgument, *, reason: Reason
+) -> Outcome:
+    """Take a usage record out of totals and budgets, by a correction; both stay visible.
+
+    It can be done until the day of the record is final, and again: that changes nothing.
+
+    [dim]pricekeeper usage void $ORG 01928f7c-12ab-7c3d-8e4f-0123456789ab --reason "a test"[/dim]
+    """
+    answer = await backend.admin.void_usage(org, request_id, reason=reason)
+    after = f"its correction is {answer['correction_id']}"
+    return Outcome(answer, done(f"{answer['request_id']} counts no more", after))
+
+
+@backend_command(authorizations, "revoke")
+async def revoke_authorization(
+    backend: Backend, org: OrgArgument, authorization_id: IdArgument, *, reason: Reason
+) -> Outcome:
+    """Give back what an authorization of any app holds, as an administrator.
+
+    One that was captured is a usage record: void that.
+
+    [dim]pricekeeper authorizations revoke $ORG $ID --reason "its job was stopped"[/dim]
+    """
+    answer = await backend.admin.void_authorization(org, authorization_id, reason=reason)
+    whose = f"it was {answer['client_id']}'s"
+    return Outcome(answer, done(f"{answer['authorization_id']} holds nothing any more", whose))
 
 
 def _unfreeze(org: str, app: str | None) -> str:

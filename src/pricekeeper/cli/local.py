@@ -183,6 +183,18 @@ class LocalAdmin:
         by = _by(convert({"reason": reason}, ReasonBody).reason)
         return plain(await containment.reset_limits(self._services, _client(org_id, app_id), by))
 
+    async def void_usage(self, org_id: str, request_id: str, *, reason: str) -> Json:
+        by = _by(convert({"reason": reason}, ReasonBody).reason)
+        org = _client(org_id, None)
+        return plain(await containment.void_usage(self._services, org, request_id, by))
+
+    async def void_authorization(self, org_id: str, authorization_id: str, *, reason: str) -> Json:
+        by = _by(convert({"reason": reason}, ReasonBody).reason)
+        org = _client(org_id, None)
+        return plain(
+            await containment.void_authorization(self._services, org, authorization_id, by)
+        )
+
     async def create_admin_key(
         self,
         name: str,

@@ -176,6 +176,18 @@ class Admin:
         path = f"{_client(org_id, app_id)}/limits/reset"
         return await self._ask("POST", path, {"reason": reason})
 
+    async def void_usage(self, org_id: str, request_id: str, *, reason: str) -> dict[str, Any]:
+        """Take a usage record out of its totals and budgets; doing it again changes nothing."""
+        path = f"{_org(org_id)}/usage/{request_id}/void"
+        return await self._ask("POST", path, {"reason": reason}, repeatable=True)
+
+    async def void_authorization(
+        self, org_id: str, authorization_id: str, *, reason: str
+    ) -> dict[str, Any]:
+        """Give back what a client was granted; doing it again changes nothing."""
+        path = f"{_org(org_id)}/authorizations/{authorization_id}/void"
+        return await self._ask("POST", path, {"reason": reason}, repeatable=True)
+
     async def create_admin_key(
         self,
         name: str,

@@ -195,6 +195,8 @@ def org_entry(
     totals: Mapping[Account, Counters],
 ) -> OrgEntry:
     """What was exported of an organisation, and which totals are not the sum of their records."""
+    records = sum(one.with_voided.requests + one.known_voided.requests for one in sums.values())
+    sums = {account: counters.alone for account, counters in sums.items()}
     differing = sorted(
         account
         for account in {*sums, *totals}
@@ -203,7 +205,7 @@ def org_entry(
     of_records, of_totals = _sum(sums.values()), _sum(totals.values())
     return OrgEntry(
         org_id=org_id,
-        records=of_records.requests,
+        records=records,
         record_sums=of_records,
         total_sums=of_totals,
         files=tuple(files),

@@ -60,6 +60,19 @@ async def reset_limits(call: Call) -> Answer:
     return Answer(200, await cases.reset_limits(call.services, call.client, by))
 
 
+async def void_usage(call: Call) -> Answer:
+    """Take a usage record out of its totals and budgets, by a correction; both stay visible."""
+    by = attribution_of(call, call.body.reason)
+    request_id = call.path["request_id"]
+    return Answer(200, await cases.void_usage(call.services, call.client, request_id, by))
+
+
+async def void_authorization(call: Call) -> Answer:
+    """Give back what any client of the organisation was granted: the call is not to be made."""
+    by, voided = attribution_of(call, call.body.reason), call.path["authorization_id"]
+    return Answer(200, await cases.void_authorization(call.services, call.client, voided, by))
+
+
 async def _read_reason(call: Call) -> str | None:
     """The reason of a DELETE: in the query, or in a body like that of the other operations."""
     body = await read_body(call.request)
@@ -98,4 +111,10 @@ def _operations(kind: str, base: str) -> tuple[Operation, ...]:
 OPERATIONS: Final = (
     *_operations("Org", "/api/v1/orgs/{org_id}"),
     *_operations("App", "/api/v1/orgs/{org_id}/apps/{app_id}"),
-)
+    _row("POST", "/api/v1/orgs/{org_id}/usage/{request_id}/void", "voidUsage", void_usage,
+         {200: wire.UsageVoided}, access=Access.DEPLOYMENT, role=Role.OPERATOR,
+         body=wire.ReasonBody),
+    _row("POST", "/api/v1/orgs/{org_id}/authorizations/{authorization_id}/void",
+         "voidOrgAuthorization", void_authorization, {200: wire.AuthorizationVoided},
+         access=Access.DEPLOYMENT, role=Role.OPERATOR, body=wire.ReasonBody),
+)  # fmt: skip

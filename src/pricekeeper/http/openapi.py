@@ -45,6 +45,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "date": {"type": "string", "format": "date", "examples": ["2026-01-23"]},
     "lease_id": _UUID,
     "authorization_id": _UUID,
+    "request_id": _UUID,
     "key_id": {"type": "string", "pattern": "^[A-Za-z0-9]{12}$"},
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
     "file": {"type": "string", "minLength": 1, "maxLength": 255},

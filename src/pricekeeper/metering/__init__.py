@@ -15,6 +15,7 @@ from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused
 from pricekeeper.metering.submission import Submission
 from pricekeeper.metering.totals import OrgTotals, Readings, total_keys, totals_from
 from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags, fingerprint
+from pricekeeper.metering.voiding import Voided, Voider
 from pricekeeper.metering.window_spend import WindowSpend
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "Total",
     "Usage",
     "UsageStatus",
+    "Voided",
+    "Voider",
     "WindowSpend",
     "agree_on_start",
     "check_tags",

@@ -1,16 +1,21 @@
-"""What is counted, and under which heading: values that only ever grow.
+"""What is counted, and under which heading.
 
 An `Account` is what one scope spent on one label on one day. `Counters` are added, never
 averaged or rounded; the cost is in pico-dollars, exact, and becomes micro-dollars only where
-it is shown. Because nothing is ever subtracted, one sum can be said to contain another
-(`dominates`), which is what lets totals move forward only.
+it is shown.
+
+A correction takes a record out of the amounts and adds it to what was ``voided``. So two things
+only ever grow: what was voided, and the amounts together with that. One sum can therefore be said
+to contain another (`dominates`), which is what lets totals move forward only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from pricekeeper.pricing import split_micros
 
@@ -24,7 +29,7 @@ class Account(NamedTuple):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """How much was used. Every field is a sum of amounts that are never negative."""
+    """How much was used, without what was voided."""
 
     cost_usd_picos: int = 0
     input_tokens: int = 0
@@ -33,6 +38,19 @@ class Counters(msgspec.Struct, frozen=True):
     cache_write_tokens: int = 0
     requests: int = 0
     errors: int = 0
+    voided: Counters | UnsetType = UNSET
+    """What corrections have taken out, if there were any."""
+
+    @classmethod
+    def of_amounts(cls, amounts: Iterable[int]) -> Counters:
+        """The amounts in the order of `COUNTER_NAMES`, of which nothing was voided."""
+        cost, read, written, cached, kept, requests, errors = amounts
+        return Counters(cost, read, written, cached, kept, requests, errors)
+
+    @property
+    def amounts(self) -> list[int]:
+        """The amounts in the order of `COUNTER_NAMES`."""
+        return [getattr(self, name) for name in COUNTER_NAMES]
 
     @property
     def cost_usd_micros(self) -> int:
@@ -48,6 +66,7 @@ class Counters(msgspec.Struct, frozen=True):
             self.cache_write_tokens + other.cache_write_tokens,
             self.requests + other.requests,
             self.errors + other.errors,
+            other.voided if self.voided is UNSET else self.voided + other.known_voided,
         )
 
     def __sub__(self, other: Counters) -> Counters:
@@ -60,16 +79,43 @@ class Counters(msgspec.Struct, frozen=True):
             self.cache_write_tokens - other.cache_write_tokens,
             self.requests - other.requests,
             self.errors - other.errors,
+            self.voided
+            if other.voided is UNSET
+            else _unless_nothing(self.known_voided - other.voided),
         )
 
+    @property
+    def known_voided(self) -> Counters:
+        """What corrections have taken out, which may be nothing."""
+        return NOTHING if self.voided is UNSET else self.voided
+
+    @property
+    def with_voided(self) -> Counters:
+        """What was used together with what was voided of it."""
+        return self.alone if self.voided is UNSET else self.alone + self.voided
+
+    @property
+    def alone(self) -> Counters:
+        """The amounts, without saying what was voided."""
+        return Counters.of_amounts(self.amounts)
+
     def dominates(self, other: Counters) -> bool:
-        """Whether no field is smaller than the other's."""
-        return all(getattr(self, name) >= getattr(other, name) for name in COUNTER_NAMES)
+        """Whether everything that the other has counted or voided is counted or voided here."""
+        if self.voided is UNSET and other.voided is UNSET:
+            return all(getattr(self, name) >= getattr(other, name) for name in COUNTER_NAMES)
+        counted = self.with_voided.dominates(other.with_voided)
+        return counted and self.known_voided.dominates(other.known_voided)
 
     def joined(self, other: Counters) -> Counters:
         """The larger of the two in each field: of two sums of one account, neither loses."""
-        larger = (max(getattr(self, name), getattr(other, name)) for name in COUNTER_NAMES)
-        return Counters(*larger)
+        if self.voided is UNSET and other.voided is UNSET:
+            return Counters.of_amounts(map(max, self.amounts, other.amounts))
+        voided = self.known_voided.joined(other.known_voided)
+        return self.with_voided.joined(other.with_voided).less_voided(voided)
+
+    def less_voided(self, voided: Counters) -> Counters:
+        """What is left of it, if that much of it was voided."""
+        return msgspec.structs.replace(self - voided, voided=_unless_nothing(voided))
 
 
 class Total(Counters, frozen=True):
@@ -92,14 +138,18 @@ class Total(Counters, frozen=True):
             counters.cache_write_tokens,
             counters.requests,
             counters.errors,
-            as_of_ms,
+            as_of_ms=as_of_ms,
         )
 
     @property
     def counters(self) -> Counters:
         """The sum alone."""
-        return Counters(*(getattr(self, name) for name in COUNTER_NAMES))
+        return self.alone
 
 
-COUNTER_NAMES: Final = Counters.__struct_fields__
+def _unless_nothing(voided: Counters) -> Counters | UnsetType:
+    return UNSET if voided == NOTHING else voided
+
+
+COUNTER_NAMES: Final = tuple(name for name in Counters.__struct_fields__ if name != "voided")
 NOTHING: Final = Counters()

@@ -5,9 +5,9 @@ A total is the sum of three things: what an earlier version or another program c
 the records of the open ticks anew, so that it does not matter what an earlier fold had seen. Once
 a tick is closed, its part belongs to the total for good and is forgotten by itself.
 
-Records are only ever added to the journal, so a later reading of a tick holds everything that an
-earlier one held. If a part would go back, what was read is older than what is stored; it has to be
-read again.
+Records are only ever added to the journal, corrections among them, so a later reading of a tick
+holds everything that an earlier one held. If a part would go back, what was read is older than what
+is stored; it has to be read again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keys and items of metering, and the codec between them and values.
 
 - DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: what an account has spent, with what that is
-  made of (`metering.fold`) under ``shards_part``, ``closed``, ``parts`` and ``rev``
+  made of (`metering.fold`) under ``shards_part``, ``closed``, ``parts`` and ``rev``, and what was
+  taken out of it under ``voided``
 - DailyTotal, the same and ``HOUR#...``, ``TAG#...``: the same by hour and tag (`metering.facets`)
 - UsageAggSharded ``AGGREGATOR`` / ``CHECKPOINT``: when the last complete aggregation began, and the
   last tick that it closed
@@ -33,9 +34,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from pricekeeper.days import date_of
 from pricekeeper.errors import UnreadableItemError
@@ -76,9 +78,12 @@ _CLOSED: Final = "closed"
 _PARTS: Final = "parts"
 _SHARDS_PART: Final = "shards_part"
 _NO_PARTS: Final = msgspec.json.encode({})
+_VOIDED: Final = "voided"
 _Amounts = tuple[int, int, int, int, int, int, int]
-_decode_parts: Final = msgspec.json.Decoder(dict[str, _Amounts]).decode
-_decode_shards: Final = msgspec.json.Decoder(_Amounts).decode
+_Part = Annotated[list[int], msgspec.Meta(min_length=7, max_length=14)]
+"""The amounts of a tick, and behind them what was voided in it, if anything was."""
+_decode_parts: Final = msgspec.json.Decoder(dict[str, _Part]).decode
+_decode_amounts: Final = msgspec.json.Decoder(_Amounts).decode
 _CLOSED_TICK: Final = "closed_tick"
 _BEGAN: Final = "began_at_ms"
 _AWAITED: Final = "awaited_since_ms"
@@ -109,7 +114,7 @@ def counters_from(items: Iterable[Mapping[str, Any] | None]) -> Counters:
     Raises `UnreadableItemError` if an attribute is there and is no count.
     """
     found = [_shard_counts(item) for item in items if item is not None]
-    return Counters(*(sum(counts[name] for counts in found) for name in COUNTER_NAMES))
+    return Counters.of_amounts(sum(counts[name] for counts in found) for name in COUNTER_NAMES)
 
 
 def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
@@ -301,17 +306,32 @@ def fold_put(
     item[_CLOSED] = fold.closed
     if fold.parts:
         item[_PARTS] = msgspec.json.encode(
-            {str(tick): msgspec.structs.astuple(part) for tick, part in fold.parts.items()}
+            {str(tick): _part_of(part) for tick, part in fold.parts.items()}
         )
     if fold.shards != NOTHING:
-        item[_SHARDS_PART] = msgspec.json.encode(msgspec.structs.astuple(fold.shards))
+        item[_SHARDS_PART] = msgspec.json.encode(fold.shards.amounts)
+    if fold.total.voided is not UNSET:
+        item[_VOIDED] = msgspec.json.encode(fold.total.voided.amounts)
     if stored is None:
         return Put(DAILY_TOTAL, item, ITEM_ABSENT)
     if _SHARDS_UNREADABLE in stored and not with_shards:
         item[_SHARDS_UNREADABLE] = stored[_SHARDS_UNREADABLE]
     if _REV in stored:
         return Put(DAILY_TOTAL, item, attr(_REV).eq(stored[_REV]))
-    return Put(DAILY_TOTAL, item, attr(_REV).absent() & _goes_forward(total))
+    counted = Total.of(fold.total.with_voided, as_of_ms)
+    return Put(DAILY_TOTAL, item, attr(_REV).absent() & _goes_forward(counted))
+
+
+def _part_of(part: Counters) -> list[int]:
+    return part.amounts + ([] if part.voided is UNSET else part.voided.amounts)
+
+
+def _part_from(amounts: list[int]) -> Counters:
+    size = len(COUNTER_NAMES)
+    part = Counters.of_amounts(amounts[:size])
+    if len(amounts) == size:
+        return part
+    return msgspec.structs.replace(part, voided=Counters.of_amounts(amounts[size:]))
 
 
 def has_fold(item: Mapping[str, Any] | None) -> bool:
@@ -332,14 +352,16 @@ def fold_from(item: Mapping[str, Any] | None) -> Fold:
     typed = TypedItem(DAILY_TOTAL, item)
     try:
         parts = _decode_parts(item.get(_PARTS, _NO_PARTS))
-        shards = _decode_shards(item[_SHARDS_PART]) if _SHARDS_PART in item else ()
+        shards = _decode_amounts(item[_SHARDS_PART]) if _SHARDS_PART in item else ()
+        if _VOIDED in item:
+            total = msgspec.structs.replace(total, voided=Counters(*_decode_amounts(item[_VOIDED])))
     except (msgspec.MsgspecError, TypeError) as error:
         raise typed.report_unreadable(f"what it is made of can't be read: {error}") from error
     return Fold(
         total,
         Counters(*shards),
         typed.whole(_CLOSED),
-        {int(tick): Counters(*part) for tick, part in parts.items()},
+        {int(tick): _part_from(part) for tick, part in parts.items()},
         typed.whole(_REV, least=0),
     )
 
@@ -373,7 +395,7 @@ def _total(item: Mapping[str, Any]) -> Total:
     as_of_ms = typed.whole(_AS_OF, None, least=0)
     if as_of_ms is None:
         as_of_ms = typed.whole("updated_at_epoch", 0, least=0) * 1000
-    return Total(as_of_ms=as_of_ms, **counts)
+    return Total.of(Counters.of_amounts(counts.values()), as_of_ms)
 
 
 def is_own_total(item: Mapping[str, Any] | None) -> bool:

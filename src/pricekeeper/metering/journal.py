@@ -29,7 +29,7 @@ import msgspec
 
 from pricekeeper.days import date_of
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.metering.counters import Counters
+from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.usage import AUTHORIZATION_VERSION, names_authorization
 from pricekeeper.storage import TypedItem
@@ -198,6 +198,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cache_write_1h_tokens: int = 0
     request_id: str = ""
     """On a private page, where the name says nothing."""
+    voids: str = ""
+    """The record that this one takes out of every sum: it is a correction, its amounts negative."""
 
     @property
     def tick(self) -> int:
@@ -212,15 +214,17 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def counters(self) -> Counters:
         """What it adds to every sum that it belongs to."""
-        return Counters(
+        sign = -1 if self.voids else 1
+        counted = Counters(
             self.cost_usd_picos,
             self.input_tokens,
             self.output_tokens,
             self.cache_read_tokens,
             self.cache_write_5m_tokens + self.cache_write_1h_tokens,
-            1,
-            errors_of(self.flags),
+            sign,
+            sign * errors_of(self.flags),
         )
+        return NOTHING.less_voided(NOTHING - counted) if self.voids else counted
 
 
 _decode_entry: Final = msgspec.msgpack.Decoder(Entry).decode

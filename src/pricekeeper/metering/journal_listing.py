@@ -63,7 +63,9 @@ class Wanted(NamedTuple):
     def has(self, record: Record) -> bool:
         """Whether the record is one of them."""
         terms = record.terms
-        if not self.first_ms <= record.entry.happened_at_ms <= self.last_ms:
+        entry = record.entry  # a correction is listed when it was made
+        at_ms = entry.sent_at_ms if entry.voids else entry.happened_at_ms
+        if not self.first_ms <= at_ms <= self.last_ms:
             return False
         if self.app_id is not None and terms.app_id != self.app_id:
             return False

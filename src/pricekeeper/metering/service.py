@@ -37,7 +37,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.committer import PENDING_MAX, Committer
-from pricekeeper.metering.counters import Account, Total
+from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.journal import Address, lanes_of
 from pricekeeper.metering.known_totals import KnownTotals
@@ -271,6 +271,12 @@ class Metering:
     def address_of(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so."""
         return self._preparer.find_address(request_id)
+
+    def note_voided(self, sums: Mapping[Account, Counters]) -> None:
+        """Let the totals of this process know what a correction has taken out."""
+        for account, counters in sums.items():
+            self._shared_sums.note_counted(account.scope_key)
+            self._totals.count(account, counters)
 
     async def close(self) -> None:
         """Commit what was accepted, then stop."""

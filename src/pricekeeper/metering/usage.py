@@ -90,7 +90,7 @@ def checked(usage: Usage) -> Usage:
 
     Token counts are checked by what prices them, the label by the catalogue.
     """
-    request_id = _request_id(usage.request_id)
+    request_id = parse_request_id(usage.request_id)
     model_id, tier = usage.bedrock_model_id, usage.service_tier
     if model_id is not None and not 1 <= len(model_id) <= TEXT_LENGTH_MAX:
         raise InvalidValueError("bedrock_model_id", f"must have 1 to {TEXT_LENGTH_MAX} characters")
@@ -154,7 +154,8 @@ def fingerprint(client_id: str, usage: Usage) -> bytes:
     return digest.digest()
 
 
-def _request_id(text: str) -> str:
+def parse_request_id(text: str) -> str:
+    """The id in canonical form; raises `InvalidValueError` if it is none."""
     canonical = text.lower() if isinstance(text, str) else ""
     if not _REQUEST_ID.fullmatch(canonical):
         raise InvalidValueError(

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.pricing import split_micros
 from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.tenants import Client
 from pricekeeper.usecases.provisioning import frozen_answer
 from pricekeeper.usecases.sessions import session_list
 from pricekeeper.usecases.wire import containment as wire
 from pricekeeper.usecases.wire.sessions import SessionList
+from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import Attribution, parse_reason
 
 
@@ -60,6 +62,37 @@ async def reset_limits(services: Services, client: Client, by: Attribution) -> w
     """Fill the token buckets of a client: of an app, or of an organisation without its apps."""
     labels = await services.containment.reset_limits(client, _checked(by))
     return wire.LimitsReset(client.client_id, labels)
+
+
+async def void_usage(
+    services: Services, client: Client, request_id: str, by: Attribution
+) -> wire.UsageVoided:
+    """Take a usage record out of its totals and budgets, by a correction; both stay visible."""
+    by = _checked(by)
+    org = await services.tenants.read_policy(client)
+    about_ms = await services.authorizations.find_captured_ms(org, request_id)
+    voided, sums = await services.voider.void(org, request_id, by, about_ms)
+    services.metering.note_voided(sums)
+    record = voided.record
+    return wire.UsageVoided(
+        request_id=record.request_id,
+        status="voided",
+        correction_id=voided.correction_id,
+        voided_at=rfc3339(voided.at_ms),
+        app_id=record.terms.app_id,
+        model_label=record.terms.label,
+        cost_usd_micros=split_micros(record.entry.cost_usd_picos)[0],
+    )
+
+
+async def void_authorization(
+    services: Services, client: Client, authorization_id: str, by: Attribution
+) -> wire.AuthorizationVoided:
+    """Give back what any client of the organisation was granted: the call is not to be made."""
+    by = _checked(by)
+    org = await services.tenants.read_policy(client)
+    voided = await services.authorizations.void_for_admin(org, authorization_id, by)
+    return wire.AuthorizationVoided(voided.shown_id, "voided", voided.grant.client_id)
 
 
 def _checked(by: Attribution) -> Attribution:

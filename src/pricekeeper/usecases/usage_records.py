@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
+from msgspec import UNSET
+
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY, day_of
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
@@ -112,11 +114,18 @@ def _answer(record: Record) -> wire.UsageRecord:
         cache_read_tokens=entry.cache_read_tokens,
         cache_write_5m_tokens=entry.cache_write_5m_tokens,
         cache_write_1h_tokens=entry.cache_write_1h_tokens,
-        cost_usd_micros=split_micros(entry.cost_usd_picos)[0],
+        cost_usd_micros=_micros(entry.cost_usd_picos),
         service_tier=terms.service_tier or None,
         pricing_version=terms.pricing_version,
         price_estimated=record.receipt.price_estimated,
         calling_region=terms.calling_region,
         tags=dict(terms.tags),
         status=status,
+        voids=entry.voids or UNSET,
     )
+
+
+def _micros(cost_usd_picos: int) -> int:
+    """Whole micro-dollars; a correction takes back what its record shows."""
+    micros = split_micros(abs(cost_usd_picos))[0]
+    return -micros if cost_usd_picos < 0 else micros

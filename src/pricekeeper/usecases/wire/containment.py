@@ -55,3 +55,24 @@ class LimitsReset(Response, frozen=True):
 
     client_id: str
     labels: list[str]
+
+
+class UsageVoided(Response, frozen=True):
+    """The record that no longer counts, and the correction that says so. Both are listed."""
+
+    request_id: str
+    status: str
+    correction_id: str
+    voided_at: str
+    app_id: str | None
+    model_label: str
+    cost_usd_micros: int
+    """What was taken out."""
+
+
+class AuthorizationVoided(Response, frozen=True):
+    """The authorization that holds nothing any more, and whose it was."""
+
+    authorization_id: str
+    status: str
+    client_id: str

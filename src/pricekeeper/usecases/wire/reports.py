@@ -42,8 +42,8 @@ class SpendAnswer(Response, frozen=True):
     """Everything that was acknowledged before is in it; null, if nothing was aggregated yet."""
 
 
-class UsageRecord(Response, frozen=True):
-    """One usage record as it was counted."""
+class UsageRecord(Response, frozen=True, omit_defaults=True):
+    """One usage record as it was counted, or a correction that takes one out."""
 
     request_id: str
     app_id: str | None
@@ -62,6 +62,10 @@ class UsageRecord(Response, frozen=True):
     calling_region: str | None
     tags: dict[str, str]
     status: Literal["OK", "ERROR"]
+    voids: Annotated[
+        str | UnsetType,
+        Meta(description="Of a correction, whose amounts are negative: the record it takes out."),
+    ] = UNSET
 
 
 class UsageList(Response, frozen=True, omit_defaults=True):

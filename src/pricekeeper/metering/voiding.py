@@ -1,0 +1,259 @@
+"""Voiding: taking a record out of everything that it counts in, by a correction beside it.
+
+Nothing is removed. A correction is a record of its own in the journal: of the same app, label, tags
+and day, with the amounts of the first, negative. So totals follow by the fold that they follow
+records by, and both records stay visible. The budgets that the record was spent from get it back in
+the same transaction. That also has the entry of the audit trail, and a marker by which a record is
+voided once: voiding it again changes nothing.
+
+A record can be voided until its day is final. Then exports and bills were made from it.
+
+The record is looked for where its id says. An id without a time has a receipt that says when it was
+counted; of a capture its authorization does (``about_ms``), on whose sheet it is. Then the records
+of that minute are looked through, which are those of one organisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.budgets import BudgetAccount, Budgets, debit_updates
+from pricekeeper.clock import Clock
+from pricekeeper.days import MS_PER_DAY, day_start_ms
+from pricekeeper.errors import (
+    ConflictError,
+    ContendedError,
+    NotFoundError,
+    ReasonCode,
+    TransactionCancelledError,
+)
+from pricekeeper.metering.counters import Account, Counters
+from pricekeeper.metering.journal import (
+    ID_DIGITS,
+    PAGE_DIGITS,
+    Record,
+    address_of,
+    encode_entry,
+    entry_on,
+    is_full,
+    lanes_of,
+    region_at,
+    store_form,
+)
+from pricekeeper.metering.journal_items import PostedRegion, Written, private_page_put
+from pricekeeper.metering.journal_reading import JournalReader
+from pricekeeper.metering.posting import Poster, page_at
+from pricekeeper.metering.receipt import receipt_from, receipt_key, receipt_taken_for
+from pricekeeper.metering.usage import parse_request_id
+from pricekeeper.pricing import split_micros
+from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Store, Table, TypedItem, Write
+from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
+from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.values import AppId, Attribution, OrgId, new_request_id
+
+VOIDABLE_DAYS: Final = 3
+"""How long after the beginning of its day in UTC a record can be voided: then the day is final."""
+ATTEMPTS_MAX: Final = 3
+_CORRECTION, _AT = "correction_id", "at_ms"
+
+
+class Voided(NamedTuple):
+    """A record that is taken out, and the correction that does it."""
+
+    record: Record
+    correction_id: str
+    at_ms: int
+
+
+class Voider:
+    """Voids records of organisations."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        trail: AuditTrail,
+        tenants: Tenants,
+        budgets: Budgets,
+        poster: Poster,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._trail = trail
+        self._tenants = tenants
+        self._budgets = budgets
+        self._poster = poster
+        self._reader = JournalReader(store)
+
+    async def void(
+        self, org: Policy, request_id: str, by: Attribution, about_ms: int | None = None
+    ) -> tuple[Voided, Mapping[Account, Counters]]:
+        """Take a record out of its totals and budgets; also what that adds to which account.
+
+        Raises `NotFoundError` if the organisation has no such record, and `ConflictError` if its
+        day is final or it is itself a correction.
+        """
+        record = await self._find(org, parse_request_id(request_id), about_ms)
+        if record is None:
+            raise NotFoundError("usage record")
+        self._check(record)
+        for _ in range(ATTEMPTS_MAX):
+            known = await self._find_marker(org.org_id, record)
+            if known is not None:
+                await self._trail.apply(by, _change(org.org_id, known), ())
+                return known, {}
+            try:
+                return await self._post(org, record, by)
+            except TransactionCancelledError as cancelled:
+                await self._open_again(org, record, cancelled)
+        raise ContendedError("others kept changing what the record counts in")
+
+    def _check(self, record: Record) -> None:
+        if record.entry.voids:
+            raise ConflictError("request_id", "is a correction, which can't be voided")
+        ends_ms = day_start_ms("UTC", record.terms.day) + VOIDABLE_DAYS * MS_PER_DAY
+        if self._clock.now_ms() >= ends_ms:
+            message = f"its day is final: it can be voided for {VOIDABLE_DAYS} days alone"
+            raise ConflictError("request_id", message)
+
+    async def _post(
+        self, org: Policy, record: Record, by: Attribution
+    ) -> tuple[Voided, Mapping[Account, Counters]]:
+        """Write the correction, what it gives back to budgets, and the entry: all or nothing."""
+        accounts = await self._accounts(org, record)
+        now_ms, nonce = self._clock.now_ms(), self._poster.new_nonce()
+        voided = Voided(record, new_request_id(now_ms), now_ms)
+        posting = PostedRegion(org.org_id, region_at(now_ms), lanes_of(org.agg_shard_count))
+        await self._poster.mark(posting, now_ms)
+        correction = _correction(voided, nonce)
+        terms = store_form(record.terms)
+        expires = self._poster.expires_at_epoch(posting.region)
+        written = Written("", encode_entry(correction.entry), terms, 1)
+        debits = debit_updates([(accounts, -record.entry.cost_usd_picos)], now_ms)
+        operations: tuple[Write, ...] = (
+            _marker_put(org.org_id, voided, expires),
+            private_page_put(org.org_id, posting.region, nonce, [written], expires),
+            *debits,
+        )
+        await self._trail.apply(by, _change(org.org_id, voided), operations)
+        await self._poster.repair_late(org.org_id, [correction.receipt])
+        account = Account(record.terms.scope_key, record.terms.label, record.terms.day)
+        return voided, {account: correction.entry.counters}
+
+    async def _accounts(self, org: Policy, record: Record) -> tuple[BudgetAccount, ...]:
+        """The open accounts that the record was spent from; those of windows that are over rest."""
+        terms, now_ms = record.terms, self._clock.now_ms()
+        policy = org
+        if terms.app_id is not None:
+            client = Client(OrgId(org.org_id), AppId(terms.app_id))
+            policy = await self._tenants.read_policy(client)
+        found = self._budgets.find(
+            policy, terms.label, dict(terms.tags), record.entry.happened_at_ms
+        )
+        accounts = tuple(account for account in found if account.span.ends_at_ms > now_ms)
+        await self._budgets.open_all(accounts)
+        return accounts
+
+    async def _open_again(
+        self, org: Policy, record: Record, cancelled: TransactionCancelledError
+    ) -> None:
+        """Find out why it was refused: it is voided already, or an account is not open."""
+        marker, page, *debits = cancelled.reasons
+        if marker.code is ReasonCode.CONDITION_FAILED or page.code is ReasonCode.CONDITION_FAILED:
+            return
+        if not any(debit.code is ReasonCode.CONDITION_FAILED for debit in debits):
+            raise cancelled
+        accounts = await self._accounts(org, record)
+        self._budgets.forget(accounts)
+        await self._budgets.open_all(accounts)
+
+    async def _find_marker(self, org_id: str, record: Record) -> Voided | None:
+        table, key = _marker_key(org_id, record.request_id)
+        item = await self._store.get(table, key)
+        if item is None:
+            return None
+        typed = TypedItem(table, item)
+        return Voided(record, typed.text(_CORRECTION), typed.whole(_AT))
+
+    async def _find(self, org: Policy, request_id: str, about_ms: int | None) -> Record | None:
+        """The record of that id; a captured one is on the sheet of its authorization."""
+        if about_ms is not None:
+            return await self._scan(org.org_id, request_id, about_ms)
+        address = address_of(request_id)
+        if address is not None:
+            lanes = lanes_of(org.agg_shard_count)
+            for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
+                key = page_at(org.org_id, lanes, address, depth)
+                page = await self._store.get(USAGE_AGG_SHARDED, key)
+                found = None if page is None else entry_on(page, address.name)
+                if found is not None:
+                    return found
+                if page is None or not is_full(page):
+                    break
+        receipt = await self._store.get(*receipt_key(org.org_id, request_id))
+        if receipt is None or receipt_taken_for(receipt) is not None:
+            return None
+        return await self._scan(org.org_id, request_id, receipt_from(receipt).accepted_at_ms)
+
+    async def _scan(self, org_id: str, request_id: str, about_ms: int) -> Record | None:
+        """Look through the private pages and the sheets of that minute."""
+        posting = PostedRegion(org_id, region_at(about_ms), 1)
+        async for record in self._reader.read_records([posting]):
+            if record.request_id == request_id:
+                return record
+        return None
+
+
+def _correction(voided: Voided, nonce: bytes) -> Record:
+    """The record that takes another one out."""
+    first = voided.record.entry
+    entry = msgspec.structs.replace(
+        first,
+        nonce=nonce,
+        sent_at_ms=voided.at_ms,
+        lag_ms=voided.at_ms - first.happened_at_ms,
+        cost_usd_picos=-first.cost_usd_picos,
+        input_tokens=-first.input_tokens,
+        output_tokens=-first.output_tokens,
+        cache_read_tokens=-first.cache_read_tokens,
+        cache_write_5m_tokens=-first.cache_write_5m_tokens,
+        cache_write_1h_tokens=-first.cache_write_1h_tokens,
+        request_id=voided.correction_id,
+        voids=voided.record.request_id,
+    )
+    return Record(voided.correction_id, entry, voided.record.terms)
+
+
+def _change(org_id: str, voided: Voided) -> Change:
+    entry, terms = voided.record.entry, voided.record.terms
+    before: dict[str, Any] = {
+        "app_id": terms.app_id,
+        "model_label": terms.label,
+        "day": terms.day,
+        "cost_usd_micros": split_micros(entry.cost_usd_picos)[0],
+        "input_tokens": entry.input_tokens,
+        "output_tokens": entry.output_tokens,
+    }
+    target = f"usage/{voided.record.request_id}"
+    after = {_CORRECTION: voided.correction_id}
+    return Change("usage.void", target, OrgId(org_id), before, after)
+
+
+def _marker_key(org_id: str, request_id: str) -> tuple[Table, Key]:
+    return REQUEST_DEDUP, Key(f"ORG#{org_id}#VOID#{request_id}")
+
+
+def _marker_put(org_id: str, voided: Voided, expires_at_epoch: int) -> Put:
+    table, key = _marker_key(org_id, voided.record.request_id)
+    item: Item = {
+        "PK": key.pk,
+        _CORRECTION: voided.correction_id,
+        _AT: voided.at_ms,
+        "expires_at_epoch": expires_at_epoch,
+    }
+    return Put(table, item, ITEM_ABSENT)

@@ -1,0 +1,171 @@
+"""A voided record is in no total any more: live, folded, made anew, by hour and tag, in budgets."""
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from http_fixtures import KEY, ORG, usage
+from in_loop_service import Account, Reply, Service, register, serving
+from minting import minted
+from pricekeeper.clock import ManualClock
+from pricekeeper.metering.counters import NOTHING, Counters
+from pricekeeper.metering.fold import Behind, Fold
+from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+
+COST = 15_400
+NOON = 1_767_960_000_000
+BUDGET = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 10 * COST}
+
+
+@dataclass
+class World:
+    """A service, its clock, and an app of it."""
+
+    service: Service
+    clock: ManualClock
+    account: Account
+    token: str
+
+    @property
+    def org(self) -> str:
+        return f"/api/v1/orgs/{self.account.org_id}"
+
+    async def record(self, request_id: str | None = None) -> str:
+        sent = usage(request_id=request_id or minted(self.clock.now_ms()), tags={"team": "red"})
+        done = await self.service.call("POST", f"{self.account.path}/usage", sent, token=self.token)
+        assert done.status < 300, done.json
+        return str(sent["request_id"])
+
+    async def void(self, request_id: str) -> Reply:
+        path = f"{self.org}/usage/{request_id}/void"
+        return await self.service.provision("POST", path, {"reason": "by mistake"})
+
+    async def get(self, path: str) -> Any:
+        done = await self.service.provision("GET", path)
+        assert done.status == 200, done.json
+        return done.json
+
+    async def fold(self) -> None:
+        report = await self.service.inside.aggregator.run_once()
+        assert not report.failed, report
+
+    async def spent(self) -> tuple[int, int]:
+        """What the totals of the day say: micro-dollars and requests."""
+        day = (await self.get(f"{self.org}/aggregates/today"))["models"]["premium"]
+        return day["cost_usd_micros"], day["requests"]
+
+    async def by_tag(self) -> dict[str, tuple[int, int]]:
+        first = "2026-01-09"
+        path = f"/api/v1/spend?from={first}&to={first}&group_by=app,hour,tag:team"
+        rows = (await self.get(path))["rows"]
+        return {row["tag:team"]: (row["cost_usd_micros"], row["requests"]) for row in rows}
+
+    async def budget(self) -> int:
+        (one,) = (await self.get(f"{self.org}/budgets"))["budgets"]
+        used: int = one["spent_usd_micros"]
+        return used
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    clock = ManualClock(NOON)
+    given_settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path, provisioning_key=KEY)
+    async with serving(given_settings, clock) as service:
+        account = await register(service, str(uuid.uuid4()))
+        org = {**ORG, "budgets": [BUDGET], "tag_keys": ["team"]}
+        path = f"/api/v1/orgs/{account.org_id}"
+        assert (await service.provision("PUT", path, org)).status == 200
+        made = await service.call("POST", "/auth/token", account.credentials)
+        yield World(service, clock, account, made.json["access_token"])
+
+
+async def test_every_total_follows(world: World) -> None:
+    """Whether the record was folded already or not, and whether its tick was closed."""
+    folded = await world.record()
+    await world.fold()
+    open_tick, kept = await world.record(), await world.record()
+    assert (await world.void(open_tick)).status == 200
+    await world.fold()
+    assert await world.spent() == (2 * COST, 2)
+    world.clock.advance_ms(4 * TICK_MS)
+    await world.fold()
+    assert (await world.void(folded)).status == 200
+    await world.fold()
+    assert await world.spent() == (COST, 1)
+    assert await world.by_tag() == {"red": (COST, 1)}
+    assert await world.budget() == COST
+    assert (await world.void(kept)).status == 200
+    world.clock.advance_ms(4 * TICK_MS)
+    await world.fold()
+    assert await world.spent() == (0, 0)
+    assert await world.budget() == 0
+    report = await world.service.inside.aggregator.rebuild_day("20260109", world.account.org_id)
+    assert (report.failed, report.changes) == (0, ())
+    assert await world.spent() == (0, 0)
+
+
+async def test_a_budget_that_is_opened_later_has_neither(world: World) -> None:
+    """It is opened with what the journal adds up to."""
+    voided = await world.record()
+    await world.record()
+    assert (await world.void(voided)).status == 200
+    another = {**ORG, "budgets": [{**BUDGET, "name": "another"}], "tag_keys": ["team"]}
+    assert (await world.service.provision("PUT", world.org, another)).status == 200
+    assert await world.budget() == COST
+
+
+async def test_until_its_day_is_final(world: World) -> None:
+    """Days later it is refused, and nothing is taken out."""
+    early, late = await world.record(), await world.record()
+    day_ms = 86_400_000
+    world.clock.advance_ms(NOON // day_ms * day_ms + 3 * day_ms - NOON - 1_000)
+    assert (await world.void(early)).status == 200
+    world.clock.advance_ms(1_000)
+    refused = await world.void(late)
+    assert (refused.status, refused.json["code"]) == (409, "CONFLICT")
+    assert "final" in refused.json["detail"]
+
+
+RECORD = st.builds(Counters, *[st.integers(0, 9)] * 5, st.just(1), st.integers(0, 1))
+EVENTS = st.lists(st.tuples(RECORD, st.integers(0, 2), st.none() | st.integers(0, 2)), max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS, st.data())
+def test_totals_move_forward_through_corrections(events: Any, data: st.DataObject) -> None:
+    """Whoever has read more wins, also if that is less money; older readings are refused."""
+    posted: list[tuple[int, Counters]] = []
+    for record, tick, void_tick in events:
+        posted.append((tick, record))
+        if void_tick is not None and void_tick >= tick:
+            posted.append((void_tick, NOTHING.less_voided(record)))
+    fold = Fold()
+    seen = 0
+    for _ in range(4):
+        upto = data.draw(st.integers(0, len(posted)))
+        found: dict[int, Counters] = {}
+        for tick, counters in posted[:upto]:
+            found[tick] = found.get(tick, NOTHING) + counters
+        try:
+            fold = fold.forward(found, 3, -1) or fold
+            seen = max(seen, upto)
+        except Behind:
+            assert upto < seen
+    found = {}
+    for tick, counters in posted:
+        found[tick] = found.get(tick, NOTHING) + counters
+    fold = fold.forward(found, 3, 3) or fold
+    expected = NOTHING
+    for _, counters in posted:
+        expected += counters
+    assert fold.total == expected
+    assert all(amount >= 0 for amount in fold.total.amounts)
+    rebuilt = fold.rebuilt(found, NOTHING, 3) or fold
+    assert rebuilt.total == expected
