@@ -369,7 +369,7 @@ export interface UsageList {
   next?: string;
 }
 
-/** One usage record as it was counted. */
+/** One usage record as it was counted, or a correction that takes one out. */
 export interface UsageRecord {
   request_id: string;
   app_id: string | null;
@@ -388,4 +388,5 @@ export interface UsageRecord {
   calling_region: string | null;
   tags: Record<string, string>;
   status: "ERROR" | "OK";
+  voids?: string;
 }
