@@ -122,6 +122,7 @@ def running_world(engine: str, folder: Path, limits: str) -> Iterator[World]:
     """A service on the engine that sums capacity as DynamoDB does."""
     environment = {
         **ENVIRONMENT,
+        "PRICEKEEPER_EVENT_LISTENERS_MAX": "0",  # counted apart, in tests/activity
         "PRICEKEEPER_STORE": f"dynamodb://us-east-1?prefix={uuid.uuid4().hex}-&endpoint={engine}",
         "PRICEKEEPER_DATA_DIR": str(folder),
         "PRICEKEEPER_API_RATE_LIMITS": limits,

@@ -93,9 +93,10 @@ class World:
             await self.store.put(total_put(account, total, day_expires_at_epoch(day)))
 
     async def sticky_item(self, policy: Policy) -> Item:
-        """Read what is recorded for the policy's scope today."""
+        """Read what is recorded for the policy's scope today, without its history."""
         day = org_day(policy.timezone, self.clock.now_ms())
-        return await self.store.get(STICKY_STATE, Key(policy.scope_key, f"DAY#{day}")) or {}
+        item = await self.store.get(STICKY_STATE, Key(policy.scope_key, f"DAY#{day}")) or {}
+        return {name: value for name, value in item.items() if not name.startswith("history_")}
 
     def flips(self) -> int:
         """Count the flips that were made, by all instances together."""

@@ -51,14 +51,16 @@ async def test_a_warm_answer_costs_nothing(world: World, meter: StoreMeter, app:
     assert instance.meter.warm == 100
 
 
-async def test_a_flip_adds_one_write(world: World, meter: StoreMeter, app: Client) -> None:
+async def test_a_flip_adds_one_write_and_a_mark(
+    world: World, meter: StoreMeter, app: Client
+) -> None:
     """And whoever meets it later adds none."""
     mine = policy(client=app)
     await world.spend(mine, {PREMIUM: 1_000})
     meter.clear()
 
     await world.instance().select(mine)
-    assert meter.calls == {"batch_get": 1, "update": 1, "get": 1}
+    assert meter.calls == {"batch_get": 1, "put": 1, "update": 1, "get": 1}
 
     meter.clear()
     await world.instance().select(mine)
@@ -180,7 +182,7 @@ async def test_who_waits_for_the_same_answer_shares_one_read(
 
     assert isinstance(decisions[0], asyncio.CancelledError)
     assert {id(decision) for decision in decisions[1:]} == {id(decisions[1])}
-    assert meter.calls == {"batch_get": 1, "update": 1, "get": 1}
+    assert meter.calls == {"batch_get": 1, "put": 1, "update": 1, "get": 1}
 
 
 async def test_who_waits_under_another_policy_does_not_share(world: World, app: Client) -> None:
@@ -264,7 +266,7 @@ async def test_without_the_spends_there_is_no_recommendation(
 async def test_a_decision_costs_one_read_unit_per_item(
     dynoxide: str, table_prefix: str, clock: SettableClock, app: Client
 ) -> None:
-    """Two items of state, one total per label, one price; a flip costs one write unit."""
+    """Two items of state, one total per label, one price; a flip and its mark are writes."""
     meter = StoreMeter()
     location = DynamoDbLocation("us-east-1", table_prefix, dynoxide)
     store = await open_store(location, clock=clock, meter=meter)
@@ -276,6 +278,6 @@ async def test_a_decision_costs_one_read_unit_per_item(
     assert (await world.instance().select(mine)).label == STANDARD
 
     assert meter.read_half_units == {"StickyState": 4, "DailyTotal": 6, "PricingCache": 2}
-    assert meter.write_half_units == {"StickyState": 2}
+    assert meter.write_half_units == {"StickyState": 2, "Activity": 2}
     await world.close()
     await store.close()

@@ -77,7 +77,7 @@ async def test_a_flip_is_recorded_as_the_schema_says(world: World, app: Client) 
         "activated_at_epoch": NOON_MS // 1000,
         "given_up_model_labels": frozenset({"premium"}),
         "given_up_quota.premium": 1_000,
-        "expires_at_epoch": MIDNIGHT_MS // 1000 + 3600,
+        "expires_at_epoch": MIDNIGHT_MS // 1000 + 35 * 86_400,
     }
 
 
@@ -154,7 +154,7 @@ async def test_a_record_of_another_tool_is_followed(world: World, app: Client) -
                 "reason": "QUOTA_EXCEEDED",
                 "previous_model_label": "premium",
                 "activated_at_epoch": NOON_MS // 1000,
-                "expires_at_epoch": MIDNIGHT_MS // 1000 + 3600,
+                "expires_at_epoch": MIDNIGHT_MS // 1000 + 35 * 86_400,
             },
         )
     )

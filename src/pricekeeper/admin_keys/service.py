@@ -164,15 +164,16 @@ class AdminKeys:
         """The keys that administer the whole deployment, also those that have expired."""
         return await list_roots(self._store)
 
-    async def find(self, text: str) -> PresentedKey | None:
+    async def find(self, text: str, *, fresh: bool = False) -> PresentedKey | None:
         """The key that this is a text of, if it is one's: at most one read, mostly none.
 
         A text that is not among those that are remembered may be new: then the key is read again.
+        ``fresh`` reads it in any case.
         """
         key_id = key_id_of(text)
         if key_id is None:
             return None
-        stored = self._cache.get(key_id)
+        stored = None if fresh else self._cache.get(key_id)
         match = self._match(stored, key_id, text)
         if match is None:
             flight = (self._cache.changes, key_id)

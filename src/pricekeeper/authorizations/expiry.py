@@ -46,12 +46,17 @@ class Expiry:
         workers: Workers,
         open_list: OpenList,
         on_unsettled: Callable[[str, int], None] = lambda _, __: None,
+        on_change: Callable[[str, Authorization], None] = lambda _, __: None,
     ) -> None:
-        """``on_unsettled`` is told who is charged for what nobody has settled, and how much."""
+        """``on_unsettled`` is told who is charged for what nobody has settled, and how much.
+
+        ``on_change`` is told of each authorization that is charged here.
+        """
         self._on_unsettled = on_unsettled
         self._desk = desk
         self._workers = workers
         self._open = open_list
+        self._on_change = on_change
 
     @classmethod
     def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
@@ -132,6 +137,7 @@ class Expiry:
         self._workers.submit(org_id, command)
         settled = await command.future
         if settled.changed:
+            self._on_change(org_id, settled.authorization)
             grant = authorization.grant
             _log.warning(
                 "authorization_unsettled",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -114,6 +114,10 @@ class Watch(Protocol):
         ...
 
 
+def _tell_nobody(_: str, __: Authorization) -> None:
+    return
+
+
 class Authorizations:
     """Authorizes calls, and settles them."""
 
@@ -129,7 +133,9 @@ class Authorizations:
         watch: Watch | None = None,
         trail: AuditTrail | None = None,
         randomness: random.Random | None = None,
+        on_change: Callable[[str, Authorization], None] = _tell_nobody,
     ) -> None:
+        """``on_change`` is told of each authorization that this process grants or settles."""
         self._store = store
         self._watch = watch
         self._clock = clock
@@ -145,7 +151,8 @@ class Authorizations:
         self._workers = Workers(self._desk)
         self._open = OpenList()
         self._regions = self._desk.regions
-        self.expiry = Expiry(self._desk, self._workers, self._open, self._note_unsettled)
+        self._on_change = on_change
+        self.expiry = Expiry(self._desk, self._workers, self._open, self._note_unsettled, on_change)
         self._admin_voids = AdminVoids(self._desk, trail or AuditTrail(store, clock))
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
@@ -192,6 +199,7 @@ class Authorizations:
         if isinstance(outcome, Repeated):
             return _repeated(outcome.authorization, wanted.fingerprint)
         self._open.add(policy.org_id, outcome.authorization)
+        self._on_change(policy.org_id, outcome.authorization)
         return Authorized(outcome.authorization, outcome)
 
     async def capture(self, policy: Policy, authorization_id: str, usage: Usage) -> Captured:
@@ -374,6 +382,8 @@ class Authorizations:
             self._open.add(policy.org_id, settled.authorization)
         else:
             self._open.remove(settled.authorization.id)
+            if settled.changed:
+                self._on_change(policy.org_id, settled.authorization)
         settlement = settled.authorization.settlement
         if submission is not None and settled.changed and settlement and self._watch:
             cost = settlement.cost_usd_picos

@@ -13,11 +13,13 @@ from typing import Final
 
 import structlog
 
+from pricekeeper.activity import Activity
 from pricekeeper.admin_keys import AdminKeys
 from pricekeeper.alerts import Alerts, Guard, Sources
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
+from pricekeeper.bootstrap.telling import Teller
 from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.containment import Containment
@@ -77,6 +79,7 @@ class Services:
     exports: DailyExports
     spend_history: SpendHistory
     alerts: Alerts
+    activity: Activity
 
 
 @asynccontextmanager
@@ -113,6 +116,9 @@ async def open_services(
             audience=settings.audience,
         )
         prices = PriceBook(store, clock, catalogue)
+        activity = Activity(store, clock, listeners_max=settings.event_listeners_max)
+        closing.push_async_callback(activity.close)
+        teller = Teller(activity.feed)
         budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
         metering = Metering(
             store,
@@ -122,6 +128,7 @@ async def open_services(
             linger_ms=settings.usage_linger_ms,
             journal_from_ms=await agree_on_start(store, clock),
             budgets=budgets,
+            on_counted=teller.note_counted,
         )
         closing.push_async_callback(metering.close)
         voider = Voider(
@@ -129,7 +136,9 @@ async def open_services(
         )
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)
-        selection = Selector(store, clock, metering, prices, trail=trail)
+        selection = Selector(
+            store, clock, metering, prices, trail=trail, on_flip=activity.feed.note_flip
+        )
         alerts = Alerts(
             store,
             clock,
@@ -154,6 +163,7 @@ async def open_services(
             budgets=budgets,
             watch=alerts,
             trail=trail,
+            on_change=teller.note_authorization,
         )
         closing.push_async_callback(authorizations.close)
         yield Services(
@@ -186,6 +196,7 @@ async def open_services(
             exports=DailyExports(store, clock, settings),
             spend_history=SpendHistory(store, clock),
             alerts=alerts,
+            activity=activity,
         )
 
 

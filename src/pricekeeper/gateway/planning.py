@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pricekeeper.activity import Kind
 from pricekeeper.authorizations import Authorization, AuthorizationRequest, find_label
 from pricekeeper.bedrock import (
     CallBounds,
@@ -24,6 +25,7 @@ from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.routes import Dialect, Route
 from pricekeeper.pricing import CacheWrite, Catalogue, Model, ModelRef, normalise_model_id
 from pricekeeper.tenants import Policy
+from pricekeeper.usecases.denying import noting
 
 AUTO: Final = "auto"
 MAX_OUTPUT_TOKENS: Final = 4_096
@@ -141,7 +143,8 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
         tags=dict(plan.tags),
         allow_lower_max_output=stated is None,
     )
-    authorized = await services.authorizations.authorize(policy, request)
+    with noting(services, policy, Kind.GATEWAY, plan.model, plan.tags):
+        authorized = await services.authorizations.authorize(policy, request)
     return authorized.authorization
 
 

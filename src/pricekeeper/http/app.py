@@ -18,6 +18,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http import (
+    activity,
     admin_keys,
     aggregates,
     alerts,
@@ -26,6 +27,7 @@ from pricekeeper.http import (
     connections,
     containment,
     dashboard,
+    events,
     forecast,
     health,
     identity,
@@ -64,6 +66,8 @@ OPERATIONS: Final = (
     *reports.OPERATIONS,
     *provisioning.OPERATIONS,
     *containment.OPERATIONS,
+    *activity.OPERATIONS,
+    *events.OPERATIONS,
     *dashboard.OPERATIONS,
     *admin_keys.OPERATIONS,
     *alerts.OPERATIONS,
@@ -100,8 +104,9 @@ def make_app(
             _show_worker(worker, observer.metrics),
             _open_gateway(services, api_limits, observer.metrics) as gateway,
         ):
+            listeners = services.activity.listeners
             with (
-                install_drain_handlers(draining, settings.drain_secs),
+                install_drain_handlers(draining, settings.drain_secs, listeners.close),
                 closing(Deadlines(settings.request_deadline_ms)) as deadlines,
             ):
                 yield {
@@ -114,6 +119,7 @@ def make_app(
                     dashboard.PAGE: load_page(page_folder),
                     DEADLINES: deadlines,
                     GATEWAY: gateway,
+                    connections.LISTENERS: listeners,
                     connections.STATE: connections.Connections(
                         connections.affordable_connections(settings.connections_max),
                         connections.HELD_BYTES_MAX + _bytes_for_calls(settings, gateway),
@@ -238,6 +244,7 @@ async def _run_background(
             ),
         )
     sweep_interval_ms = SWEEP_INTERVAL_MS if interval_secs else SELDOM_MS
+    supervisor.start("activity", services.activity.run_forever)
     supervisor.start(
         "expiry", lambda: services.authorizations.expiry.run_forever(sweep_interval_ms)
     )

@@ -21,6 +21,8 @@ FILES_RESERVED: Final = 128
 """Files that the process opens besides its connections: the store, its log, the network."""
 STATE: Final = "connections"
 """The name in the server's state under which every connection finds this."""
+LISTENERS: Final = "listeners"
+"""The same for those who listen to events, and who have to leave when the server stops."""
 
 _log = structlog.get_logger(__name__)
 

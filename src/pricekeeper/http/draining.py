@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
@@ -18,8 +18,13 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def install_drain_handlers(draining: asyncio.Event, pause_secs: int) -> Iterator[None]:
-    """Put ourselves in front of the server's own signal handlers."""
+def install_drain_handlers(
+    draining: asyncio.Event, pause_secs: int, on_drain: Callable[[], None]
+) -> Iterator[None]:
+    """Put ourselves in front of the server's own signal handlers.
+
+    ``on_drain`` is called at once: for what would keep the server from ending.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # embedded somewhere: whoever runs the loop stops it
         return
@@ -30,6 +35,7 @@ def install_drain_handlers(draining: asyncio.Event, pause_secs: int) -> Iterator
         pass_on = before[number]
         if not callable(pass_on):
             return
+        loop.call_soon_threadsafe(on_drain)
         if draining.is_set() or not pause_secs:
             draining.set()
             pass_on(number, frame)

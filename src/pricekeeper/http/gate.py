@@ -73,6 +73,16 @@ async def admit(call: Call, operation: Operation) -> None:
         await _charge_in_store(call, operation.limit, caller)
 
 
+async def check_again(call: Call) -> None:
+    """Check the credentials of an admitted call anew, in the store; raises if they have ended."""
+    if call.principal is not None:
+        await call.services.identity.validate(bearer_of(call) or "", fresh=True)
+        return
+    authority, _, _ = await _authenticate_key(call, fresh=True)
+    if authority != call.authority:
+        raise KeyDeniedError("X-API-Key allows something else now")
+
+
 def _comes_with_key(call: Call, operation: Operation) -> bool:
     """Whether an administrator looks at a client's data. A caller with a token is that client."""
     if operation.role is None or call.request.header(b"x-api-key") is None:
@@ -153,8 +163,10 @@ def bearer_of(call: Call) -> str | None:
     return token.strip() if scheme.lower() == _BEARER else None
 
 
-async def _authenticate_key(call: Call) -> tuple[Authority, str, str]:
+async def _authenticate_key(call: Call, *, fresh: bool = False) -> tuple[Authority, str, str]:
     """What the key allows, who acts with it, and whom its requests are charged to.
+
+    ``fresh`` asks the store in any case.
 
     Once an address has tried too many keys, none from there is compared, not even a right one:
     the answer would tell that it is right.
@@ -171,7 +183,7 @@ async def _authenticate_key(call: Call) -> tuple[Authority, str, str]:
         caller = f"key/{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
         return DEPLOYMENT, f"deployment-key/{org_keys.fingerprint(given)}", caller
     if given.startswith(KEY_PREFIX):
-        shown = await call.services.admin_keys.find(given)
+        shown = await call.services.admin_keys.find(given, fresh=fresh)
         if shown is not None and shown.counts:
             return shown.key.authority, shown.key.actor, f"admin-key/{shown.key.key_id}"
         if shown is not None:  # it is no guess: it was right once

@@ -31,7 +31,12 @@ from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, PreparedReq
 LIMIT: Final = "requests"
 FAILURES: Final = "failures"
 MINUTE_MS: Final = 60_000
-IN_MEMORY: Final = frozenset({"usage", "batch", "limits", "force_check", "authorize", "capture"})
+IN_MEMORY: Final = frozenset(
+    {
+        *("usage", "batch", "limits", "force_check", "authorize", "capture"),
+        *("reports", "events"),
+    }
+)
 """Kinds that are limited without the store."""
 BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so that a crash loses no more than that."""

@@ -116,6 +116,11 @@ BUDGET_LIMIT: Final = Family(
     (*WHOSE, "budget", "window"),
     Kind.GAUGE,
 )
+DENIALS: Final = Family(
+    "pricekeeper_denials",
+    "Calls that were denied, by organisation, app, the model that was asked for, and kind.",
+    ("org", "app", "label", "kind"),
+)
 SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
     "When the present secret of a client was claimed, by organisation and app.",

@@ -12,11 +12,13 @@ import structlog
 from pricekeeper.bootstrap import Services, Supervisor, price_source
 from pricekeeper.errors import StoreError
 from pricekeeper.http.budget_metrics import BudgetMetrics
+from pricekeeper.http.denial_series import count_by_name
 from pricekeeper.http.election import Election
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import (
     API_LIMIT_DECISIONS,
     CRASHES,
+    DENIALS,
     IN_DOUBT,
     LAG,
     LEAP,
@@ -69,6 +71,8 @@ class Observer:
             services.selection.meter,
             services.authorizations.meter,
             services.alerts.meter,
+            services.activity.feed.meter,
+            services.activity.denials.meter,
         ):
             metrics.watch(meter)
         metrics.watch(api_limits.limiter.meter, "api")
@@ -107,6 +111,7 @@ class Observer:
         self.metrics.carry_meters()
         self.metrics.carry(API_LIMIT_DECISIONS, self._api_limits.decisions)
         self.metrics.carry(CRASHES, self._supervisor.crashes)
+        self.metrics.carry(DENIALS, count_by_name(self._services.activity.denials))
         self._show_clock()
         self._show_aggregator_lag()
         self._show_quotas()

@@ -101,6 +101,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     bodies = [ProblemBody, OAuthError]
     for operation in operations:
         bodies += [kind for kind in (operation.body, *operation.answers.values()) if _is_type(kind)]
+        bodies += operation.events.values()
     schemas, components = msgspec.json.schema_components(
         list(dict.fromkeys(bodies)), ref_template=_REFERENCE
     )
@@ -188,6 +189,9 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         made[str(status)] = {"description": "Done." if status < 400 else _MEANINGS[status]}  # noqa: PLR2004
         if isinstance(kind, str):
             made[str(status)]["content"] = {kind: {"schema": {"type": "string"}}}
+            if operation.events:
+                told = {name: schemas[event] for name, event in operation.events.items()}
+                made[str(status)]["content"][kind]["x-events"] = told
         elif kind is not None:
             made[str(status)]["content"] = {"application/json": {"schema": schemas[kind]}}
             if operation.has_csv:

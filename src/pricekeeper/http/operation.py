@@ -6,10 +6,10 @@ Routes, authentication, parsing, rate limits and the OpenAPI document all come f
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -50,6 +50,22 @@ SECURITY: Final = (
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class Stream(Protocol):
+    """An answer whose parts come when they come."""
+
+    def parts(self) -> AsyncIterator[bytes]:
+        """Its parts, to be sent one by one."""
+        ...
+
+    def leave(self) -> None:
+        """Let it end: nobody reads it any more."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds, after its last part."""
+        ...
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """What goes back: a status, a value to encode (bytes go as they are) and headers."""
 
@@ -58,6 +74,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[bytes, bytes], ...] = ()
     media_type: bytes = JSON.encode()
     security: tuple[tuple[bytes, bytes], ...] = SECURITY
+    stream: Stream | None = None
+    """What it goes on with, part by part, in place of a body."""
 
     def encoded(self) -> Answer:
         """The same, with bytes for a body if there is one."""
@@ -199,6 +217,8 @@ class Operation:
     tag: str = "runtime"
     bounds_itself: bool = False
     """Whether it answers in time by itself, so that no deadline is needed."""
+    events: Mapping[str, Any] = field(default_factory=dict)
+    """Of a stream of events: what each tells, by its name."""
     problems: tuple[int, ...] = ()
     """Further statuses that are answered with a problem, beyond those that access implies."""
 

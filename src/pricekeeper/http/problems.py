@@ -13,11 +13,9 @@ import msgspec
 
 from pricekeeper import errors
 from pricekeeper.http.edge import BodyTooLargeError
-from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.usecases.denying import code_of, explain
 
 DAY_SECS: Final = 86_400
-API_SCOPE: Final = "API"
-"""Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
 UNKNOWN: Final = "OUTCOME_UNKNOWN"
 NOT_APPLIED: Final = "NOT_APPLIED"
 RETRY_SECS: Final = 1
@@ -202,8 +200,8 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     elif isinstance(error, MethodNotAllowedError):
         headers = ((b"allow", ", ".join(error.allowed).encode()),)
     extras = _EXTRAS.get(type(error), _no_extras)(error)
-    if isinstance(error, errors.AuthorizationDeniedError) and error.by_speed:
-        code = errors.RateLimitExceededError.code
+    if isinstance(error, errors.AuthorizationDeniedError):
+        code = code_of(error)
     return Problem(status, code or error.code, detail, extras, headers)
 
 
@@ -290,63 +288,6 @@ def _unknown_label(error: errors.UnknownModelLabelError) -> dict[str, Any]:
     return {**_field_extra(error), "details": {"valid_labels": list(error.valid_labels)}}
 
 
-def _quota(error: errors.QuotaExceededError) -> dict[str, Any]:
-    models = {label: {"quota_pct": hundredths / 100} for label, hundredths in error.models.items()}
-    return {"models": models, "retry_after": rfc3339(error.resets_at_ms)}
-
-
-def _frozen(error: errors.FrozenError) -> dict[str, Any]:
-    frozen_at = rfc3339(error.frozen_at_epoch * 1000)
-    return {"reason": error.reason, "frozen_at": frozen_at, "scope": error.scope}
-
-
-def _rate(error: errors.RateLimitExceededError) -> dict[str, Any]:
-    return {
-        "violations": [
-            {
-                "scope": violation.scope or API_SCOPE,
-                "limit": violation.limit,
-                "requested": violation.requested,
-                "available": violation.available,
-                **(
-                    {"never": True}
-                    if violation.retry_after_ms is None
-                    else {"retry_after_ms": violation.retry_after_ms}
-                ),
-            }
-            for violation in error.violations
-        ]
-    }
-
-
-def _denied(error: errors.AuthorizationDeniedError) -> dict[str, Any]:
-    return {
-        "denied_by": [_denied_by(one) for one in error.denied_by],
-        "considered": [
-            {"label": label, "outcome": "SKIPPED", "because": because}
-            for label, because in error.considered
-        ],
-    }
-
-
-def _denied_by(one: errors.DeniedBy) -> dict[str, Any]:
-    """Money in micro-dollars: what is needed rounded up, what remains rounded down."""
-    when: dict[str, Any] = {"never": True}
-    if one.retry_after_ms is not None:
-        when = {"retry_after_ms": one.retry_after_ms}
-    elif one.resets_at_ms is not None:
-        when = {"resets_at": rfc3339(one.resets_at_ms)}
-    return {
-        "kind": one.kind.value,
-        "name": one.name,
-        "scope": one.scope,
-        **({} if one.label is None else {"label": one.label}),
-        "needed": one.shown_needed,
-        "remaining": one.shown_remaining,
-        **when,
-    }
-
-
 _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     errors.RequestRefusedError: _refused,
     errors.InvalidValueError: _invalid_value,
@@ -356,10 +297,10 @@ _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     errors.UnknownModelLabelError: _unknown_label,
     errors.ModelMismatchError: _field_extra,
     errors.UnpricedUsageError: _field_extra,
-    errors.QuotaExceededError: _quota,
-    errors.AuthorizationDeniedError: _denied,
-    errors.FrozenError: _frozen,
-    errors.RateLimitExceededError: _rate,
+    errors.QuotaExceededError: explain,
+    errors.AuthorizationDeniedError: explain,
+    errors.FrozenError: explain,
+    errors.RateLimitExceededError: explain,
     errors.DeadlineExceededError: _outcome,
     errors.OutcomeUnknownError: _outcome,
     errors.StoreReplacedError: _outcome,

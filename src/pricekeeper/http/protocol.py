@@ -22,7 +22,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pricekeeper.errors import OverloadedError
-from pricekeeper.http.connections import connections_of
+from pricekeeper.http.connections import LISTENERS, connections_of
 from pricekeeper.http.exchange import EXCHANGE, Exchange
 from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
 
@@ -241,7 +241,13 @@ class ProblemProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """End between requests; one that is not whole yet was never accepted."""
+        """End between requests; one that is not whole yet was never accepted.
+
+        A stream would go on for ever: all of them are ended.
+        """
+        listeners = self.app_state.get(LISTENERS)
+        if listeners is not None:
+            listeners.close()
         if self._arriving_since is None:
             super().shutdown()
         elif self._stop_taking():

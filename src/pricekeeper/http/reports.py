@@ -5,31 +5,23 @@ from __future__ import annotations
 from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.errors import NotFoundError
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.problems import WrongAudienceError
+from pricekeeper.http.viewing import END, check_reader, viewer_of
 from pricekeeper.usecases import budgets, usage_records
 from pricekeeper.usecases import spend as cases
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
-from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.authorizations import AllBudgets
 from pricekeeper.usecases.wire.values import APP_ID
-from pricekeeper.values import AppId
 
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
-_END: Final = {
-    "type": "string",
-    "anyOf": [{"format": "date"}, {"format": "date-time"}],
-    "examples": ["2026-01-23", "2026-01-23T15:00:00Z"],
-}
 _GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"
 GROUPS: Final = f"^({_GROUP}(,{_GROUP})*)?$"
 _LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9._-]*$"}
 _SPEND: Final = (
-    Parameter("from", "The first day, or the first full hour.", _END, required=True),
-    Parameter("to", "The last day, or the full hour at which the range ends.", _END, required=True),
+    Parameter("from", "The first day, or the first full hour.", END, required=True),
+    Parameter("to", "The last day, or the full hour at which the range ends.", END, required=True),
     Parameter(
         "group_by",
         "Any of org, app, label, day, hour and one tag:KEY, with commas between them.",
@@ -50,8 +42,8 @@ _SPEND: Final = (
     ),
 )
 _RECORDS: Final = (
-    Parameter("from", "The first day or full hour in which a call happened.", _END),
-    Parameter("to", "The last day, or the full hour at which the range ends.", _END),
+    Parameter("from", "The first day or full hour in which a call happened.", END),
+    Parameter("to", "The last day, or the full hour at which the range ends.", END),
     Parameter("app_id", "Records of this app alone.", {"type": "string", "pattern": APP_ID}),
     Parameter("label", "Records of this model label alone, also of a former one.", _LABEL),
     Parameter(
@@ -78,7 +70,7 @@ _BUDGETS: Final = (
 async def get_spend(call: Call) -> Answer:
     """What was spent in a range, by org, app, label, day, hour and the value of a tag."""
     request = cases.parse_request(_query(call, _SPEND))
-    answer, as_of_ms = await cases.read_spend(call.services, _viewer(call), request)
+    answer, as_of_ms = await cases.read_spend(call.services, viewer_of(call), request)
     headers = (
         (b"cache-control", b"private, no-cache"),
         (b"vary", b"Accept, Authorization, X-API-Key"),
@@ -93,7 +85,7 @@ async def get_spend(call: Call) -> Answer:
 async def list_usage(call: Call) -> Answer:
     """Single usage records, the newest first; a page may be empty and have a next."""
     request = usage_records.parse_request(_query(call, _RECORDS))
-    _check_reader(call, request.app_id)
+    check_reader(call, request.app_id)
     policy = await call.services.tenants.find_policy(call.org_id)
     return Answer(200, await usage_records.list_usage(call.services, policy, request), _NO_STORE)
 
@@ -102,25 +94,12 @@ async def list_all_budgets(call: Call) -> Answer:
     """Every budget of whom the caller covers, as it stands; a page may be empty and have a next."""
     after = _query(call, _BUDGETS).get("after")
     cursor = None if after is None else budgets.Cursor.parse(after)
-    listed = await budgets.list_all_budgets(call.services, _viewer(call), cursor)
+    listed = await budgets.list_all_budgets(call.services, viewer_of(call), cursor)
     return Answer(200, listed, _NO_STORE)
 
 
 def _query(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, str]:
     return call.request.query_once([parameter.name for parameter in parameters])
-
-
-def _check_reader(call: Call, app_id: AppId | None) -> None:
-    """Refuse an app that asks for more than its own records; keys were checked at the gate."""
-    principal = call.principal
-    if principal is None:
-        return
-    if principal.org_id != call.org_id:
-        raise NotFoundError("org")
-    if principal.app_id is not None and app_id is None:
-        raise WrongAudienceError("an app's token reads its own records; name it with app_id")
-    if principal.app_id not in (None, app_id):
-        raise NotFoundError("app")
 
 
 def accepts_csv(header: str | None) -> bool:
@@ -143,11 +122,6 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
-def _viewer(call: Call) -> Viewer:
-    """Whose spend the caller may see: its own, or for a key all that the key covers."""
-    return Viewer(call.coverage, None if call.principal is None else call.principal.app_id)
-
-
 OPERATIONS: Final = (
     Operation(
         "GET",
@@ -157,7 +131,7 @@ OPERATIONS: Final = (
         {200: wire.SpendAnswer},
         Access.ANY_CLIENT,
         query=_SPEND,
-        limit="aggregates",
+        limit="reports",
         tag="aggregates",
         role=Role.VIEWER,
         has_csv=True,
@@ -171,7 +145,7 @@ OPERATIONS: Final = (
         {200: wire.UsageList},
         Access.ANY_CLIENT,
         query=_RECORDS,
-        limit="aggregates",
+        limit="reports",
         tag="aggregates",
         role=Role.VIEWER,
         problems=(404,),

@@ -27,7 +27,7 @@ async def select_model(call: Call) -> Answer:
     forced = _is_forced(call)
     if forced and call.principal is not None:
         await limit_client(call, call.principal.client_id, variant=True)
-    decision = await call.services.selection.select(call.policy, force_check=forced)
+    decision = await cases.select(call.services, call.policy, force_check=forced)
     encoded = call.encoded.encode(decision.policy.client, decision, cases.selection_answer)
     max_age_secs = decision.guidance(call.services.clock.now_ms()).cache_duration_secs
     return cached_answer(call, encoded, max_age_secs)

@@ -8,6 +8,7 @@ there is no framework layer between the server and a handler.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from random import getrandbits
@@ -167,15 +168,18 @@ class Shell:
             request_id,
             parameters,
         )
-        status = _NOBODY_LEFT
+        status, elapsed_us = _NOBODY_LEFT, None
         try:
             answer = await _answer(call, path, scope["method"])
             status = answer.status
+            if answer.stream is not None:  # how long it is listened to is not how slow we are
+                elapsed_us = _us_since(started_ns)
             await _reply(send, answer, call)
         except ClientDisconnect:
             status = _NOBODY_LEFT
         finally:
-            elapsed_us = (perf_counter_ns() - started_ns) // 1000
+            if elapsed_us is None:
+                elapsed_us = _us_since(started_ns)
             route = "none" if path is None else path.route
             call.metrics.note_request(scope["method"], route, status, elapsed_us)
             self._access_log.note(scope["method"], route, status, elapsed_us, request_id)
@@ -224,6 +228,10 @@ async def _reply(send: Send, answer: Answer, call: Call) -> None:
         (b"x-request-id", call.request_id.encode()),
     ]
     body = answer.body
+    if answer.stream is not None:
+        headers.append((b"content-type", answer.media_type))
+        await _stream(send, answer, headers, call)
+        return
     if body is not None:
         headers += ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(body)))
     elif answer.status != 204:  # noqa: PLR2004 - a 204 has no length
@@ -232,6 +240,34 @@ async def _reply(send: Send, answer: Answer, call: Call) -> None:
     if exchange is None or not exchange.write_whole(answer.status, headers, body or b""):
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body or b""})
+
+
+async def _stream(
+    send: Send, answer: Answer, headers: list[tuple[bytes, bytes]], call: Call
+) -> None:
+    """Send the parts of an answer as they come, until it ends or its reader leaves."""
+    stream = answer.stream
+    if stream is None:
+        return
+    leaving = asyncio.create_task(_wait_until_left(call), name="pricekeeper-leaving")
+    leaving.add_done_callback(lambda _: stream.leave())
+    try:
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        async for part in stream.parts():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        leaving.cancel()
+        await stream.close()
+
+
+async def _wait_until_left(call: Call) -> None:
+    while (await call.request.receive())["type"] != "http.disconnect":
+        continue
+
+
+def _us_since(started_ns: int) -> int:
+    return (perf_counter_ns() - started_ns) // 1000
 
 
 def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -96,6 +96,10 @@ class Refused:
         return str(self.error)
 
 
+def _tell_nobody(_: Submission) -> None:
+    return
+
+
 class Metering:
     """Counts usage, and says what was spent."""
 
@@ -110,8 +114,12 @@ class Metering:
         linger_ms: int = 0,
         journal_from_ms: int = 0,
         budgets: Budgets | None = None,
+        on_counted: Callable[[Submission], None] = _tell_nobody,
     ) -> None:
-        """``budgets`` and ``journal_from_ms`` are what `Preparer` says of them."""
+        """``budgets`` and ``journal_from_ms`` are what `Preparer` says of them.
+
+        ``on_counted`` is told of each record that this process counts.
+        """
         self._clock = clock
         self._reader = TotalsReader(store, clock)
         self._shared_sums = SharedSums(self._reader, clock)
@@ -126,6 +134,7 @@ class Metering:
             retention_days=retention_days,
             budgets=budgets,
         )
+        self._on_counted = on_counted
         self._committer = Committer(
             self._poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
         )
@@ -392,6 +401,7 @@ class Metering:
         account = submission.account
         self._shared_sums.note_counted(account.scope_key)
         self._totals.count(account, submission.counters)
+        self._on_counted(submission)
 
 
 class _Body(NamedTuple):

@@ -83,6 +83,11 @@ class Submission:
         """The first of them submitted it; the others sent the same request id meanwhile."""
 
     @property
+    def is_error(self) -> bool:
+        """Whether the call ended with an error."""
+        return bool(errors_of(self.flags))
+
+    @property
     def counters(self) -> Counters:
         """What it adds to its account."""
         tokens = self.tokens

@@ -15,6 +15,12 @@ attributes of the fallback. It counts in every life of its client, since it name
 
 Neither write touches the other's attributes, so an override and a flip that race both survive.
 The day is in the key: the next day starts without either.
+
+In Activity, ``FLIPS#{org}`` / ``{day}#{app}`` marks that something may have changed there, for
+whoever looks at a whole organisation; without an app it is about the organisation itself.
+
+Each of these writes also leaves an entry of its history in the item, ``history_flip_{index}`` or
+``history_override_{version}``. So the item outlives its day by `KEPT_DAYS`.
 """
 
 from __future__ import annotations
@@ -22,14 +28,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
+from pricekeeper.activity import event as activity
+from pricekeeper.activity.event import decode_flip, encode_flip
+from pricekeeper.days import date_of
 from pricekeeper.selection.fallback import Flip, Override, Reason, StickyState
-from pricekeeper.storage import Action, Add, Key, Remove, Set, TypedItem, Update, attr
-from pricekeeper.storage.tables import STICKY_STATE
+from pricekeeper.storage import (
+    Action,
+    Add,
+    Key,
+    Put,
+    Query,
+    Remove,
+    Set,
+    TypedItem,
+    Update,
+    attr,
+)
+from pricekeeper.storage.tables import ACTIVITY, STICKY_STATE
 from pricekeeper.tenants import Client
 from pricekeeper.values import ModelLabel
 
-EXPIRY_BUFFER_SECS: Final = 3600
-"""How long an item outlives its day, so that a clock that lags still sees it."""
+KEPT_DAYS: Final = 35
+"""How long an item outlives its day, for its history."""
+OVERRIDES_KEPT: Final = 50
+"""Commands about an override that the history of one day has; the earliest make room."""
+_SECS_PER_DAY: Final = 86_400
 
 _LABEL: Final = "active_model_label"
 _INDEX: Final = "active_model_index"
@@ -42,6 +67,7 @@ _OVERRIDE: Final = "override_model_label"
 _OVERRIDE_ACTIVATED: Final = "override_activated_at_epoch"
 _OVERRIDE_INCARNATION: Final = "override_incarnation"
 _OVERRIDE_VERSION: Final = "override_version"
+_HISTORY: Final = "history_"
 
 
 def sticky_key(scope_key: str, day: str) -> Key:
@@ -102,7 +128,7 @@ def _is_override(item: Mapping[str, Any]) -> bool:
     return item.get(_REASON) == Reason.MANUAL_OVERRIDE.value
 
 
-def flip_update(key: Key, flip: Flip, now_ms: int, day_ends_at_ms: int) -> Update:
+def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
     """The write that records a flip, unless another instance has recorded that one or a later one.
 
     Once it is applied, its own condition is false. So a store may send it again, and a copy that
@@ -116,13 +142,14 @@ def flip_update(key: Key, flip: Flip, now_ms: int, day_ends_at_ms: int) -> Updat
             Set(_INDEX, flip.index),
             Set(_REASON, Reason.QUOTA_EXCEEDED.value),
             Set(_PREVIOUS, flip.previous_label),
-            Set(_ACTIVATED, now_ms // 1000),
+            Set(_ACTIVATED, entry.at_ms // 1000),
             Add(_GIVEN_UP, flip.given_up),
             *(
                 Set(_GIVEN_UP_QUOTA + label, quota_usd_micros)
                 for label, quota_usd_micros in flip.quotas_usd_micros.items()
             ),
-            _expiry(day_ends_at_ms),
+            Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),
+            _expiry(entry),
         ),
         attr(_LABEL).absent()
         | attr(_INDEX).absent()
@@ -144,39 +171,97 @@ def override_update(
     label: ModelLabel,
     incarnation: str,
     version: int,
-    *,
-    now_ms: int,
-    day_ends_at_ms: int,
+    entry: activity.Flip,
 ) -> Update:
     """The write that sets or replaces the override, unless there was a newer command."""
     return _command(
         key,
         version,
+        entry,
         Set(_OVERRIDE, label),
         Set(_OVERRIDE_INCARNATION, incarnation),
-        Set(_OVERRIDE_ACTIVATED, now_ms // 1000),
-        _expiry(day_ends_at_ms),
+        Set(_OVERRIDE_ACTIVATED, entry.at_ms // 1000),
     )
 
 
-def clear_update(key: Key, item: Mapping[str, Any] | None) -> Update:
+def clear_update(key: Key, item: Mapping[str, Any] | None, entry: activity.Flip) -> Update:
     """The write that removes the item's override, unless there was a newer command."""
     gone = [_OVERRIDE, _OVERRIDE_ACTIVATED, _OVERRIDE_INCARNATION]
     if item is not None and _is_override(item):
         gone += [_LABEL, _INDEX, _REASON, _PREVIOUS, _ACTIVATED]
-    return _command(key, override_version(item), *map(Remove, gone))
+    return _command(key, override_version(item), entry, *map(Remove, gone))
 
 
-def _command(key: Key, version: int, *actions: Action) -> Update:
+def history_from(item: Mapping[str, Any]) -> list[activity.Flip]:
+    """Every flip and override that the item knows of, the newest first.
+
+    An entry that can't be read is reported and left out.
+    """
+    found = []
+    for name, data in item.items():
+        if name.startswith(_HISTORY):
+            try:
+                found.append(decode_flip(data))
+            except (msgspec.MsgspecError, TypeError) as error:
+                TypedItem(STICKY_STATE, item).report_unreadable(f"{name} is no flip: {error}")
+    return sorted(found, key=lambda flip: flip.at_ms, reverse=True)
+
+
+def history_query(client: Client, first_day: str, last_day: str) -> Query:
+    """The items of a client in these days, both included."""
+    first, last = override_key(client, first_day), override_key(client, last_day)
+    return Query(STICKY_STATE, first.pk, first=first.sk or "", last=last.sk or "")
+
+
+def flip_marker_put(org_id: str, app_id: str | None, day: str) -> Put:
+    """Mark a day of a client in which something changes."""
+    began_epoch = (date_of(day) - date_of("19700101")).days * _SECS_PER_DAY
+    return Put(
+        ACTIVITY,
+        {
+            "PK": f"FLIPS#{org_id}",
+            "SK": f"{day}#{app_id or ''}",
+            "expires_at_epoch": began_epoch + (KEPT_DAYS + 3) * _SECS_PER_DAY,
+        },
+    )
+
+
+def flip_markers_query(org_id: str, first_day: str, last_day: str, after: str) -> Query:
+    """The markers of an organisation in these days, both included, the newest first."""
+    return Query(
+        ACTIVITY,
+        f"FLIPS#{org_id}",
+        first=first_day,
+        last=f"{last_day}$",  # which sorts behind whatever follows the day
+        after=after,
+        limit=100,
+        descending=True,
+    )
+
+
+def flip_marker_from(item: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The day and the app of a marker."""
+    day, _, app_id = str(item["SK"]).partition("#")
+    return day, app_id or None
+
+
+def _command(key: Key, version: int, entry: activity.Flip, *actions: Action) -> Update:
     """The next command after that version: applied once, and refused when it comes late."""
-    known = attr(_OVERRIDE_VERSION)
+    known, oldest = attr(_OVERRIDE_VERSION), version + 1 - OVERRIDES_KEPT
+    forgotten = (Remove(f"{_HISTORY}override_{oldest}"),) if oldest > 0 else ()
     return Update(
         STICKY_STATE,
         key,
-        (*actions, Set(_OVERRIDE_VERSION, version + 1)),
+        (
+            *actions,
+            Set(_OVERRIDE_VERSION, version + 1),
+            Set(f"{_HISTORY}override_{version + 1}", encode_flip(entry)),
+            *forgotten,
+            _expiry(entry),
+        ),
         known.eq(version) if version else known.absent(),
     )
 
 
-def _expiry(day_ends_at_ms: int) -> Action:
-    return Set("expires_at_epoch", -(-day_ends_at_ms // 1000) + EXPIRY_BUFFER_SECS)
+def _expiry(entry: activity.Flip) -> Action:
+    return Set("expires_at_epoch", -(-entry.until_ms // 1000) + KEPT_DAYS * _SECS_PER_DAY)

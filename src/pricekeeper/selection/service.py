@@ -22,10 +22,12 @@ spend of zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import structlog
 
+from pricekeeper.activity import event as activity
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import NextFlight, SingleFlight
@@ -52,11 +54,20 @@ from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import items
 from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
 from pricekeeper.selection.decision import Decision
-from pricekeeper.selection.fallback import Choice, Flip, Override, Reason, StickyState, choose
+from pricekeeper.selection.fallback import (
+    Choice,
+    Flip,
+    LabelRole,
+    Override,
+    Reason,
+    StickyState,
+    choose,
+)
+from pricekeeper.selection.history import FlipHistory
 from pricekeeper.selection.meter import SelectionMeter
-from pricekeeper.storage import Item, Key, Store, Update
+from pricekeeper.storage import Item, Store, Update
 from pricekeeper.storage.tables import STICKY_STATE
-from pricekeeper.tenants import Client, Policy
+from pricekeeper.tenants import Client, Policy, QuotaScope
 from pricekeeper.values import Attribution, ModelLabel
 
 FLIP_ATTEMPTS_MAX: Final = 4
@@ -85,6 +96,10 @@ class _Findings(NamedTuple):
     overrides: list[Override]
 
 
+def _tell_nobody(_: activity.Flip) -> None:
+    return
+
+
 class Selector:
     """Recommends models, records fallbacks, and takes an operator's overrides."""
 
@@ -98,13 +113,17 @@ class Selector:
         trail: AuditTrail | None = None,
         meter: SelectionMeter | None = None,
         entries_max: int = DECISIONS_MAX,
+        on_flip: Callable[[activity.Flip], None] = _tell_nobody,
     ) -> None:
+        """``on_flip`` is told of each flip and override that this process records."""
         self._store = store
         self._clock = clock
         self._metering = metering
         self._prices = prices
         self._trail = trail or AuditTrail(store, clock)
         self.meter = meter or SelectionMeter()
+        self._on_flip = on_flip
+        self._history = FlipHistory(store)
         self._cache = DecisionCache(clock, entries_max)
         self._deciding: SingleFlight[Policy, Decision] = SingleFlight("pricekeeper-selection")
         self._forced: NextFlight[Policy, Decision] = NextFlight("pricekeeper-force-check")
@@ -154,6 +173,8 @@ class Selector:
         wanted = self._prices.catalogue.model(label).label
         moment = self._moment(policy)
         key = items.override_key(policy.client, moment.day)
+        flip = _override_flip(policy, moment, "MANUAL_OVERRIDE", None, wanted)
+        await self._history.mark(policy.org_id, policy.app_id, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
             update = items.override_update(
@@ -161,10 +182,10 @@ class Selector:
                 wanted,
                 policy.incarnation,
                 items.override_version(item),
-                now_ms=moment.now_ms,
-                day_ends_at_ms=moment.ends_at_ms,
+                flip,
             )
             if await self._apply_command(policy, item, wanted, update, by):
+                self._on_flip(flip)
                 self.meter.overrides["set"] += 1
                 _log.info("override_set", client_id=policy.client_id, label=label, day=moment.day)
                 return Override(policy.client, wanted, moment.now_ms // 1000)
@@ -176,13 +197,18 @@ class Selector:
         key = items.override_key(policy.client, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
-            update = items.clear_update(key, item)
-            was_set = items.override(policy.client, policy.incarnation, item) is not None
-            if await self._apply_command(policy, item, None, update if was_set else None, by):
-                if was_set:
-                    self.meter.overrides["cleared"] += 1
-                    _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
-                return was_set
+            override = items.override(policy.client, policy.incarnation, item)
+            if override is None:
+                if await self._apply_command(policy, item, None, None, by):
+                    return False
+                continue
+            flip = _override_flip(policy, moment, "OVERRIDE_CLEARED", override.label, None)
+            update = items.clear_update(key, item, flip)
+            if await self._apply_command(policy, item, None, update, by):
+                self._on_flip(flip)
+                self.meter.overrides["cleared"] += 1
+                _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
+                return True
         raise ContendedError("other commands about this override kept winning")
 
     def _has_seen_it_spent(self, decision: Decision) -> bool:
@@ -309,14 +335,13 @@ class Selector:
 
     async def _choose_and_record(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
         """Choose a label and record the flip, again if another instance recorded one first."""
-        key = items.sticky_key(policy.scope_key, moment.day)
         defined, sticky = self._prices.catalogue, found.sticky
         for _ in range(FLIP_ATTEMPTS_MAX):
             choice = choose(policy, defined, found.spends_usd_micros, sticky, found.overrides)
             if choice.flip is None:
                 return choice
             try:
-                await self._record_flip(key, choice.flip, moment)
+                await self._record_flip(policy, choice, choice.flip, moment)
             except ConditionFailedError as lost:
                 self.meter.flips_lost += 1
                 sticky = items.sticky_state(lost.item)
@@ -325,15 +350,24 @@ class Selector:
                 sticky = items.sticky_state(unknown.item) or sticky
             except StoreUnavailableError as error:
                 self.meter.flips_failed += 1
-                _log.warning("sticky_flip_failed", scope=key.pk, error=error.code)
+                _log.warning("sticky_flip_failed", scope=policy.scope_key, error=error.code)
                 return choice
             else:
                 return choice.recorded()
         return choice
 
-    async def _record_flip(self, key: Key, flip: Flip, moment: _Moment) -> None:
-        await self._store.update(items.flip_update(key, flip, moment.now_ms, moment.ends_at_ms))
+    async def _record_flip(
+        self, policy: Policy, choice: Choice, flip: Flip, moment: _Moment
+    ) -> None:
+        """Record it, unless another instance was first; where to look for it is noted before."""
+        key, entry = (
+            items.sticky_key(policy.scope_key, moment.day),
+            _quota_flip(policy, choice, flip, moment),
+        )
+        await self._history.mark(policy.org_id, entry.app_id, moment.day)
+        await self._store.update(items.flip_update(key, flip, entry))
         self.meter.flips += 1
+        self._on_flip(entry)
         _log.info(
             "sticky_flip",
             scope=key.pk,
@@ -342,6 +376,44 @@ class Selector:
             to_label=flip.label,
             given_up=sorted(flip.given_up),
         )
+
+
+def _quota_flip(policy: Policy, choice: Choice, flip: Flip, moment: _Moment) -> activity.Flip:
+    """A flip as its history has it: with the quotas that were found spent."""
+    return activity.Flip(
+        org_id=policy.org_id,
+        at_ms=moment.now_ms,
+        app_id=policy.app_id if policy.quota_scope is QuotaScope.APP else None,
+        reason="QUOTA_EXCEEDED",
+        from_label=flip.previous_label,
+        to_label=flip.label,
+        given_up=tuple(
+            activity.GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros)
+            for use in choice.quotas
+            if use.role is LabelRole.EXCEEDED
+        ),
+        until_ms=moment.ends_at_ms,
+    )
+
+
+def _override_flip(
+    policy: Policy,
+    moment: _Moment,
+    reason: activity.FlipReason,
+    from_label: str | None,
+    to_label: str | None,
+) -> activity.Flip:
+    """An override as its history has it."""
+    return activity.Flip(
+        org_id=policy.org_id,
+        at_ms=moment.now_ms,
+        app_id=policy.app_id,
+        reason=reason,
+        from_label=from_label,
+        to_label=to_label,
+        given_up=(),
+        until_ms=moment.ends_at_ms,
+    )
 
 
 def _lives(policy: Policy) -> list[tuple[Client, str]]:

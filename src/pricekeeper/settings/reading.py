@@ -42,6 +42,8 @@ from pricekeeper.settings.table import (
     CONNECTIONS_MAX,
     DATA_DIR,
     DRAIN,
+    EVENT_LISTENERS,
+    EVENT_LISTENERS_DEFAULT,
     EXPORT_BEFORE_DELETE,
     EXPORT_TO,
     GATEWAY_BODY,
@@ -72,6 +74,7 @@ from pricekeeper.settings.table import (
 
 _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
+_LISTENERS_RANGE: Final = range(100_001)
 _DEADLINE_RANGE: Final = range(1, 61)
 _LINGER_RANGE: Final = range(101)
 _BODY_MB_RANGE: Final = range(1, 1_001)
@@ -93,6 +96,8 @@ API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
     "force_check": 600,
     "authorize": 120_000,
     "capture": 360_000,
+    "reports": 1_200,
+    "events": 120,
 }
 """Requests a minute for each client or key; ``failures`` counts wrong credentials by address. A
 client may have a hundred sessions, so many processes may log in, refresh or end at one moment.
@@ -101,8 +106,9 @@ What apps send all day (from ``usage`` on) is counted by each process, and no ho
 the limit. ``usage`` is a fifth more than the 5,000 a second that are promised for one organisation,
 ``batch`` is 10,000 records a second in full batches, ``limits`` is an acquire and an adjustment for
 a thousand calls a second. ``authorize`` is two thousand decisions a second, ``capture`` as many
-settlements as ``usage`` has records. A record that meets its limit is not lost: its client sends it
-again."""
+settlements as ``usage`` has records. ``reports`` is what a page asks for that is looked at all day,
+``events`` are streams that are opened. A record that meets its limit is not lost: its client sends
+it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,8 @@ class Settings:
     """The address of a separate listener for metrics and health, if there is one."""
     metrics_token: str | None = None
     connections_max: int = CONNECTIONS_DEFAULT
+    event_listeners_max: int = EVENT_LISTENERS_DEFAULT
+    """0 if nothing is told of what happens."""
     request_deadline_ms: int = 5_000
     usage_linger_ms: int = 0
     retention_days: int = RETENTION_DAYS_DEFAULT
@@ -192,6 +200,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             CONNECTIONS_MAX,
             given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT)),
             _CONNECTIONS_RANGE,
+        ),
+        event_listeners_max=_whole(
+            EVENT_LISTENERS,
+            given.get(EVENT_LISTENERS) or str(EVENT_LISTENERS_DEFAULT),
+            _LISTENERS_RANGE,
         ),
         request_deadline_ms=1000
         * _whole(REQUEST_DEADLINE, given.get(REQUEST_DEADLINE) or "5", _DEADLINE_RANGE),

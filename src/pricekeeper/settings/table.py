@@ -25,6 +25,7 @@ REFRESH_AUTH: Final = "PRICEKEEPER_REFRESH_AUTH"
 METRICS_PORT: Final = "PRICEKEEPER_METRICS_PORT"
 METRICS_TOKEN: Final = "PRICEKEEPER_METRICS_TOKEN"  # noqa: S105 - its name
 CONNECTIONS_MAX: Final = "PRICEKEEPER_CONNECTIONS_MAX"
+EVENT_LISTENERS: Final = "PRICEKEEPER_EVENT_LISTENERS_MAX"
 USAGE_LINGER: Final = "PRICEKEEPER_USAGE_LINGER_MS"
 REQUEST_DEADLINE: Final = "PRICEKEEPER_REQUEST_DEADLINE_SECS"
 RETENTION: Final = "PRICEKEEPER_RETENTION_DAYS"
@@ -53,6 +54,7 @@ NO_PROXIES: Final = "none"
 STORE_DEFAULT: Final = "sqlite:///data/pricekeeper.db"
 TOKEN_LENGTH_MIN: Final = 16
 CONNECTIONS_DEFAULT: Final = 4_096
+EVENT_LISTENERS_DEFAULT: Final = 256
 RETENTION_DAYS_DEFAULT: Final = 90
 AUDIT_RETENTION_DAYS_DEFAULT: Final = 400
 
@@ -93,6 +95,11 @@ SETTINGS: Final = (
     Setting(METRICS_PORT, "", "PORT (of 127.0.0.1) or ADDRESS:PORT for metrics and health alone"),
     Setting(METRICS_TOKEN, "", "the bearer token that opens /metrics; at least 16 characters"),
     Setting(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT), "connections that one worker may have open"),
+    Setting(
+        EVENT_LISTENERS,
+        str(EVENT_LISTENERS_DEFAULT),
+        "streams of events that one worker may have open; 0 turns events off",
+    ),
     Setting(REQUEST_DEADLINE, "5", "seconds until a request is answered with 503; 1 to 60"),
     Setting(USAGE_LINGER, "0", "milliseconds that a usage record waits to share a write; 0 to 100"),
     Setting(RETENTION, str(RETENTION_DAYS_DEFAULT), "days that usage is kept; 30 to 3650"),

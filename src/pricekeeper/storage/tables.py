@@ -70,6 +70,7 @@ SESSIONS: Final = Table("Sessions")
 RATE_BUCKETS: Final = Table("RateBuckets")
 ALERTS: Final = Table("Alerts")
 AUDIT_TRAIL: Final = Table("AuditTrail")
+ACTIVITY: Final = Table("Activity")
 
 ALL_TABLES: Final = (
     CONFIG,
@@ -84,4 +85,5 @@ ALL_TABLES: Final = (
     RATE_BUCKETS,
     ALERTS,
     AUDIT_TRAIL,
+    ACTIVITY,
 )

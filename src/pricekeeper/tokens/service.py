@@ -230,9 +230,12 @@ class Identity:
         """The principal of a token that `validate` has found valid within the last second."""
         return self._validator.recall(access_token)
 
-    async def validate(self, access_token: str) -> Principal:
-        """The principal that the token speaks for; without a store call if it is cached."""
-        return await self._validator.validate(access_token)
+    async def validate(self, access_token: str, *, fresh: bool = False) -> Principal:
+        """The principal that the token speaks for; without a store call if it is cached.
+
+        ``fresh`` asks the store in any case.
+        """
+        return await self._validator.validate(access_token, fresh=fresh)
 
     async def revoke(self, client_id: str, token: str) -> None:
         """Revoke a token of the client's own; any other is ignored without an error.

@@ -122,8 +122,11 @@ class Validator:
         self._meter.checks_from_memory += 1
         return verified.principal
 
-    async def validate(self, token: str) -> Principal:
-        """The principal that the token speaks for; `InvalidTokenError` if it is not valid."""
+    async def validate(self, token: str, *, fresh: bool = False) -> Principal:
+        """The principal that the token speaks for; `InvalidTokenError` if it is not valid.
+
+        ``fresh`` uses no earlier result that it was.
+        """
         verified = self._verified_token(token)
         principal = verified.principal
         changes = (self._changes, self._tenants.changes)
@@ -131,13 +134,13 @@ class Validator:
         recalled_until_ms = self._clock.monotonic_ms() + min(RECALL_MS, left_ms)
         if left_ms <= 0:
             raise self._refusal(Flaw.EXPIRED, principal)
-        known = bool(verified.invalid_because) or self._is_fresh(verified)
+        known = bool(verified.invalid_because) or (not fresh and self._is_fresh(verified))
         if not known:
             # A reading from before something ended here is not shared after it.
             key = (self._changes, principal.token_id)
             await self._checks.run(key, lambda: self._check_store(verified))
         if not verified.invalid_because:
-            await self._match_client(verified)
+            await self._match_client(verified, fresh=fresh)
         if verified.invalid_because:
             raise self._refusal(verified.invalid_because, principal)
         verified.recalled_until = (*changes, recalled_until_ms)
@@ -215,13 +218,15 @@ class Validator:
             verified.token_generation = token_generation
             verified.checked, verified.checked_ms = checked, checked_ms
 
-    async def _match_client(self, verified: _Verified) -> None:
+    async def _match_client(self, verified: _Verified, *, fresh: bool) -> None:
         """Mark the token invalid if its client is gone, or has ended all of its tokens.
 
         The cached policy of the client may be older than the session: then it is read again.
         """
         client = verified.principal.client
         try:
+            if fresh:
+                self._tenants.forget(client)
             policy = await self._tenants.find_registered_policy(client.org_id, client.app_id)
             if policy.token_generation != verified.token_generation:
                 policy = await self._tenants.get(client)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
+from pricekeeper.activity import Kind
 from pricekeeper.authorizations import (
     Authorization,
     AuthorizationRequest,
@@ -27,6 +29,7 @@ from pricekeeper.limiter import LimitStatus
 from pricekeeper.pricing import PICOS_PER_MICRO, CacheWrite
 from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.tenants import Policy
+from pricekeeper.usecases.denying import noting
 from pricekeeper.usecases.runtime import limit_state, make_usage, recorded_answer
 from pricekeeper.usecases.wire import authorizations as wire
 from pricekeeper.usecases.wire.values import rfc3339
@@ -47,7 +50,9 @@ async def authorize(
     services: Services, policy: Policy, body: wire.AuthorizeBody
 ) -> tuple[wire.AuthorizedAnswer, bool]:
     """Authorize a call; also says whether that is a new grant."""
-    authorized = await services.authorizations.authorize(policy, _request_of(body))
+    noted = noting(services, policy, Kind.AUTHORIZATION, body.model, body.tags)
+    with nullcontext() if body.dry_run else noted:
+        authorized = await services.authorizations.authorize(policy, _request_of(body))
     is_new = authorized.granted is not None and not body.dry_run
     return await _authorized(services, policy, authorized, dry_run=body.dry_run), is_new
 

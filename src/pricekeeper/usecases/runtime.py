@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from pricekeeper.activity import Kind
 from pricekeeper.authorizations import named_limits
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import RateLimitExceededError, UnknownModelLabelError, Violation
@@ -15,11 +16,14 @@ from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
 from pricekeeper.pricing import Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import Policy
+from pricekeeper.usecases.denying import noting
 from pricekeeper.usecases.wire import runtime as wire
 from pricekeeper.usecases.wire.authorizations import CaptureBody
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import ModelLabel
 
+AUTO: Final = "auto"
+"""What is asked for if no model is named."""
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
 
@@ -32,6 +36,17 @@ async def record_usage(
 
 async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:
     """Take tokens from the buckets of a label, all or nothing."""
+    with noting(services, policy, Kind.LIMITS, body.resource):
+        return await _acquire(services, policy, body)
+
+
+async def select(services: Services, policy: Policy, *, force_check: bool) -> Decision:
+    """Choose the model that an app should call now; raises if there is none."""
+    with noting(services, policy, Kind.SELECTION, AUTO):
+        return await services.selection.select(policy, force_check=force_check)
+
+
+async def _acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:
     policy.require_unfrozen()
     catalogue = services.prices.catalogue
     if body.resource not in catalogue:

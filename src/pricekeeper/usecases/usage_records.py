@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import UNSET
 
 from pricekeeper.bootstrap import Services
-from pricekeeper.days import MS_PER_DAY, day_of
-from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
-from pricekeeper.metering import day_start_ms
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record, tick_of
 from pricekeeper.metering.journal_listing import Cursor, JournalListing, Wanted
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
+from pricekeeper.usecases.queries import bounds_ms, parse_each
 from pricekeeper.usecases.spend import parse_end
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.values import rfc3339
@@ -26,7 +26,6 @@ KEPT_DAYS: Final = 92
 """How far back a list begins if nobody says: records are forgotten by then."""
 _MARGIN_MS: Final = 600_000
 """For clocks that disagree, and for what was sent a while before it was acknowledged."""
-_ONE_DAY: Final = timedelta(days=1)
 
 
 class ListRequest(NamedTuple):
@@ -50,16 +49,7 @@ def parse_request(query: Mapping[str, str]) -> ListRequest:
         "tag": _parse_tag,
         "after": Cursor.parse,
     }
-    found, mistakes = [], list[FieldError]()
-    for name, parse in parsers.items():
-        try:
-            found.append(parse(query[name]) if name in query else None)
-        except InvalidValueError as error:
-            mistakes.append(FieldError(name, error.message))
-    if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
-    return ListRequest(*found)
+    return ListRequest(*parse_each(query, parsers).values())
 
 
 def _parse_tag(text: str) -> tuple[str, str | None]:
@@ -73,18 +63,8 @@ def _parse_tag(text: str) -> tuple[str, str | None]:
 async def list_usage(services: Services, policy: Policy, request: ListRequest) -> wire.UsageList:
     """Read a page of the organisation's records, the newest first."""
     now_ms = services.clock.now_ms()
-    first_ms = now_ms - KEPT_DAYS * MS_PER_DAY
-    last_ms = now_ms + AHEAD_MS_MAX
-    if request.first is not None:
-        first_ms = _start_ms(request.first, policy.timezone)
-    if request.last is not None:
-        is_date = isinstance(request.last, date)
-        if isinstance(request.last, date) and request.last >= date.max - _ONE_DAY:
-            raise InvalidValueError("to", "is too far ahead")
-        end = request.last + _ONE_DAY if isinstance(request.last, date) else request.last
-        last_ms = _start_ms(end, policy.timezone) - 1
-        if first_ms > last_ms:
-            raise InvalidValueError("from", f"must be {'at most' if is_date else 'before'} `to`")
+    otherwise = now_ms - KEPT_DAYS * MS_PER_DAY, now_ms + AHEAD_MS_MAX
+    first_ms, last_ms = bounds_ms(request.first, request.last, policy.timezone, otherwise)
     wanted = Wanted(first_ms, last_ms, request.app_id, request.label, request.tag)
     ticks = (
         tick_of(max(0, first_ms - AHEAD_MS_MAX - _MARGIN_MS)),
@@ -94,10 +74,6 @@ async def list_usage(services: Services, policy: Policy, request: ListRequest) -
     page = await listing.read_page(policy.org_id, ticks, wanted, request.after)
     more = {} if page.after is None else {"next": page.after.text}
     return wire.UsageList([_answer(record) for record in page.records], **more)
-
-
-def _start_ms(end: date | int, zone: str) -> int:
-    return day_start_ms(zone, day_of(end)) if isinstance(end, date) else end
 
 
 def _answer(record: Record) -> wire.UsageRecord:

@@ -1,0 +1,16 @@
+"""What happened: events for those who watch, denials and flips for those who look back."""
+
+from pricekeeper.activity.denial import Denial, Kind, bounded_why
+from pricekeeper.activity.event import AuthorizationLine, Counted, Flip, GivenUp
+from pricekeeper.activity.service import Activity
+
+__all__ = [
+    "Activity",
+    "AuthorizationLine",
+    "Counted",
+    "Denial",
+    "Flip",
+    "GivenUp",
+    "Kind",
+    "bounded_why",
+]

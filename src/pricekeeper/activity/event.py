@@ -1,0 +1,200 @@
+"""What happened, as it is told to those who watch: the values of the feed. No I/O, no clock.
+
+An event says what was added since the one before it, combined over a moment. It is a hint to look,
+with what a page needs to draw itself meanwhile. The truth is in the journal, the accounts and the
+authorizations; an event that is lost costs freshness, and nothing else.
+
+Money is in pico-dollars here, and moments are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One usage record that was counted, as a line of a log."""
+
+    request_id: str
+    app_id: str | None
+    label: str
+    happened_at_ms: int
+    cost_usd_picos: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    is_error: bool
+    tags: dict[str, str]
+
+
+class SpendRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an app has used of a label."""
+
+    app_id: str | None
+    label: str
+    cost_usd_picos: int
+    requests: int
+    errors: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+
+
+class Spend(msgspec.Struct, frozen=True, array_like=True, tag="spend", gc=False):
+    """Usage was counted."""
+
+    org_id: str
+    at_ms: int
+    rows: tuple[SpendRow, ...]
+    records: tuple[Counted, ...]
+    """The last of them; ``more`` were counted besides."""
+    more: int
+
+
+class Denied(msgspec.Struct, frozen=True, array_like=True, tag="denied", gc=False):
+    """Calls were denied, all for the same reasons; ``why`` is what the first of them was told."""
+
+    org_id: str
+    at_ms: int
+    app_id: str | None
+    kind: str
+    model: str
+    code: str
+    count: int
+    why: dict[str, Any]
+
+
+class GivenUp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A label whose quota was found spent, and how much of it was."""
+
+    label: str
+    spend_usd_micros: int
+    quota_usd_micros: int
+
+
+FlipReason = Literal["QUOTA_EXCEEDED", "MANUAL_OVERRIDE", "OVERRIDE_CLEARED"]
+
+
+class Flip(msgspec.Struct, frozen=True, array_like=True, tag="flip", gc=False):
+    """Another label is recommended from now on, because of a quota or of an administrator."""
+
+    org_id: str
+    at_ms: int
+    app_id: str | None
+    """Whose quotas or override it is; ``None`` is the whole organisation."""
+    reason: FlipReason
+    from_label: str | None
+    to_label: str | None
+    """``None`` after an override was cleared: the quotas decide again."""
+    given_up: tuple[GivenUp, ...]
+    until_ms: int
+    """When the organisation's day ends, and with it what was given up or set."""
+
+
+AuthorizationStatus = Literal["open", "captured", "voided", "unsettled"]
+
+
+class AuthorizationLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An authorization as it became."""
+
+    authorization_id: str
+    app_id: str | None
+    label: str
+    status: AuthorizationStatus
+    reason: str
+    """Why this label was chosen."""
+    held_usd_picos: int
+    cost_usd_picos: int | None
+    considered: tuple[tuple[str, str], ...]
+    """The labels that were looked at, each with why it was passed over, or nothing."""
+
+
+class AuthorizationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many authorizations of an app and a label became what."""
+
+    app_id: str | None
+    label: str
+    authorized: int
+    captured: int
+    voided: int
+    unsettled: int
+    held_usd_picos: int
+    """What those that were authorized hold."""
+    unsettled_usd_picos: int
+    """What is charged for those that nobody has settled in time."""
+
+    @property
+    def changes(self) -> int:
+        """How many changed."""
+        return self.authorized + self.captured + self.voided + self.unsettled
+
+
+class Authorizations(msgspec.Struct, frozen=True, array_like=True, tag="authorization", gc=False):
+    """Authorizations were granted, or settled."""
+
+    org_id: str
+    at_ms: int
+    rows: tuple[AuthorizationRow, ...]
+    lines: tuple[AuthorizationLine, ...]
+    """The last of them; ``more`` changed besides."""
+    more: int
+
+
+class Alert(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=False):
+    """Somebody is told something; ``told`` is what, as the alert's own part of the API tells it."""
+
+    org_id: str
+    at_ms: int
+    app_id: str | None
+    told: dict[str, Any]
+
+
+Event: TypeAlias = Spend | Denied | Flip | Authorizations | Alert
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
+_decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
+
+
+def encode_events(events: tuple[Event, ...]) -> bytes:
+    """The events as an item of the feed has them."""
+    return _encode(events)
+
+
+def decode_events(data: bytes) -> tuple[Event, ...]:
+    """The events of an item; raises `msgspec.MsgspecError` for what is none."""
+    return _decode(data)
+
+
+def encode_flip(flip: Flip) -> bytes:
+    """The flip as its history has it."""
+    return _encode(flip)
+
+
+def decode_flip(data: bytes) -> Flip:
+    """A flip of the history; raises `msgspec.MsgspecError` for what is none."""
+    return _decode_flip(data)
+
+
+def seen_by_app(event: Event, app_id: str) -> Event | None:
+    """What an app may see of an event: its own part; ``None`` if there is none.
+
+    A flip of the whole organisation concerns each of its apps.
+    """
+    if isinstance(event, Flip):
+        return event if event.app_id in (None, app_id) else None
+    if isinstance(event, (Denied, Alert)):
+        return event if event.app_id == app_id else None
+    if isinstance(event, Spend):
+        spent = tuple(row for row in event.rows if row.app_id == app_id)
+        records = tuple(one for one in event.records if one.app_id == app_id)
+        more = sum(row.requests for row in spent) - len(records)
+        return Spend(event.org_id, event.at_ms, spent, records, more) if spent else None
+    rows = tuple(row for row in event.rows if row.app_id == app_id)
+    lines = tuple(one for one in event.lines if one.app_id == app_id)
+    more = sum(row.changes for row in rows) - len(lines)
+    return Authorizations(event.org_id, event.at_ms, rows, lines, more) if rows else None

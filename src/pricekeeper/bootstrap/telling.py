@@ -1,0 +1,53 @@
+"""From what features do to what is told of it: the words of the feed."""
+
+from __future__ import annotations
+
+from pricekeeper.activity import AuthorizationLine, Counted
+from pricekeeper.activity.feed import Feed
+from pricekeeper.authorizations import Authorization, State
+from pricekeeper.metering import Submission
+
+
+class Teller:
+    """Notes for the feed what features tell it."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def note_counted(self, submission: Submission) -> None:
+        """Note a usage record that was counted."""
+        if not self._feed.is_on:
+            return
+        terms, tokens = submission.terms, submission.tokens
+        record = Counted(
+            submission.request_id,
+            terms.app_id,
+            terms.label,
+            submission.happened_at_ms,
+            submission.cost_usd_picos,
+            tokens.input_tokens,
+            tokens.output_tokens,
+            tokens.cache_read_tokens,
+            tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
+            submission.is_error,
+            dict(terms.tags),
+        )
+        self._feed.note_counted(submission.org_id, record)
+
+    def note_authorization(self, org_id: str, authorization: Authorization) -> None:
+        """Note an authorization that was granted or settled."""
+        if not self._feed.is_on:
+            return
+        grant, settlement = authorization.grant, authorization.settlement
+        captured = authorization.state is State.CAPTURED and settlement is not None
+        line = AuthorizationLine(
+            authorization.shown_id,
+            grant.app_id,
+            grant.label,
+            authorization.state.value,
+            grant.reason,
+            grant.held_usd_picos,
+            settlement.cost_usd_picos if captured and settlement is not None else None,
+            tuple((one.label, one.because) for one in grant.considered),
+        )
+        self._feed.note_authorization(org_id, line)

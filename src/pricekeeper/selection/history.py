@@ -1,0 +1,89 @@
+"""The history of flips and overrides: each in the item of its day, written with the change itself.
+
+The items of a client are one partition, so its history is one query. For an organisation there is
+a marker for each of its clients and days, put before the first change of that day: whoever reads
+the markers finds every change, and a marker without one costs a read.
+
+Bounds: `MARKED_MAX` markers that this process remembers to have put.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pricekeeper.activity.event import Flip
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.selection.items import (
+    flip_marker_from,
+    flip_marker_put,
+    flip_markers_query,
+    history_from,
+    history_query,
+    override_key,
+)
+from pricekeeper.storage import Item, Store, query_items
+from pricekeeper.storage.tables import STICKY_STATE
+from pricekeeper.tenants import Client
+from pricekeeper.values import AppId, OrgId
+
+MARKED_MAX: Final = 10_000
+PAGE_MAX: Final = 50
+"""Clients and days on a page of an organisation; the last day is shown whole if it can be."""
+DAY_MAX: Final = 500
+"""Clients of one day that a page shows at the most."""
+
+
+class FlipPage(NamedTuple):
+    """Some flips, the newest first, and the marker behind which to go on; empty at the end."""
+
+    flips: list[Flip]
+    after: str = ""
+
+
+class FlipHistory:
+    """Marks where flips are, and reads them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._marked: BoundedCache[tuple[str, str | None, str], bool] = BoundedCache(MARKED_MAX)
+
+    async def mark(self, org_id: OrgId, app_id: str | None, day: str) -> None:
+        """Mark the day of a client before something changes in it, unless this process has."""
+        if (org_id, app_id, day) not in self._marked:
+            await self._store.put(flip_marker_put(org_id, app_id, day))
+            self._marked.put((org_id, app_id, day), True)  # noqa: FBT003
+
+    async def read_client(self, client: Client, first_day: str, last_day: str) -> list[Flip]:
+        """What concerned a client in these days: its own, and what its organisation shares."""
+        found: list[Flip] = []
+        for one in dict.fromkeys((client, client.org)):
+            async for item in query_items(self._store, history_query(one, first_day, last_day)):
+                found += history_from(item)
+        return sorted(found, key=_moment, reverse=True)
+
+    async def read_org(self, org_id: OrgId, first_day: str, last_day: str, after: str) -> FlipPage:
+        """What changed for an organisation and its apps in these days, page by page."""
+        marked: list[tuple[str, str | None, str]] = []
+        query = flip_markers_query(org_id, first_day, last_day, after)
+        rest = ""
+        async for item in query_items(self._store, query):
+            day, app_id = flip_marker_from(item)
+            is_full = len(marked) >= PAGE_MAX and day != marked[-1][0]
+            if is_full or len(marked) == DAY_MAX:
+                rest = marked[-1][2]
+                break
+            marked.append((day, app_id, str(item["SK"])))
+        keys = [
+            (
+                STICKY_STATE,
+                override_key(Client(org_id, None if app_id is None else AppId(app_id)), day),
+            )
+            for day, app_id, _ in marked
+        ]
+        items: list[Item | None] = await self._store.batch_get(keys) if keys else []
+        found = [flip for item in items if item is not None for flip in history_from(item)]
+        return FlipPage(sorted(found, key=_moment, reverse=True), rest)
+
+
+def _moment(flip: Flip) -> tuple[int, str]:
+    return flip.at_ms, flip.app_id or ""

@@ -1,0 +1,92 @@
+"""Denials, listed: of an organisation, or of everybody that somebody covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from pricekeeper.activity.denial_listing import Cursor, DenialListing, Listed
+from pricekeeper.activity.items import KEPT_DAYS
+from pricekeeper.bootstrap import Services
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.tenants import Policy
+from pricekeeper.usecases.queries import End, bounds_ms, parse_each
+from pricekeeper.usecases.spend import Viewer, parse_end
+from pricekeeper.usecases.wire import activity as wire
+from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.values import AppId, OrgId, parse_app_id
+
+_ZONE_OF_ALL: Final = "UTC"
+"""By which a date is understood that concerns more than one organisation."""
+
+
+class ListRequest(NamedTuple):
+    """Which denials are asked for. A date is included, an instant at the end is not."""
+
+    first: End | None = None
+    last: End | None = None
+    app_id: AppId | None = None
+    after: Cursor | None = None
+
+
+def parse_request(query: Mapping[str, str]) -> ListRequest:
+    """What the query asks for; every mistake is told."""
+    parsers: dict[str, Callable[[str], Any]] = {
+        "from": lambda text: parse_end("from", text),
+        "to": lambda text: parse_end("to", text),
+        "app_id": parse_app_id,
+        "after": Cursor.parse,
+    }
+    return ListRequest(*parse_each(query, parsers).values())
+
+
+async def list_denials(services: Services, policy: Policy, request: ListRequest) -> wire.DenialList:
+    """Read a page of an organisation's denials, the newest first."""
+    first_ms, last_ms = _bounds_ms(services, request, policy.timezone)
+    page = await DenialListing(services.store).read_org(
+        policy.org_id, first_ms, last_ms, request.app_id, request.after
+    )
+    return _answer(page.groups, page.after)
+
+
+async def list_all_denials(
+    services: Services, viewer: Viewer, request: ListRequest
+) -> wire.DenialList:
+    """Read a page of the denials of everybody that the viewer covers, the newest first."""
+    org_id = viewer.coverage.one
+    if org_id is not None:
+        policy = await services.tenants.find_policy(org_id, viewer.app_id)
+        return await list_denials(services, policy, request._replace(app_id=viewer.app_id))
+    first_ms, last_ms = _bounds_ms(services, request, _ZONE_OF_ALL)
+    page = await DenialListing(services.store).read_all(
+        lambda one: OrgId(one) in viewer.coverage, first_ms, last_ms, request.after
+    )
+    return _answer(page.groups, page.after)
+
+
+def _bounds_ms(services: Services, request: ListRequest, zone: str) -> tuple[int, int]:
+    """The first and the last millisecond; nothing is older than what is kept."""
+    now_ms = services.clock.now_ms()
+    oldest_ms = now_ms - KEPT_DAYS * MS_PER_DAY
+    bounds = bounds_ms(request.first, request.last, zone, (oldest_ms, now_ms + MS_PER_DAY))
+    return max(bounds[0], oldest_ms), min(bounds[1], now_ms + MS_PER_DAY)
+
+
+def _answer(groups: list[Listed], after: Cursor | None) -> wire.DenialList:
+    more = {} if after is None else {"next": after.text}
+    return wire.DenialList([_denial(one) for one in groups], **more)
+
+
+def _denial(listed: Listed) -> wire.DenialAnswer:
+    group = listed.group
+    return wire.DenialAnswer(
+        org_id=listed.name.org_id,
+        app_id=group.app_id,
+        kind=group.kind,
+        model=group.model,
+        code=group.code,
+        count=group.count,
+        first_at=rfc3339(group.first_at_ms),
+        last_at=rfc3339(group.last_at_ms),
+        example=group.why,
+    )

@@ -1,0 +1,143 @@
+"""What a caller is told that was denied something, and its noting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pricekeeper import errors
+from pricekeeper.activity import Denial, Kind, bounded_why
+from pricekeeper.bootstrap import Services
+from pricekeeper.tenants import Policy
+from pricekeeper.usecases.wire.values import rfc3339
+
+API_SCOPE: Final = "API"
+"""Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
+MODEL_LENGTH_MAX: Final = 256
+_DENIALS: Final = (
+    errors.AuthorizationDeniedError,
+    errors.FrozenError,
+    errors.QuotaExceededError,
+    errors.RateLimitExceededError,
+)
+
+
+@contextmanager
+def noting(
+    services: Services,
+    policy: Policy,
+    kind: Kind,
+    model: str,
+    tags: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """Note a denial that is raised in this block, with what its caller is told."""
+    try:
+        yield
+    except _DENIALS as error:
+        why = {"client_id": policy.client_id, "detail": str(error), **explain(error)}
+        if tags:
+            why["tags"] = dict(tags)
+        denial = Denial(
+            policy.org_id,
+            policy.app_id,
+            kind,
+            model[:MODEL_LENGTH_MAX],
+            code_of(error),
+            services.clock.now_ms(),
+            tuple(_obstacles(error)),
+            bounded_why(why),
+        )
+        services.activity.note_denial(denial, policy.org_name, policy.app_name)
+        raise
+
+
+def explain(error: errors.PriceKeeperError) -> dict[str, Any]:
+    """What a caller is told of a denial beside its code; of any other error, nothing."""
+    explaining = _EXPLAINING.get(type(error))
+    return {} if explaining is None else explaining(error)
+
+
+def code_of(error: errors.PriceKeeperError) -> str:
+    """The code of a denial in the contract: money, speed, or an administrator."""
+    if not isinstance(error, errors.AuthorizationDeniedError):
+        return error.code
+    told = errors.RateLimitExceededError if error.by_speed else errors.QuotaExceededError
+    return told.code
+
+
+def _obstacles(error: errors.PriceKeeperError) -> Iterator[str]:
+    """What denies, so that two denials by the same are known as such."""
+    if isinstance(error, errors.AuthorizationDeniedError):
+        for one in error.denied_by:
+            yield f"{one.kind}/{one.scope}/{one.name}/{one.label or ''}"
+    elif isinstance(error, errors.RateLimitExceededError):
+        for violation in error.violations:
+            yield f"LIMIT/{violation.scope}/{violation.limit}/{violation.resource}"
+    elif isinstance(error, errors.FrozenError):
+        yield f"FROZEN/{error.scope}"
+
+
+def _explain_quota(error: errors.QuotaExceededError) -> dict[str, Any]:
+    models = {label: {"quota_pct": hundredths / 100} for label, hundredths in error.models.items()}
+    return {"models": models, "retry_after": rfc3339(error.resets_at_ms)}
+
+
+def _explain_freeze(error: errors.FrozenError) -> dict[str, Any]:
+    frozen_at = rfc3339(error.frozen_at_epoch * 1000)
+    return {"reason": error.reason, "frozen_at": frozen_at, "scope": error.scope}
+
+
+def _explain_limits(error: errors.RateLimitExceededError) -> dict[str, Any]:
+    return {
+        "violations": [
+            {
+                "scope": violation.scope or API_SCOPE,
+                "limit": violation.limit,
+                "requested": violation.requested,
+                "available": violation.available,
+                **(
+                    {"never": True}
+                    if violation.retry_after_ms is None
+                    else {"retry_after_ms": violation.retry_after_ms}
+                ),
+            }
+            for violation in error.violations
+        ]
+    }
+
+
+def _explain_authorization(error: errors.AuthorizationDeniedError) -> dict[str, Any]:
+    return {
+        "denied_by": [_denied_by(one) for one in error.denied_by],
+        "considered": [
+            {"label": label, "outcome": "SKIPPED", "because": because}
+            for label, because in error.considered
+        ],
+    }
+
+
+def _denied_by(one: errors.DeniedBy) -> dict[str, Any]:
+    """Money in micro-dollars: what is needed rounded up, what remains rounded down."""
+    when: dict[str, Any] = {"never": True}
+    if one.retry_after_ms is not None:
+        when = {"retry_after_ms": one.retry_after_ms}
+    elif one.resets_at_ms is not None:
+        when = {"resets_at": rfc3339(one.resets_at_ms)}
+    return {
+        "kind": one.kind.value,
+        "name": one.name,
+        "scope": one.scope,
+        **({} if one.label is None else {"label": one.label}),
+        "needed": one.shown_needed,
+        "remaining": one.shown_remaining,
+        **when,
+    }
+
+
+_EXPLAINING: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
+    errors.AuthorizationDeniedError: _explain_authorization,
+    errors.FrozenError: _explain_freeze,
+    errors.QuotaExceededError: _explain_quota,
+    errors.RateLimitExceededError: _explain_limits,
+}

@@ -1,0 +1,140 @@
+"""What happened, as it is told to those who watch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pricekeeper.activity import event as values
+from pricekeeper.activity.items import ALL
+from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.usecases.authorizations import micros_up
+from pricekeeper.usecases.flips import flip_answer
+from pricekeeper.usecases.spend import Viewer
+from pricekeeper.usecases.wire import activity as wire
+from pricekeeper.usecases.wire.authorizations import ConsideredLabel
+from pricekeeper.usecases.wire.values import Response, rfc3339
+from pricekeeper.values import OrgId
+
+RESET: Final = "reset"
+EVENTS: Final[dict[str, type[Response]]] = {
+    "spend": wire.SpendEvent,
+    "denied": wire.DeniedEvent,
+    "flip": wire.FlipEvent,
+    "authorization": wire.AuthorizationEvent,
+    "alert": wire.AlertEvent,
+    RESET: wire.ResetEvent,
+}
+"""Every event by its name, and what it tells."""
+
+
+def audience_of(viewer: Viewer) -> str:
+    """The feed in which everything is that the viewer may see."""
+    return viewer.coverage.one or ALL
+
+
+def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
+    """The name of an event and what it tells the viewer; ``None`` if that is nothing."""
+    if OrgId(event.org_id) not in viewer.coverage:
+        return None
+    seen: values.Event | None = event
+    if viewer.app_id is not None:
+        seen = values.seen_by_app(event, viewer.app_id)
+    if seen is None:
+        return None
+    told = _told(seen)
+    return next(name for name, kind in EVENTS.items() if type(told) is kind), told
+
+
+def _told(event: values.Event) -> Response:
+    if isinstance(event, values.Spend):
+        return _spend(event)
+    if isinstance(event, values.Denied):
+        return wire.DeniedEvent(
+            org_id=event.org_id,
+            at=rfc3339(event.at_ms),
+            app_id=event.app_id,
+            kind=event.kind,
+            model=event.model,
+            code=event.code,
+            count=event.count,
+            example=event.why,
+        )
+    if isinstance(event, values.Flip):
+        answer = flip_answer(event)
+        return wire.FlipEvent(*(getattr(answer, name) for name in answer.__struct_fields__))
+    if isinstance(event, values.Authorizations):
+        return _authorizations(event)
+    return wire.AlertEvent(event.org_id, rfc3339(event.at_ms), event.app_id, event.told)
+
+
+def _spend(event: values.Spend) -> wire.SpendEvent:
+    """Micro-dollars are whole, as a record tells them."""
+    rows = [
+        wire.SpendEventRow(
+            row.app_id,
+            row.label,
+            row.cost_usd_picos // PICOS_PER_MICRO,
+            row.requests,
+            row.errors,
+            row.input_tokens,
+            row.output_tokens,
+            row.cache_read_tokens,
+            row.cache_write_tokens,
+        )
+        for row in event.rows
+    ]
+    records = [
+        wire.SpendEventRecord(
+            one.request_id,
+            one.app_id,
+            one.label,
+            rfc3339(one.happened_at_ms),
+            one.cost_usd_picos // PICOS_PER_MICRO,
+            one.input_tokens,
+            one.output_tokens,
+            one.cache_read_tokens,
+            one.cache_write_tokens,
+            "ERROR" if one.is_error else "OK",
+            one.tags,
+        )
+        for one in event.records
+    ]
+    return wire.SpendEvent(event.org_id, rfc3339(event.at_ms), rows, records, event.more)
+
+
+def _authorizations(event: values.Authorizations) -> wire.AuthorizationEvent:
+    rows = [
+        wire.AuthorizationEventRow(
+            row.app_id,
+            row.label,
+            row.authorized,
+            row.captured,
+            row.voided,
+            row.unsettled,
+            held_usd_micros=micros_up(row.held_usd_picos),
+            unsettled_usd_micros=micros_up(row.unsettled_usd_picos),
+        )
+        for row in event.rows
+    ]
+    entries = [_entry(line) for line in event.lines]
+    return wire.AuthorizationEvent(event.org_id, rfc3339(event.at_ms), rows, entries, event.more)
+
+
+def _entry(line: values.AuthorizationLine) -> wire.AuthorizationEventEntry:
+    cost = line.cost_usd_picos
+    more = {} if cost is None else {"cost_usd_micros": cost // PICOS_PER_MICRO}
+    return wire.AuthorizationEventEntry(
+        line.authorization_id,
+        line.app_id,
+        line.label,
+        line.status,
+        line.reason,
+        held_usd_micros=micros_up(line.held_usd_picos),
+        considered=[
+            ConsideredLabel(label, "SKIPPED", because)
+            if because
+            else ConsideredLabel(label, "CHOSEN")
+            for label, because in line.considered
+        ],
+        **more,
+    )

@@ -1,0 +1,104 @@
+"""Flips: which labels were given up or set by hand, when, why and until when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from pricekeeper.activity.event import Flip
+from pricekeeper.bootstrap import Services
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.metering import org_day
+from pricekeeper.selection.history import FlipHistory, FlipPage
+from pricekeeper.selection.items import KEPT_DAYS
+from pricekeeper.tenants import Policy
+from pricekeeper.usecases.queries import End, bounds_ms, parse_each
+from pricekeeper.usecases.spend import parse_end
+from pricekeeper.usecases.wire import activity as wire
+from pricekeeper.usecases.wire.values import rfc3339
+
+FLIPS_MAX: Final = 100
+"""Once a page of an app has so many flips, it ends with the day."""
+_CURSOR: Final = re.compile(r"([0-9]{8})-([A-Za-z0-9._-]{0,64})")
+
+
+class ListRequest(NamedTuple):
+    """Which flips are asked for. A date is included, an instant at the end is not."""
+
+    first: End | None = None
+    last: End | None = None
+    after: str | None = None
+    """The day of the last one on the page before, ``#``, and the app if it is of one."""
+
+
+def parse_request(query: Mapping[str, str]) -> ListRequest:
+    """What the query asks for; every mistake is told."""
+    parsers: dict[str, Callable[[str], Any]] = {
+        "from": lambda text: parse_end("from", text),
+        "to": lambda text: parse_end("to", text),
+        "after": _parse_cursor,
+    }
+    return ListRequest(*parse_each(query, parsers).values())
+
+
+def _parse_cursor(text: str) -> str:
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise InvalidValueError("after", "must be the `next` of the page before")
+    return f"{found[1]}#{found[2]}"
+
+
+async def list_flips(services: Services, policy: Policy, request: ListRequest) -> wire.FlipList:
+    """Read a page of the flips and overrides that concern a client, the newest first.
+
+    For an organisation these are its own and those of its apps; for an app its own, and those of
+    the organisation as a whole.
+    """
+    now_ms, zone = services.clock.now_ms(), policy.timezone
+    kept = now_ms - KEPT_DAYS * MS_PER_DAY, now_ms + MS_PER_DAY
+    bounds = bounds_ms(request.first, request.last, zone, kept)
+    first_ms, last_ms = max(bounds[0], kept[0]), min(bounds[1], kept[1])
+    days = org_day(zone, first_ms), org_day(zone, max(first_ms, last_ms))
+    history = FlipHistory(services.store)
+    if policy.app_id is None:
+        page = await history.read_org(policy.org_id, *days, request.after or "")
+    else:
+        before = (request.after or "").partition("#")[0]
+        page = _page_of(await history.read_client(policy.client, *days), zone, before)
+    shown = [flip_answer(flip) for flip in page.flips if first_ms <= flip.at_ms <= last_ms]
+    more = {"next": page.after.replace("#", "-", 1)} if page.after else {}
+    return wire.FlipList(shown, **more)
+
+
+def _page_of(flips: list[Flip], zone: str, before: str) -> FlipPage:
+    """The flips of the last days before that one: whole days, until there are enough."""
+    shown: list[Flip] = []
+    last = ""
+    for day, some in groupby(flips, key=lambda flip: org_day(zone, flip.at_ms)):
+        if before and day >= before:
+            continue
+        if len(shown) >= FLIPS_MAX:
+            return FlipPage(shown, f"{last}#")
+        shown += some
+        last = day
+    return FlipPage(shown)
+
+
+def flip_answer(flip: Flip) -> wire.FlipAnswer:
+    """A flip as it is told."""
+    return wire.FlipAnswer(
+        org_id=flip.org_id,
+        at=rfc3339(flip.at_ms),
+        app_id=flip.app_id,
+        reason=flip.reason,
+        from_label=flip.from_label,
+        to_label=flip.to_label,
+        given_up=[
+            wire.GivenUpLabel(one.label, one.spend_usd_micros, one.quota_usd_micros)
+            for one in flip.given_up
+        ],
+        until=rfc3339(flip.until_ms),
+    )

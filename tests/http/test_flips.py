@@ -1,0 +1,141 @@
+"""The history of flips over a socket: what was given up or set by hand, when, why, until when."""
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from event_streams import Fleet, Tenant, running_fleet, settings_for
+from http_fixtures import KEY
+from pricekeeper.selection import history
+from pricekeeper.usecases import flips
+
+STORES = ("sqlite-file", "dynamodb-local")
+TINY = {"quotas": {"premium": 5_000, "standard": 5_000, "economy": 900_000}, "timezone": "UTC"}
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(params=STORES)
+async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
+    settings = settings_for(request, request.param, tmp_path, f"flips-{uuid.uuid4().hex[:8]}-")
+    async with running_fleet(settings) as running:
+        yield running
+
+
+async def spend(fleet: Fleet, tenant: Tenant, label: str, at: int = 0, app: str = "web") -> None:
+    """Spend a label's quota, and let it be noticed."""
+    await fleet.record(tenant, at, app, model_label=label, output_tokens=4_000)
+    path = f"{tenant.org}/apps/{app}/model-selection?force_check=true"
+    token = tenant.app_token if app == "web" else tenant.org_token
+    await fleet.call("GET", path, at=at, token=token)
+
+
+async def listed(fleet: Fleet, path: str, **how: Any) -> list[dict[str, Any]]:
+    """Every page, one after the other."""
+    rows, after = [], ""
+    while True:
+        reply = await fleet.call("GET", f"{path}/flips{after}", **how)
+        assert reply.status == 200, reply.json
+        rows += reply.json["flips"]
+        if "next" not in reply.json:
+            return rows
+        after = f"?after={reply.json['next']}"
+
+
+def short(row: dict[str, Any]) -> tuple[str | None, str, str | None, str | None]:
+    return row["app_id"], row["reason"], row["from_label"], row["to_label"]
+
+
+async def test_a_day_of_an_app_as_a_timeline(fleet: Fleet) -> None:
+    """By quota and by hand, whichever instance did it, the newest first."""
+    tenant = await fleet.register(str(uuid.uuid4()), **TINY)
+    await spend(fleet, tenant, "premium", at=1)
+    await fleet.pass_ms(2_000)
+    await spend(fleet, tenant, "standard")
+    await fleet.pass_ms(1_000)
+    override = f"{tenant.app}/model-override"
+    await fleet.call("PUT", override, {"model_label": "premium"}, at=1, key=KEY)
+    await fleet.pass_ms(1_000)
+    await fleet.call("DELETE", override, key=KEY)
+    rows = await listed(fleet, tenant.app, token=tenant.app_token)
+    assert [short(row) for row in rows] == [
+        ("web", "OVERRIDE_CLEARED", "premium", None),
+        ("web", "MANUAL_OVERRIDE", None, "premium"),
+        ("web", "QUOTA_EXCEEDED", "standard", "economy"),
+        ("web", "QUOTA_EXCEEDED", "premium", "standard"),
+    ]
+    assert [row["at"] for row in rows] == sorted((row["at"] for row in rows), reverse=True)
+    (given_up,) = rows[3]["given_up"]
+    assert given_up["label"] == "premium"
+    assert given_up["spend_usd_micros"] >= given_up["quota_usd_micros"] == 5_000
+    assert {row["until"][11:] for row in rows} == {"00:00:00Z"}
+    assert await listed(fleet, tenant.org, token=tenant.org_token) == rows
+    assert await listed(fleet, tenant.app, at=1, key=KEY) == rows
+
+
+async def test_what_concerns_all_apps_is_in_the_history_of_each(fleet: Fleet) -> None:
+    """An override of the organisation, and a quota that its apps share."""
+    tenant = await fleet.register(str(uuid.uuid4()), quota_scope="ORG", **TINY)
+    await spend(fleet, tenant, "premium")
+    await fleet.pass_ms(1_000)
+    body = {"model_label": "economy"}
+    await fleet.call("PUT", f"{tenant.org}/model-override", body, key=KEY)
+    await fleet.pass_ms(1_000)
+    await fleet.call("PUT", f"{tenant.org}/apps/batch/model-override", body, key=KEY)
+    shared = [
+        (None, "MANUAL_OVERRIDE", None, "economy"),
+        (None, "QUOTA_EXCEEDED", "premium", "standard"),
+    ]
+    batch = ("batch", "MANUAL_OVERRIDE", None, "economy")
+    assert [short(row) for row in await listed(fleet, tenant.app, key=KEY)] == shared
+    rows = await listed(fleet, f"{tenant.org}/apps/batch", key=KEY)
+    assert [short(row) for row in rows] == [batch, *shared]
+    assert [short(row) for row in await listed(fleet, tenant.org, key=KEY)] == [batch, *shared]
+
+
+async def test_days_are_kept_for_five_weeks_and_paged(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest day first, without gap or repetition; what is older is gone."""
+    tenant = await fleet.register(str(uuid.uuid4()), **TINY)
+    for _ in range(4):
+        for app in ("web", "batch"):
+            path = f"{tenant.org}/apps/{app}/model-override"
+            await fleet.call("PUT", path, {"model_label": "economy"}, key=KEY)
+        fleet.clock.advance_ms(DAY_MS)
+    whole = await listed(fleet, tenant.org, key=KEY)
+    own = await listed(fleet, tenant.app, key=KEY)
+    assert (len(whole), len(own)) == (8, 4)
+    assert [row for row in whole if row["app_id"] == "web"] == own
+    for module, name, count in (
+        (history, "PAGE_MAX", 2),
+        (history, "DAY_MAX", 1),
+        (flips, "FLIPS_MAX", 1),
+    ):
+        monkeypatch.setattr(module, name, count)
+        assert "next" in (await fleet.call("GET", f"{tenant.org}/flips", key=KEY)).json
+        assert await listed(fleet, tenant.org, key=KEY) == whole
+        assert await listed(fleet, tenant.app, key=KEY) == own
+    first, last = own[-1]["at"][:10], own[0]["at"][:10]
+    reply = await fleet.call("GET", f"{tenant.app}/flips?from={first}&to={first}", key=KEY)
+    assert reply.json["flips"] == own[-1:]
+    fleet.clock.advance_ms(33 * DAY_MS)
+    left = await listed(fleet, tenant.app, key=KEY)
+    assert {row["at"][:10] for row in left} <= {last, own[1]["at"][:10]}
+    assert left
+
+
+async def test_nobody_sees_flips_of_another(fleet: Fleet) -> None:
+    """And an app does not see its organisation's list."""
+    mine, other = [await fleet.register(str(uuid.uuid4()), **TINY) for _ in range(2)]
+    await spend(fleet, other, "premium")
+    for path in (other.org, other.app, f"{mine.org}/apps/none"):
+        for token in (mine.org_token, mine.app_token):
+            reply = await fleet.call("GET", f"{path}/flips", token=token)
+            assert reply.status == 404, (path, reply.json)
+    assert (await fleet.call("GET", f"{mine.org}/flips", token=mine.app_token)).status == 403
+    assert (await fleet.call("GET", f"{mine.org}/flips")).status == 401
+    reply = await fleet.call("GET", f"{mine.org}/flips?after=x", token=mine.org_token)
+    assert (reply.status, reply.json["errors"][0]["field"]) == (400, "after")
