@@ -43,6 +43,8 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher
 
+CLOCKS_APART_MS: Final = 5_000
+"""By how much the clocks of instances may differ."""
 STORE_WAIT_MS: Final = 60_000
 """For how long a service that starts waits for a store that keeps failing."""
 
@@ -129,6 +131,7 @@ async def open_services(
             journal_from_ms=await agree_on_start(store, clock),
             budgets=budgets,
             on_counted=teller.note_counted,
+            in_flight_ms=settings.request_deadline_ms + CLOCKS_APART_MS,
         )
         closing.push_async_callback(metering.close)
         voider = Voider(

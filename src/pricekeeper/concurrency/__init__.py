@@ -11,6 +11,7 @@ from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
 from pricekeeper.concurrency.in_turn import gather_in_turn
 from pricekeeper.concurrency.next_flight import NextFlight
+from pricekeeper.concurrency.shared_readings import Read, SharedReadings
 from pricekeeper.concurrency.single_flight import SingleFlight
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "FairLine",
     "FairSlots",
     "NextFlight",
+    "Read",
+    "SharedReadings",
     "Shares",
     "SingleFlight",
     "TurnQueue",

@@ -18,6 +18,12 @@ _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
 _GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"
 GROUPS: Final = f"^({_GROUP}(,{_GROUP})*)?$"
+_LIVE: Final = Parameter(
+    "live",
+    "Whether what was counted since the last aggregation is in it, if the range is of now; by "
+    "default it is. `as_of` says up to when everything is.",
+    {"type": "boolean"},
+)
 _LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9._-]*$"}
 _SPEND: Final = (
     Parameter("from", "The first day, or the first full hour.", END, required=True),
@@ -40,6 +46,7 @@ _SPEND: Final = (
         "names a tag, it must be the same.",
         {"type": "string", "minLength": 1, "examples": ["team:red"], "pattern": "^[^:#]+"},
     ),
+    _LIVE,
 )
 _RECORDS: Final = (
     Parameter("from", "The first day or full hour in which a call happened.", END),

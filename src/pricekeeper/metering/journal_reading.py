@@ -99,6 +99,10 @@ class JournalReader:
                         yield record
                     await asyncio.sleep(0)  # a page takes a fraction of a millisecond
 
+    def read_pages(self, posting: PostedRegion, lane: int) -> AsyncIterator[Item]:
+        """The pages of one lane of a region, as they are stored."""
+        return query_items(self._store, pages_query(posting, lane))
+
     async def _read_pages(
         self, posting: PostedRegion, lane: int, page: Page
     ) -> AsyncIterator[Item]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from pricekeeper.clock import Clock
@@ -21,7 +21,9 @@ from pricekeeper.metering.items import (
     partitions_query,
     total_from,
 )
+from pricekeeper.metering.live import LiveReading
 from pricekeeper.metering.totals import TotalsReader
+from pricekeeper.metering.unfolded import Unfolded
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
 
@@ -72,11 +74,17 @@ class RangeReader:
         return checkpoint_from(await self._store.get(*CHECKPOINT)) or 0
 
     async def read_days(
-        self, partitions: Iterable[Partition], first_day: str, last_day: str, complete_ms: int
+        self,
+        partitions: Iterable[Partition],
+        first_day: str,
+        last_day: str,
+        complete_ms: int,
+        unfolded: Unfolded | None = None,
     ) -> dict[Account, Total]:
         """The totals of accounts on those days of the range that have one.
 
-        ``complete_ms`` is the moment up to which all of them are complete at least.
+        ``complete_ms`` is the moment up to which all of them are complete at least. What is
+        ``unfolded`` is in them, too.
         """
         now_ms = self._clock.now_ms()
         totals: dict[Account, Total] = {}
@@ -89,15 +97,19 @@ class RangeReader:
                 )
                 try:
                     total = total_from(item)
+                    counters = total if unfolded is None else unfolded.with_posted(item)
                 except UnreadableItemError as error:
                     unreadable[account] = error
                     continue
                 as_of_ms = min(now_ms, max(total.as_of_ms, complete_ms))
-                totals[account] = Total.of(total, as_of_ms)
+                totals[account] = Total.of(counters, as_of_ms)
 
         await _run_for_each(read, [one for one in partitions if one.has_days])
         if unreadable:
             totals |= (await self._totals.sum_unreadable(unreadable)).require_all()
+            for account in unreadable:
+                if unfolded is not None:
+                    unfolded.drop(account)
         return totals
 
     async def read_totals_by_day(
@@ -122,19 +134,24 @@ class RangeReader:
 
     async def read_spend(
         self,
-        org_ids: Iterable[str],
+        org_ids: Collection[str],
         app_id: str | None,
         span: Span,
         grouping: Grouping,
         *,
         label: str | None = None,
         tag_value: str | None = None,
+        live: LiveReading | None = None,
     ) -> Spend:
         """What these organisations have spent, or one app of the only one.
 
         ``label`` narrows it to one label, ``tag_value`` to one value of the grouping's tag.
+        ``live`` is what was posted since; it must have been read before.
         """
-        as_of_ms = await self.read_complete_ms()
+        if live is None or not live.lacking.isdisjoint(org_ids):
+            as_of_ms = await self.read_complete_ms()
+        else:
+            as_of_ms = live.as_of_ms
         breakdown = Breakdown(grouping, tag_value=tag_value)
 
         async def read_org(org_id: str) -> None:
@@ -144,10 +161,12 @@ class RangeReader:
                 for one in await self.read_partitions(org_id, prefix)
                 if label in {None, one.label}
             ]
+            posted = {} if live is None else live.found.get(org_id, {})
+            unfolded = Unfolded(org_id, posted, prefix, label)
             if app_id is None and span.hours is None and grouping.fits_days:
-                await self._add_days(org_id, partitions, span, breakdown)
+                await self._add_days(partitions, span, breakdown, unfolded)
             else:
-                await self._add_hours(org_id, partitions, span, breakdown)
+                await self._add_hours(partitions, span, breakdown, unfolded)
 
         await _run_for_each(read_org, list(org_ids))
         rows = breakdown.rows()
@@ -175,57 +194,89 @@ class RangeReader:
         return costs
 
     async def _add_days(
-        self, org_id: str, partitions: Iterable[Partition], span: Span, breakdown: Breakdown
+        self,
+        partitions: Iterable[Partition],
+        span: Span,
+        breakdown: Breakdown,
+        unfolded: Unfolded,
     ) -> None:
-        found = await self.read_days(partitions, span.first_day, span.last_day, 0)
+        org_id = unfolded.org_id
+        found = await self.read_days(partitions, span.first_day, span.last_day, 0, unfolded)
         for account, total in found.items():
             breakdown.add(Cell(org_id, "", account.label, account.day), total.counters)
+        for partition, sort_key, counters in unfolded.take_days(span.first_day, span.last_day):
+            day = sort_key.removeprefix(DAY)
+            breakdown.add(Cell(org_id, "", partition.label, day), counters)
 
     async def _add_hours(
-        self, org_id: str, partitions: Iterable[Partition], span: Span, breakdown: Breakdown
+        self,
+        partitions: Iterable[Partition],
+        span: Span,
+        breakdown: Breakdown,
+        unfolded: Unfolded,
     ) -> None:
         """Add what is known by hour, and where hours are not asked for, what is known by day alone.
 
         That is what an earlier version, or another program, has counted in shards.
         """
-        tells_hours = span.hours is not None or breakdown.grouping.has_hours
+        hours = _Hours(unfolded.org_id, span, breakdown)
 
         async def read(partition: Partition) -> None:
             if partition.has_hours:
-                await self._add_tags(org_id, partition, span, breakdown)
-                bounds = _bounds(HOUR, span)
-                async for item in self._items(partition, *bounds):
-                    day, hour = hour_from(item["SK"])
-                    if span.has_hour(hour):
-                        cell = Cell(org_id, _app_of(partition), partition.label, day, hour)
-                        breakdown.add(cell, total_from(item).counters)
-            if partition.has_days and not tells_hours:
-                bounds = f"{DAY}{span.first_day}", f"{DAY}{span.last_day}"
-                async for item in self._items(partition, *bounds):
-                    total_from(item)  # raises if it can't be read, or does not have everything
-                    day = str(item["SK"]).removeprefix(DAY)
-                    shards = fold_from(item).shards
-                    if shards != NOTHING:
-                        cell = Cell(org_id, _app_of(partition), partition.label, day)
-                        breakdown.add(cell, shards)
+                for prefix in hours.prefixes:
+                    async for item in self._items(partition, *_bounds(prefix, span)):
+                        hours.add(partition, str(item["SK"]), unfolded.with_posted(item))
+            if partition.has_days and not hours.are_told:
+                async for item in self._items(
+                    partition, f"{DAY}{span.first_day}", f"{DAY}{span.last_day}"
+                ):
+                    hours.add_shards(partition, item)
 
         await _run_for_each(read, partitions)
-
-    async def _add_tags(
-        self, org_id: str, partition: Partition, span: Span, breakdown: Breakdown
-    ) -> None:
-        key = breakdown.grouping.tag_key
-        if key is None:
-            return
-        async for item in self._items(partition, *_bounds(f"{TAG}{key}#", span)):
-            tag = tag_from(item["SK"])
-            if span.has_hour(tag.hour):
-                cell = Cell(org_id, _app_of(partition), partition.label, tag.day, tag.hour)
-                breakdown.add_tagged(cell, tag.value, total_from(item).counters)
+        for left in unfolded.take_hours(span.first_day, span.last_day, breakdown.grouping.tag_key):
+            hours.add(*left)
 
     def _items(self, partition: Partition, first: str, last: str) -> AsyncIterator[Item]:
         query = Query(DAILY_TOTAL, partition.pk, first=first, last=last)
         return query_items(self._store, query)
+
+
+class _Hours:
+    """Adds totals of hours, and of values of a tag, to a breakdown."""
+
+    def __init__(self, org_id: str, span: Span, breakdown: Breakdown) -> None:
+        self._org_id = org_id
+        self._span = span
+        self._breakdown = breakdown
+        self.are_told = span.hours is not None or breakdown.grouping.has_hours
+        """Whether hours matter at all."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What is to be read of a partition: values of a tag come before the hours they are in."""
+        key = self._breakdown.grouping.tag_key
+        return (HOUR,) if key is None else (f"{TAG}{key}#", HOUR)
+
+    def add(self, partition: Partition, sort_key: str, counters: Counters) -> None:
+        """Add one total, if its hour is in the span."""
+        tag = tag_from(sort_key) if sort_key.startswith(TAG) else None
+        day, hour = hour_from(sort_key) if tag is None else (tag.day, tag.hour)
+        if not self._span.has_hour(hour):
+            return
+        cell = Cell(self._org_id, _app_of(partition), partition.label, day, hour)
+        if tag is None:
+            self._breakdown.add(cell, counters)
+        else:
+            self._breakdown.add_tagged(cell, tag.value, counters)
+
+    def add_shards(self, partition: Partition, item: Item) -> None:
+        """Add what of a day is known by no hour."""
+        total_from(item)  # raises if it can't be read, or does not have everything
+        shards = fold_from(item).shards
+        if shards != NOTHING:
+            day = str(item["SK"]).removeprefix(DAY)
+            cell = Cell(self._org_id, _app_of(partition), partition.label, day)
+            self._breakdown.add(cell, shards)
 
 
 def _bounds(prefix: str, span: Span) -> tuple[str, str]:

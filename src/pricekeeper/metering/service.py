@@ -41,6 +41,7 @@ from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.journal import Address, lanes_of
 from pricekeeper.metering.known_totals import KnownTotals
+from pricekeeper.metering.live import LiveSums
 from pricekeeper.metering.posting import Poster, TakenPlace
 from pricekeeper.metering.preparing import Preparer
 from pricekeeper.metering.quota_uses import QuotaUses
@@ -53,6 +54,9 @@ from pricekeeper.pricing import PriceBook, split_micros
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel, OrgId
+
+IN_FLIGHT_MS: Final = 65_000
+"""The longest that a request may take, and what clocks of instances may differ by."""
 
 
 class Outcome(StrEnum):
@@ -115,15 +119,19 @@ class Metering:
         journal_from_ms: int = 0,
         budgets: Budgets | None = None,
         on_counted: Callable[[Submission], None] = _tell_nobody,
+        in_flight_ms: int = IN_FLIGHT_MS,
     ) -> None:
         """``budgets`` and ``journal_from_ms`` are what `Preparer` says of them.
 
-        ``on_counted`` is told of each record that this process counts.
+        ``on_counted`` is told of each record that this process counts. No record is acknowledged
+        later than ``in_flight_ms`` after it was sent, by any instance.
         """
         self._clock = clock
         self._reader = TotalsReader(store, clock)
         self._shared_sums = SharedSums(self._reader, clock)
         self._totals = KnownTotals(self._reader, clock)
+        self.live = LiveSums(store, clock, retention_days=retention_days, in_flight_ms=in_flight_ms)
+        """What was posted since the totals were made."""
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
         self._preparer = Preparer(clock, prices, budgets, journal_from_ms)
@@ -401,6 +409,7 @@ class Metering:
         account = submission.account
         self._shared_sums.note_counted(account.scope_key)
         self._totals.count(account, submission.counters)
+        self.live.note_counted(submission.org_id)
         self._on_counted(submission)
 
 

@@ -31,6 +31,10 @@ _HOURS_PER_DAY: Final = 24
 _ONE_DAY: Final = timedelta(days=1)
 _FIRST_ZONE: Final = "Pacific/Kiritimati"
 """Where a day begins before it does anywhere else."""
+_LAST_ZONE: Final = "Etc/GMT+12"
+"""Where it ends after it has ended everywhere else."""
+_LATE_MS: Final = 2 * MS_PER_DAY
+"""A record may be a day late, and its total a while behind."""
 _YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NO_END: Final = "must be a date such as 2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
 
@@ -76,12 +80,14 @@ class SpendRequest(NamedTuple):
     grouping: Grouping
     """Its tag key is the filter's, too, if that has one."""
     wanted: Filter = Filter()
+    is_live: bool = True
+    """Whether what was posted since the last aggregation is in it, if the range has now in it."""
 
 
 def parse_request(query: Mapping[str, str]) -> SpendRequest:
     """What the query asks for; every mistake is told."""
     ends: dict[str, date | int] = {}
-    grouping, wanted, mistakes = Grouping(), Filter(), list[FieldError]()
+    grouping, wanted, is_live, mistakes = Grouping(), Filter(), True, list[FieldError]()
     for name in ("from", "to"):
         try:
             ends[name] = parse_end(name, query.get(name, ""))
@@ -91,6 +97,7 @@ def parse_request(query: Mapping[str, str]) -> SpendRequest:
     try:
         grouping = parse_grouping(query.get("group_by", ""))
         wanted = _parse_filter(query, grouping.tag_key)
+        is_live = _parse_live(query.get("live", "true"))
     except InvalidValueError as error:
         mistakes.append(FieldError(error.field, error.message))
     if mistakes:
@@ -98,7 +105,7 @@ def parse_request(query: Mapping[str, str]) -> SpendRequest:
         raise RequestRefusedError(detail, tuple(mistakes))
     if wanted.tag is not None:
         grouping = grouping._replace(tag_key=wanted.tag[0])
-    return SpendRequest(ends["from"], ends["to"], grouping, wanted)
+    return SpendRequest(ends["from"], ends["to"], grouping, wanted, is_live)
 
 
 def _parse_filter(query: Mapping[str, str], tag_key: str | None) -> Filter:
@@ -117,6 +124,20 @@ def _parse_filter(query: Mapping[str, str], tag_key: str | None) -> Filter:
         str(parse_model_label(query["label"], "label")) if "label" in query else None,
         tag,
     )
+
+
+def _parse_live(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidValueError("live", "must be true or false")
+    return text == "true"
+
+
+def _has_now(span: Span, now_ms: int) -> bool:
+    """Whether something that was posted just now can be in the range: a record may be a day late.
+
+    The last aggregation may have been a while ago, too; then it is the same.
+    """
+    return span.last_day >= org_day(_LAST_ZONE, now_ms - _LATE_MS)
 
 
 def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
@@ -157,6 +178,9 @@ async def read_spend(
         zone = (await services.tenants.find_policy(org_id, own_app_id)).timezone
     span = span_of(request, zone, services.clock.now_ms())
     org_ids = [org_id] if org_id else await services.tenants.list_org_ids(viewer.coverage.org_ids)
+    live = None
+    if request.is_live and _has_now(span, services.clock.now_ms()):
+        live = await services.metering.live.read(org_ids, request.grouping.tag_key)
     reader = RangeReader(services.store, services.clock)
     found = await reader.read_spend(
         org_ids,
@@ -165,6 +189,7 @@ async def read_spend(
         request.grouping,
         label=wanted.label,
         tag_value=None if wanted.tag is None else wanted.tag[1],
+        live=live,
     )
     exposures = await _read_exposures(services, viewer, org_ids, span, request)
     counters = {row.group: row.counters for row in found.rows}

@@ -1,0 +1,263 @@
+"""What was posted in ticks that are not closed, by total: the live part of what was spent.
+
+A total has the ticks in it that were folded. To have everything, the records of the ticks since are
+summed as the next fold would. They are many: an organisation of 500 records a second has posted a
+hundred thousand since the last tick that is closed. So what was read is remembered, and only what
+can have changed is read again:
+
+- A record that is acknowledged after a reading began was sent at most `in_flight_ms` before that:
+  no request is answered later. So it is in a region that was marked in a tick since then, and the
+  other regions are as they were.
+- A page only ever grows, and its weight with it. A page of the same weight is not parsed again.
+
+So a reading has everything that was acknowledged before it began, as exactly as a fold has it.
+
+Callers share readings (`concurrency.shared_readings`): within `REUSE_MS`, unless this process has
+counted more for their organisations since.
+
+Bounds: `READINGS_MAX` readings are remembered, and `PAGES_MAX` pages of all organisations together;
+beyond that the organisation that was read longest ago is forgotten, and read whole the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import Read, SharedReadings
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.errors import UnreadableItemError
+from pricekeeper.metering.aggregation_report import Tally
+from pricekeeper.metering.counters import NOTHING, Counters
+from pricekeeper.metering.facets import Facet, Facets
+from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
+from pricekeeper.metering.journal import records_on, tick_of, weight_on
+from pricekeeper.metering.journal_items import PostedRegion
+from pricekeeper.metering.journal_reading import CONCURRENCY, JournalReader
+from pricekeeper.metering.meter import FoldMeter
+from pricekeeper.metering.tag_values import TagValues
+from pricekeeper.storage import Item, Store
+
+REUSE_MS: Final = 1_000
+PAGE_US: Final = 12
+"""What it takes to look at a page that has not changed, on a slow machine."""
+RECORD_US: Final = 12
+"""What it takes to count a record."""
+READINGS_MAX: Final = 256
+PAGES_MAX: Final = 100_000
+BEFORE_ANY_FOLD_MS: Final = 2 * MS_PER_DAY
+"""How far back is looked where nothing was ever folded."""
+PAGES_A_TURN: Final = 64
+"""Pages that are looked at before other requests get their turn."""
+_EVERYBODY: Final = ""
+_FACETS_MAX: Final = 10_000
+
+SumsByFacet = dict[Facet, dict[int, Counters]]
+
+
+class LiveReading(NamedTuple):
+    """What was posted in open ticks, by organisation, total and tick."""
+
+    found: Mapping[str, SumsByFacet]
+    as_of_ms: int
+    """Everything that was acknowledged before is in it, but for organisations that are lacking."""
+    lacking: frozenset[str] = frozenset()
+    """The organisations of which something can't be read."""
+
+
+class _Page(NamedTuple):
+    """A page as it was read."""
+
+    weight: int
+    sums: dict[tuple[tuple[Facet, ...], int], Counters]
+    """What its records add to the totals that they count in, by tick."""
+
+
+class _Tail:
+    """The open ticks of one organisation, as far as they were read."""
+
+    def __init__(self, org_id: str) -> None:
+        self.org_id = org_id
+        self.began_ms = 0
+        """When it was last read, in wall time."""
+        self.regions: dict[int, set[PostedRegion]] = {}
+        """Where something was posted, by tick."""
+        self._lanes: dict[tuple[str, int], dict[str, _Page]] = {}
+        self._facets = Facets(org_id)
+        self.sums: SumsByFacet = {}
+        self.pages = 0
+        self.work_us = 0
+        """What it has taken so far."""
+        self.lock = asyncio.Lock()
+        """Two readings at once would change the same sums."""
+
+    def close(self, closed: int) -> None:
+        """Forget ticks that are closed, and regions in which nothing else was posted."""
+        self.regions = {tick: some for tick, some in self.regions.items() if tick > closed}
+        kept = {one.region for some in self.regions.values() for one in some}
+        for lane in [lane for lane in self._lanes if lane[0] not in kept]:
+            self.pages -= len(self._lanes.pop(lane))
+        for facet, sums in list(self.sums.items()):
+            for tick in [tick for tick in sums if tick <= closed]:
+                del sums[tick]
+            if not sums:
+                del self.sums[facet]
+        if len(self.sums) > _FACETS_MAX:
+            self._facets = Facets(self.org_id)  # it remembers every hour and tag that it saw
+
+    def to_read(self, since_tick: int) -> set[tuple[PostedRegion, int]]:
+        """The lanes in which something may be new: posted into since then, or never read."""
+        return {
+            (posting._replace(lanes=1), lane)
+            for tick, some in self.regions.items()
+            for posting in some
+            for lane in range(posting.lanes)
+            if tick >= since_tick or (posting.region, lane) not in self._lanes
+        }
+
+    def begin_lane(self, region: str, lane: int) -> None:
+        """Note that a lane is being read."""
+        self._lanes.setdefault((region, lane), {})
+
+    def take(self, region: str, lane: int, item: Item, closed: int) -> None:
+        """Count a page as it is now, in place of what it was."""
+        pages, name, weight = self._lanes[region, lane], str(item["SK"]), weight_on(item)
+        known = pages.get(name)
+        self.work_us += PAGE_US
+        if known is not None and known.weight == weight:
+            return
+        sums: dict[tuple[tuple[Facet, ...], int], Counters] = {}
+        for record in records_on(item):
+            self.work_us += RECORD_US
+            key = (self._facets.of(record), record.entry.tick)
+            sums[key] = sums.get(key, NOTHING) + record.entry.counters
+        if known is None:
+            self.pages += 1
+        pages[name] = _Page(weight, sums)
+        for (facets, tick), counters in sums.items():
+            if tick > closed:
+                more = counters
+                if known is not None and (facets, tick) in known.sums:
+                    more = counters - known.sums[facets, tick]
+                for facet in facets:
+                    by_tick = self.sums.setdefault(facet, {})
+                    by_tick[tick] = by_tick.get(tick, NOTHING) + more
+
+
+class LiveSums:
+    """Reads what was posted in open ticks, for everybody who wants to know."""
+
+    def __init__(
+        self, store: Store, clock: Clock, *, retention_days: int, in_flight_ms: int
+    ) -> None:
+        """No record is acknowledged later than ``in_flight_ms`` after it was sent."""
+        self._store = store
+        self._clock = clock
+        self._in_flight_ms = in_flight_ms
+        self._journal = JournalReader(store)
+        self._tag_values = TagValues(store, retention_days, FoldMeter())
+        self._readings: SharedReadings[str, LiveReading] = SharedReadings(
+            "pricekeeper-live", clock.monotonic_ms, entries_max=READINGS_MAX, reuse_ms=REUSE_MS
+        )
+        self._tails: dict[str, _Tail] = {}
+        """Those read longest ago are first."""
+
+    async def read(self, org_ids: Collection[str], tag_key: str | None = None) -> LiveReading:
+        """What these organisations have posted in open ticks, at most a moment ago.
+
+        ``tag_key`` is the tag whose values are of interest: they get their headings.
+        """
+        key = next(iter(org_ids)) if len(org_ids) == 1 else _EVERYBODY
+        reading = await self._readings.get(key, lambda: self._read_anew(key))
+        if tag_key is None:
+            return reading
+        return await self._with_headings(reading, org_ids, tag_key)
+
+    def note_counted(self, org_id: str) -> None:
+        """This process has counted something for the organisation: older readings lack it."""
+        for key in (org_id, _EVERYBODY):
+            self._readings.outdate(key)
+
+    async def _with_headings(
+        self, reading: LiveReading, org_ids: Collection[str], tag_key: str
+    ) -> LiveReading:
+        """The same for these organisations, where values of the tag count as a fold counts them."""
+        found, lacking = dict[str, SumsByFacet](), set(reading.lacking)
+        for org_id in reading.found.keys() & set(org_ids):
+            tally, sums = Tally(), reading.found[org_id]
+            wanted = {
+                facet: some
+                for facet, some in sums.items()
+                if facet.tag is None or facet.tag.key == tag_key
+            }
+            found[org_id] = await self._tag_values.limit_values(wanted, tally)
+            if tally.failed:
+                lacking.add(org_id)
+        return LiveReading(found, reading.as_of_ms, frozenset(lacking))
+
+    async def _read_anew(self, key: str) -> Read[LiveReading]:
+        now_ms = self._clock.now_ms()
+        closed = closed_tick_from(await self._store.get(*CHECKPOINT))
+        if closed is None:
+            closed = tick_of(max(0, now_ms - BEFORE_ANY_FOLD_MS))
+        found: dict[str, SumsByFacet] = {}
+        lacking: set[str] = set()
+        work_us = 0
+        for tail in await self._find_tails(key, closed, now_ms):
+            before_us = tail.work_us
+            try:
+                found[tail.org_id] = await self._read_tail(tail, closed, now_ms)
+            except UnreadableItemError:  # reported; it concerns that organisation alone
+                lacking.add(tail.org_id)
+            work_us += tail.work_us - before_us
+        self._forget_oldest()
+        return Read(LiveReading(found, now_ms, frozenset(lacking)), work_us)
+
+    async def _find_tails(self, key: str, closed: int, now_ms: int) -> list[_Tail]:
+        """The organisations that have posted in open ticks, each with where it has."""
+        ticks = await self._journal.read_ticks(closed + 1, tick_of(now_ms) + 1)
+        for tick in ticks:
+            for posting in await self._journal.read_postings([tick], key):
+                tail = self._tails.pop(posting.org_id, None) or _Tail(posting.org_id)
+                tail.regions.setdefault(tick, set()).add(posting)
+                self._tails[posting.org_id] = tail  # now it is the last
+        if key == _EVERYBODY:
+            return list(self._tails.values())
+        return [self._tails[key]] if key in self._tails else []
+
+    async def _read_tail(self, tail: _Tail, closed: int, now_ms: int) -> SumsByFacet:
+        """Read what may be new of an organisation; returns all that is open."""
+        async with tail.lock:
+            since_tick = tick_of(max(0, tail.began_ms - self._in_flight_ms))
+            tail.close(closed)
+            lanes = sorted(tail.to_read(since_tick))
+            try:
+                for start in range(0, len(lanes), CONCURRENCY):
+                    some = lanes[start : start + CONCURRENCY]
+                    await asyncio.gather(*(self._read_lane(tail, *one, closed) for one in some))
+            except BaseException:
+                # Nobody knows what of it was read.
+                if self._tails.get(tail.org_id) is tail:
+                    del self._tails[tail.org_id]
+                raise
+            tail.began_ms = max(tail.began_ms, now_ms)
+            return {facet: dict(sums) for facet, sums in tail.sums.items()}
+
+    async def _read_lane(self, tail: _Tail, posting: PostedRegion, lane: int, closed: int) -> None:
+        tail.begin_lane(posting.region, lane)
+        turn = 0
+        async for item in self._journal.read_pages(posting, lane):
+            tail.take(posting.region, lane, item, closed)
+            turn += 1
+            if turn % PAGES_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _forget_oldest(self) -> None:
+        """Forget those that have nothing open, and make room if there are too many pages."""
+        for org_id in [one for one, tail in self._tails.items() if not tail.regions]:
+            del self._tails[org_id]
+        pages = sum(tail.pages for tail in self._tails.values())
+        while pages > PAGES_MAX:
+            pages -= self._tails.pop(next(iter(self._tails))).pages

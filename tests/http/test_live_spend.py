@@ -1,0 +1,126 @@
+"""Spend of now over a socket: exact, at most two seconds behind, at any instance."""
+
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from event_streams import Fleet, Tenant, running_fleet, settings_for
+from http_fixtures import KEY
+from in_loop_service import Reply
+
+STORES = ("sqlite-file", "dynamodb-local")
+BEHIND_MS_MAX = 2_000
+
+
+@pytest.fixture(params=STORES)
+async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
+    settings = settings_for(request, request.param, tmp_path, f"live-{uuid.uuid4().hex[:8]}-")
+    async with running_fleet(settings) as running:
+        yield running
+
+
+def today(fleet: Fleet) -> str:
+    return datetime.fromtimestamp(fleet.clock.now_ms() / 1000, UTC).date().isoformat()
+
+
+async def spend(fleet: Fleet, more: str = "", at: int = 0, **how: Any) -> Reply:
+    day = today(fleet)
+    reply = await fleet.call(
+        "GET", f"/api/v1/spend?from={day}&to={day}{more}", at=at, **(how or {"key": KEY})
+    )
+    assert reply.status == 200, reply.json
+    return reply
+
+
+def behind_ms(fleet: Fleet, reply: Reply) -> int:
+    as_of = datetime.fromisoformat(reply.json["as_of"]).timestamp() * 1000
+    return fleet.clock.now_ms() - int(as_of)
+
+
+async def test_what_was_recorded_at_another_instance_is_seen_within_two_seconds(
+    fleet: Fleet,
+) -> None:
+    """Whatever it is broken down by; rows add up, and the answer says how old it is."""
+    tenant = await fleet.register(str(uuid.uuid4()), timezone="UTC", tag_keys=["team"])
+    costs = 0
+    for number in range(1, 4):
+        await fleet.record(tenant, at=1, tags={"team": "red"})
+        await fleet.record(tenant, at=1, app="batch", model_label="economy")
+        await fleet.pass_ms(1_100)
+        for group in ("app,label", "hour", "day", "tag:team", "org,label", ""):
+            reply = await spend(fleet, f"&group_by={group}", token=tenant.org_token)
+            total = reply.json["total"]
+            assert total["requests"] == 2 * number, group
+            assert sum(row["requests"] for row in reply.json["rows"]) == 2 * number
+            assert behind_ms(fleet, reply) <= BEHIND_MS_MAX
+            assert int(reply.headers["x-data-lag-secs"]) <= BEHIND_MS_MAX // 1000
+            assert total["cost_usd_micros"] >= costs
+        costs = total["cost_usd_micros"]
+    tags = (await spend(fleet, "&group_by=tag:team", token=tenant.org_token)).json["rows"]
+    assert [(row["tag:team"], row["requests"]) for row in tags] == [("", 3), ("red", 3)]
+
+
+async def test_it_equals_the_records_to_the_micro_dollar(fleet: Fleet) -> None:
+    """The sum of the listed records is the sum of the rows."""
+    tenant = await fleet.register(str(uuid.uuid4()), timezone="UTC")
+    for number in range(20):
+        await fleet.record(tenant, at=number % 2, input_tokens=1000 * number)
+    await fleet.pass_ms(1_100)
+    reply = await fleet.call("GET", f"{tenant.org}/usage", key=KEY)
+    records = reply.json["records"]
+    total = (await spend(fleet, token=tenant.app_token)).json["total"]
+    assert len(records) == total["requests"] == 20
+    assert sum(one["cost_usd_micros"] for one in records) == total["cost_usd_micros"]
+    assert sum(one["input_tokens"] for one in records) == total["input_tokens"]
+
+
+async def test_everybody_sees_their_own_and_a_filter_narrows_it(fleet: Fleet) -> None:
+    """For keys, organisations and apps, from what is live as from what was folded."""
+    mine, other = [await fleet.register(str(uuid.uuid4()), timezone="UTC") for _ in range(2)]
+    await fleet.record(mine, at=1)
+    await fleet.record(mine, at=1, app="batch")
+    await fleet.record(other, at=1)
+
+    async def requests(more: str = "", **how: Any) -> int:
+        count: int = (await spend(fleet, more, **how)).json["total"]["requests"]
+        return count
+
+    assert await requests(token=mine.app_token) == 1
+    assert await requests(token=mine.org_token) == 2
+    assert await requests(key=KEY) == 3
+    assert await requests(f"&org_id={mine.org_id}") == 2
+    assert await requests(f"&org_id={mine.org_id}&app_id=batch") == 1
+    assert await requests("&label=economy") == 0
+    assert await requests("&group_by=hour&label=premium") == 3
+
+
+async def test_without_live_it_is_what_was_aggregated(fleet: Fleet) -> None:
+    """Cheaper, and up to a minute old."""
+    tenant = await fleet.register(str(uuid.uuid4()), timezone="UTC")
+    await fleet.record(tenant)
+    reply = await spend(fleet, "&live=false")
+    assert (reply.json["total"]["requests"], reply.json["as_of"]) == (0, None)
+    assert (await spend(fleet, "&live=true")).json["total"]["requests"] == 1
+    day = today(fleet)
+    bad = await fleet.call("GET", f"/api/v1/spend?from={day}&to={day}&live=yes", key=KEY)
+    assert (bad.status, bad.json["errors"][0]["field"]) == (400, "live")
+
+
+async def test_what_is_held_is_seen_as_soon(fleet: Fleet) -> None:
+    """Beside what is settled; and goes when it is captured."""
+    tenant: Tenant = await fleet.register(str(uuid.uuid4()), timezone="UTC")
+    asked = {"model": "premium", "input_tokens": 900, "max_output_tokens": 90}
+    path = f"{tenant.app}/authorizations"
+    made = (await fleet.call("POST", path, asked, at=1, token=tenant.app_token)).json
+    held = (await spend(fleet, "&group_by=app,label", token=tenant.org_token)).json["total"]
+    assert held["held_usd_micros"] == made["held_usd_micros"]
+    used = {"input_tokens": 900, "output_tokens": 9}
+    one = f"{path}/{made['authorization_id']}/capture"
+    captured = (await fleet.call("POST", one, used, at=1, token=tenant.app_token)).json
+    await fleet.pass_ms(1_100)
+    after = (await spend(fleet, "&group_by=app,label", token=tenant.org_token)).json["total"]
+    assert (after["held_usd_micros"], after["cost_usd_micros"]) == (0, captured["cost_usd_micros"])
