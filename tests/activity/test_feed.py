@@ -9,12 +9,16 @@ from activity.happenings import ORG, OTHER_ORG, counted
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from pricekeeper.activity import feed as feeds
-from pricekeeper.activity.event import Spend
+from pricekeeper.activity.event import Alert, Spend
 from pricekeeper.activity.feed import Feed
 from pricekeeper.activity.items import ALL, WATCH_SECS, FeedItem, feed_item_from, feed_query
+from pricekeeper.authority import ALL_ORGS, only
 from pricekeeper.clock import ManualClock
 from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
+from pricekeeper.usecases.events import tell
+from pricekeeper.usecases.spend import Viewer
+from pricekeeper.values import OrgId
 
 
 async def read(store: Store, audience: str = ORG, behind: int = 0) -> list[FeedItem]:
@@ -55,6 +59,24 @@ async def test_each_audience_is_told_its_own(store: Store, clock: ManualClock) -
     assert ids(await read(store)) == ["mine"]
     assert sorted(ids(await read(store, ALL))) == ["mine", "other"]
     assert await read(store, OTHER_ORG) == []
+
+
+async def test_what_is_about_the_deployment_is_told_to_whoever_sees_all(
+    store: Store, clock: ManualClock
+) -> None:
+    """And to no organisation."""
+    feed = Feed(store, clock)
+    for audience in (ORG, ALL):
+        await feed.watch(audience)
+    alert = Alert(None, 7, None, {"title": "the aggregator is behind"})
+    feed.note_alert(alert)
+    await feed.flush()
+    told, others = [[one.events for one in await read(store, whose)] for whose in (ALL, ORG)]
+    assert sum(told, ()) == (alert,)
+    assert sum(others, ()) == ()
+    everybody, one = Viewer(ALL_ORGS, None), Viewer(only(OrgId(ORG)), None)
+    assert tell(alert, one) is None
+    assert tell(alert, everybody) is not None
 
 
 async def test_numbers_have_no_gap_whoever_writes(store: Store, clock: ManualClock) -> None:
@@ -146,7 +168,7 @@ async def test_a_feed_that_is_off_notes_nothing(store: Store, clock: ManualClock
     feed = Feed(store, clock, is_on=False)
     await Feed(store, clock).watch(ORG)
     feed.note_counted(ORG, counted())
-    feed.note_alert(ORG, None, {})
+    feed.note_alert(Alert(ORG, 0, None, {}))
     await feed.flush()
     assert ids(await read(store)) == []
 

@@ -142,6 +142,31 @@ async def test_authorizations_at_another_instance_are_told(fleet: Fleet) -> None
     assert late["rows"][0]["unsettled_usd_micros"] == late["entries"][0]["held_usd_micros"]
 
 
+async def test_an_alert_is_told_as_it_is_listed(lone: Fleet) -> None:
+    """To the organisation, and to the app that it is about."""
+    budget = {"name": "hourly", "window": "HOUR", "limit_usd_micros": 10, "alert_at_pct": [50]}
+    tenant = await lone.register(new_id(), alerts={"quota_at_pct": []})
+    body = {"app_name": "Web", "budgets": [budget]}
+    assert (await lone.call("PUT", tenant.app, body, key=KEY)).status == 200
+    async with (
+        lone.listen(token=tenant.org_token) as org,
+        lone.listen(token=tenant.app_token) as app,
+        lone.listen(key=KEY) as deployment,
+    ):
+        await lone.record(tenant)
+        await lone.services[0].inside.aggregator.run_once()
+        readers = org, app, deployment
+        await lone.pass_until(lambda: all(one.named("alert") for one in readers), BEHIND_MS_MAX)
+        told = [one.named("alert")[0].data for one in readers]
+    (listed,) = (await lone.call("GET", "/api/v1/alerts", token=tenant.org_token)).json["alerts"]
+    assert told[0] == told[1] == told[2]
+    assert (told[0]["org_id"], told[0]["app_id"]) == (tenant.org_id, "web")
+    shown = ("id", "kind", "at", "title", "text", "next", "about", "org_name", "app_name")
+    assert {name: told[0]["alert"][name] for name in shown} == {
+        name: listed[name] for name in shown
+    }
+
+
 async def test_who_was_cut_off_goes_on_at_another_instance(fleet: Fleet) -> None:
     """Without a gap and without anything twice, from any event, also in the middle of a moment."""
     tenant = await fleet.register(new_id(), **TINY)
@@ -207,8 +232,12 @@ async def test_nobody_sees_what_is_anothers(fleet: Fleet) -> None:
     key = (await fleet.call("POST", f"{mine.org}/provisioning-key", key=KEY)).json[
         "provisioning_key"
     ]
+    third = await fleet.register(new_id())
+    covering = {"name": "two", "role": "VIEWER", "org_ids": [mine.org_id, third.org_id]}
+    two = (await fleet.call("POST", "/api/v1/admin-keys", covering, key=KEY)).json["key"]
     readers: dict[str, dict[str, str]] = {
         "deployment": {"key": KEY},
+        "two": {"key": two},
         "key": {"key": key},
         "org": {"token": mine.org_token},
         "app": {"token": mine.app_token},
@@ -227,9 +256,9 @@ async def test_nobody_sees_what_is_anothers(fleet: Fleet) -> None:
             BEHIND_MS_MAX,
         )
         await fleet.pass_ms(1_500)
-        for name in ("deployment", "key", "org", "app"):
+        for name in ("deployment", "two", "key", "org", "app"):
             assert seen(browsers[name], mine) == KINDS, name
-        for name in ("key", "org", "app"):
+        for name in ("two", "key", "org", "app"):
             assert not seen(browsers[name], other), name
         assert not seen(browsers["other org"], mine)
         assert not seen(browsers["other app"], mine)

@@ -147,7 +147,8 @@ class Authorizations(msgspec.Struct, frozen=True, array_like=True, tag="authoriz
 class Alert(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=False):
     """Somebody is told something; ``told`` is what, as the alert's own part of the API tells it."""
 
-    org_id: str
+    org_id: str | None
+    """``None``: it is about the deployment, and for whoever covers all of it."""
     at_ms: int
     app_id: str | None
     told: dict[str, Any]

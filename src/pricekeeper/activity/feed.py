@@ -18,7 +18,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -109,10 +109,10 @@ class Feed:
         if self.is_on and (news := self._buffer.of(flip.org_id)) is not None:
             news.note_flip(flip)
 
-    def note_alert(self, org_id: str, app_id: str | None, told: Mapping[str, Any]) -> None:
-        """Note that somebody is told something, in the words in which the API tells it."""
-        if self.is_on and (news := self._buffer.of(org_id)) is not None:
-            news.note_alert(Alert(org_id, self._clock.now_ms(), app_id, dict(told)))
+    def note_alert(self, alert: Alert) -> None:
+        """Note that somebody is told something; what is about the deployment, all are told."""
+        if self.is_on and (news := self._buffer.of(alert.org_id or ALL)) is not None:
+            news.note_alert(alert)
 
     async def flush(self) -> None:
         """Append what happened to the feeds that are watched."""

@@ -155,6 +155,7 @@ async def open_services(
             ),
             trail=trail,
             guard=Guard(settings.alert_networks),
+            observe=teller.note_alert,
         )
         closing.push_async_callback(alerts.close)
         authorizations = Authorizations(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pricekeeper.activity import AuthorizationLine, Counted
+import msgspec
+
+from pricekeeper.activity import Alert, AuthorizationLine, Counted
 from pricekeeper.activity.feed import Feed
+from pricekeeper.alerts import alert as alerts
+from pricekeeper.alerts.body import alert_body
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
 
@@ -51,3 +55,11 @@ class Teller:
             tuple((one.label, one.because) for one in grant.considered),
         )
         self._feed.note_authorization(org_id, line)
+
+    def note_alert(self, alert: alerts.Alert) -> None:
+        """Note an alert that was decided, in the words in which it is sent."""
+        if not self._feed.is_on:
+            return
+        finding = alert.finding
+        told = msgspec.json.decode(alert_body(alert))
+        self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, told))

@@ -6,6 +6,7 @@ from typing import Final
 
 from pricekeeper.activity import event as values
 from pricekeeper.activity.items import ALL
+from pricekeeper.authority import Coverage
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.usecases.authorizations import micros_up
 from pricekeeper.usecases.flips import flip_answer
@@ -34,7 +35,7 @@ def audience_of(viewer: Viewer) -> str:
 
 def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
     """The name of an event and what it tells the viewer; ``None`` if that is nothing."""
-    if OrgId(event.org_id) not in viewer.coverage:
+    if not _is_covered(event, viewer.coverage):
         return None
     seen: values.Event | None = event
     if viewer.app_id is not None:
@@ -43,6 +44,11 @@ def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
         return None
     told = _told(seen)
     return next(name for name, kind in EVENTS.items() if type(told) is kind), told
+
+
+def _is_covered(event: values.Event, coverage: Coverage) -> bool:
+    """Whether the event is of an organisation that is covered, or of a deployment that is."""
+    return coverage.is_all if event.org_id is None else OrgId(event.org_id) in coverage
 
 
 def _told(event: values.Event) -> Response:

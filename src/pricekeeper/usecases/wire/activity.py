@@ -166,9 +166,10 @@ class AuthorizationEvent(Response, frozen=True):
 
 
 class AlertEvent(Response, frozen=True):
-    """`alert`: somebody is told something."""
+    """`alert`: somebody is told something. `alert` is what `GET /api/v1/alerts` lists, as sent."""
 
-    org_id: str
+    org_id: str | None
+    """Null: it is about the deployment."""
     at: str
     app_id: str | None
     alert: dict[str, Any]
