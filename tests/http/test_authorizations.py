@@ -378,6 +378,8 @@ def test_a_void_gives_everything_back(shop: Shop) -> None:
     assert shop.rpm() == 50
     shown = shop.show(authorization_id)
     assert (shown["status"], shown["void_reason"]) == ("voided", "no connection")
+    assert shown["reason"] == "NORMAL"
+    assert shown["considered"][-1] == {"label": shown["model_label"], "outcome": "CHOSEN"}
     assert "cost_usd_micros" not in shown
 
 

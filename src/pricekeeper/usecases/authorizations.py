@@ -7,7 +7,7 @@ spent, is held or is needed up, what remains down.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Final
 
@@ -144,6 +144,8 @@ def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnsw
         authorized_at=rfc3339(grant.authorized_at_ms),
         expires_at=rfc3339(authorization.expires_at_ms),
         tags=grant.tags,
+        reason=grant.reason,
+        considered=considered_labels((one.label, one.because) for one in grant.considered),
     )
     if settlement is None:
         return answer
@@ -159,6 +161,16 @@ def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnsw
         overrun_usd_micros=micros_up(max(0, cost - grant.held_usd_picos)),
         settled_at=settled_at,
     )
+
+
+def considered_labels(considered: Iterable[tuple[str, str]]) -> list[wire.ConsideredLabel]:
+    """The labels that were looked at, each with why it was passed over, or nothing."""
+    return [
+        wire.ConsideredLabel(label, "SKIPPED", because)
+        if because
+        else wire.ConsideredLabel(label, "CHOSEN")
+        for label, because in considered
+    ]
 
 
 def micros_up(usd_picos: int) -> int:
@@ -215,12 +227,7 @@ async def _authorized(
         expires_at=rfc3339(authorization.expires_at_ms),
         budgets=[_budget_after(account, balance) for account, balance in balances],
         limits={name: limit_state(status) for name, status in limits.items()},
-        considered=[
-            wire.ConsideredLabel(one.label, "SKIPPED", one.because)
-            if one.because
-            else wire.ConsideredLabel(one.label, "CHOSEN")
-            for one in grant.considered
-        ],
+        considered=considered_labels((one.label, one.because) for one in grant.considered),
         dry_run=True if dry_run else UNSET,
     )
 

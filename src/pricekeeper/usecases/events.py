@@ -8,11 +8,10 @@ from pricekeeper.activity import event as values
 from pricekeeper.activity.items import ALL
 from pricekeeper.authority import Coverage
 from pricekeeper.pricing import PICOS_PER_MICRO
-from pricekeeper.usecases.authorizations import micros_up
+from pricekeeper.usecases.authorizations import considered_labels, micros_up
 from pricekeeper.usecases.flips import flip_answer
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import activity as wire
-from pricekeeper.usecases.wire.authorizations import ConsideredLabel
 from pricekeeper.usecases.wire.values import Response, rfc3339
 from pricekeeper.values import OrgId
 
@@ -136,11 +135,6 @@ def _entry(line: values.AuthorizationLine) -> wire.AuthorizationEventEntry:
         line.status,
         line.reason,
         held_usd_micros=micros_up(line.held_usd_picos),
-        considered=[
-            ConsideredLabel(label, "SKIPPED", because)
-            if because
-            else ConsideredLabel(label, "CHOSEN")
-            for label, because in line.considered
-        ],
+        considered=considered_labels(line.considered),
         **more,
     )

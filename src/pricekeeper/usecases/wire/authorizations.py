@@ -213,6 +213,9 @@ class AuthorizationAnswer(Response, frozen=True, omit_defaults=True):
     authorized_at: str
     expires_at: str
     tags: dict[str, str]
+    reason: str
+    """Why this label was chosen."""
+    considered: list[ConsideredLabel]
     cost_usd_micros: int | UnsetType = UNSET
     overrun_usd_micros: int | UnsetType = UNSET
     settled_at: str | UnsetType = UNSET
