@@ -385,6 +385,8 @@ async def test_a_thousand_who_want_to_listen_are_mostly_refused(lone: Fleet) -> 
                     reply.release()
 
             await asyncio.gather(*(ask() for _ in range(1000)))
+            for reply in replies:
+                reply.close()
         assert outcomes.count(200) == listening.CALLER_MAX
         assert outcomes.count(429) == 1000 - listening.CALLER_MAX
         await lone.record(tenant)
