@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pricekeeper.activity.event import Flip
+from pricekeeper.activity.event import Flip, GivenUp
 from pricekeeper.concurrency import BoundedCache
+from pricekeeper.selection import fallback
+from pricekeeper.selection.fallback import Choice, LabelRole
 from pricekeeper.selection.items import (
     flip_marker_from,
     flip_marker_put,
@@ -23,7 +25,7 @@ from pricekeeper.selection.items import (
 )
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import STICKY_STATE
-from pricekeeper.tenants import Client
+from pricekeeper.tenants import Client, Policy, QuotaScope
 from pricekeeper.values import AppId, OrgId
 
 MARKED_MAX: Final = 10_000
@@ -87,3 +89,44 @@ class FlipHistory:
 
 def _moment(flip: Flip) -> tuple[int, str]:
     return flip.at_ms, flip.app_id or ""
+
+
+def quota_flip(
+    policy: Policy, choice: Choice, flip: fallback.Flip, at_ms: int, until_ms: int
+) -> Flip:
+    """A flip as its history has it: with the quotas that were found spent."""
+    return Flip(
+        org_id=policy.org_id,
+        at_ms=at_ms,
+        app_id=policy.app_id if policy.quota_scope is QuotaScope.APP else None,
+        reason="QUOTA_EXCEEDED",
+        from_label=flip.previous_label,
+        to_label=flip.label,
+        given_up=tuple(
+            GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros)
+            for use in choice.quotas
+            if use.role is LabelRole.EXCEEDED
+        ),
+        until_ms=until_ms,
+    )
+
+
+def override_flip(
+    policy: Policy,
+    at_ms: int,
+    until_ms: int,
+    *,
+    from_label: str | None = None,
+    to_label: str | None = None,
+) -> Flip:
+    """An override as its history has it; without a label to go to, that it was cleared."""
+    return Flip(
+        org_id=policy.org_id,
+        at_ms=at_ms,
+        app_id=policy.app_id,
+        reason="OVERRIDE_CLEARED" if to_label is None else "MANUAL_OVERRIDE",
+        from_label=from_label,
+        to_label=to_label,
+        given_up=(),
+        until_ms=until_ms,
+    )

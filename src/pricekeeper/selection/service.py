@@ -57,17 +57,16 @@ from pricekeeper.selection.decision import Decision
 from pricekeeper.selection.fallback import (
     Choice,
     Flip,
-    LabelRole,
     Override,
     Reason,
     StickyState,
     choose,
 )
-from pricekeeper.selection.history import FlipHistory
+from pricekeeper.selection.history import FlipHistory, override_flip, quota_flip
 from pricekeeper.selection.meter import SelectionMeter
 from pricekeeper.storage import Item, Store, Update
 from pricekeeper.storage.tables import STICKY_STATE
-from pricekeeper.tenants import Client, Policy, QuotaScope
+from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import Attribution, ModelLabel
 
 FLIP_ATTEMPTS_MAX: Final = 4
@@ -173,7 +172,7 @@ class Selector:
         wanted = self._prices.catalogue.model(label).label
         moment = self._moment(policy)
         key = items.override_key(policy.client, moment.day)
-        flip = _override_flip(policy, moment, "MANUAL_OVERRIDE", None, wanted)
+        flip = override_flip(policy, moment.now_ms, moment.ends_at_ms, to_label=wanted)
         await self._history.mark(policy.org_id, policy.app_id, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
@@ -202,7 +201,9 @@ class Selector:
                 if await self._apply_command(policy, item, None, None, by):
                     return False
                 continue
-            flip = _override_flip(policy, moment, "OVERRIDE_CLEARED", override.label, None)
+            flip = override_flip(
+                policy, moment.now_ms, moment.ends_at_ms, from_label=override.label
+            )
             update = items.clear_update(key, item, flip)
             if await self._apply_command(policy, item, None, update, by):
                 self._on_flip(flip)
@@ -362,7 +363,7 @@ class Selector:
         """Record it, unless another instance was first; where to look for it is noted before."""
         key, entry = (
             items.sticky_key(policy.scope_key, moment.day),
-            _quota_flip(policy, choice, flip, moment),
+            quota_flip(policy, choice, flip, moment.now_ms, moment.ends_at_ms),
         )
         await self._history.mark(policy.org_id, entry.app_id, moment.day)
         await self._store.update(items.flip_update(key, flip, entry))
@@ -376,44 +377,6 @@ class Selector:
             to_label=flip.label,
             given_up=sorted(flip.given_up),
         )
-
-
-def _quota_flip(policy: Policy, choice: Choice, flip: Flip, moment: _Moment) -> activity.Flip:
-    """A flip as its history has it: with the quotas that were found spent."""
-    return activity.Flip(
-        org_id=policy.org_id,
-        at_ms=moment.now_ms,
-        app_id=policy.app_id if policy.quota_scope is QuotaScope.APP else None,
-        reason="QUOTA_EXCEEDED",
-        from_label=flip.previous_label,
-        to_label=flip.label,
-        given_up=tuple(
-            activity.GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros)
-            for use in choice.quotas
-            if use.role is LabelRole.EXCEEDED
-        ),
-        until_ms=moment.ends_at_ms,
-    )
-
-
-def _override_flip(
-    policy: Policy,
-    moment: _Moment,
-    reason: activity.FlipReason,
-    from_label: str | None,
-    to_label: str | None,
-) -> activity.Flip:
-    """An override as its history has it."""
-    return activity.Flip(
-        org_id=policy.org_id,
-        at_ms=moment.now_ms,
-        app_id=policy.app_id,
-        reason=reason,
-        from_label=from_label,
-        to_label=to_label,
-        given_up=(),
-        until_ms=moment.ends_at_ms,
-    )
 
 
 def _lives(policy: Policy) -> list[tuple[Client, str]]:
