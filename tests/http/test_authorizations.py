@@ -435,6 +435,8 @@ def test_one_is_shown_from_grant_to_settlement(shop: Shop) -> None:
         "authorized_at": shown["authorized_at"],
         "expires_at": shown["expires_at"],
         "tags": {"team": "red"},
+        "reason": "NORMAL",
+        "considered": [{"label": "premium", "outcome": "CHOSEN"}],
     }
     shop.capture(authorization_id)
     settled = shop.show(authorization_id)
