@@ -24,15 +24,17 @@ def own_key(tenant: Tenant) -> str:
 
 
 def test_what_a_key_may_read() -> None:
-    """Aggregates, reports, limits, budgets, authorizations, settings: nothing that changes any."""
+    """Aggregates, limits, budgets, authorizations, settings, flips: nothing that changes any."""
     assert {op.name for op in READABLE} == {
         *(f"{kind}Aggregates{what}" for kind in ("app", "org") for what in ("Today", "OnDay")),
         *("appAggregatesInRange", "orgAggregatesInRange", "listLimits"),
         *("listAuthorizations", "getAuthorization", "listAppBudgets", "listOrgBudgets"),
         *("getAppForecast", "getOrgForecast", "getAppSettings", "getOrgSettings"),
+        *("listAppFlips", "listOrgFlips"),
     }
     assert {op.name for op in REPORTS} == {
         *("getSpend", "listUsage", "listAllBudgets", "listAlerts", "getMe"),
+        *("streamEvents", "listDenials", "listAllDenials"),
     }
     assert {op.method for op in (*READABLE, *REPORTS)} == {"GET"}
 
