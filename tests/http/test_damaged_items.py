@@ -111,6 +111,8 @@ class World:
         self.ids["lease"] = lease.json["lease_id"]
         await provision("PUT", f"{self.app}/model-override", {"model_label": "standard"})
         await provision("POST", f"{self.app}/credentials/rotate", {"grace_period_hours": 1})
+        await self.call("POST", f"{self.app}/limits/acquire", taken | {"consume": {"rpm": 10**6}})
+        await self.service.inside.activity.denials.flush()
         look = self.service.inside.alerts.look
         await Aggregator(self.store, self.clock, look=look).run_once()
 
@@ -144,6 +146,8 @@ class World:
         org, app = self.org, self.app
         for path in ("", "/apps", "/usage", "/aggregates/today", "/budgets", "/alert-channels"):
             yield "GET", f"{org}{path}", None
+        for path in (f"{org}/denials", f"{org}/flips", f"{app}/flips", "/api/v1/denials"):
+            yield "GET", path, None
         for path in ("orgs", "alerts", "audit", f"spend?{TODAY}&group_by=org"):
             yield "GET", f"/api/v1/{path}", None
         for path in (app, f"{app}/sessions"):
