@@ -112,6 +112,8 @@ export interface AuthorizationAnswer {
   authorized_at: string;
   expires_at: string;
   tags: Record<string, string>;
+  reason: string;
+  considered: ConsideredLabel[];
   cost_usd_micros?: Int;
   overrun_usd_micros?: Int;
   settled_at?: string;
@@ -182,6 +184,13 @@ export interface Configuration {
   budgets: BudgetBody[];
   quota_enforcement: string;
   alerts: AlertsBody;
+}
+
+/** A label that was looked at, and why it was passed over. */
+export interface ConsideredLabel {
+  label: string;
+  outcome: "CHOSEN" | "SKIPPED";
+  because?: string;
 }
 
 /** What became of an alert at a channel. */
