@@ -14,7 +14,7 @@ from pricekeeper.alerts.body import AlertBody, encoded_body
 from pricekeeper.alerts.channel import Address
 from pricekeeper.alerts.channels import OpenChannel
 from pricekeeper.alerts.mail import Mail
-from pricekeeper.alerts.smtp import LINE_BYTES_MAX
+from pricekeeper.alerts.smtp import LINE_BYTES_MAX, SmtpConnection
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import DeliveryError
 
@@ -166,3 +166,13 @@ async def test_something_else_than_a_mail_server(certificate: Certificate, babbl
     with pytest.raises(DeliveryError, match=r"does not speak SMTP|broke off"):
         await send(certificate, channel(server.sockets[0].getsockname()[1]))
     server.close()
+
+
+async def test_a_server_elsewhere_without_tls_is_told_nothing(certificate: Certificate) -> None:
+    """After the greeting we leave."""
+    async with open_mail_server() as server:
+        connection = SmtpConnection(*await asyncio.open_connection("127.0.0.1", server.port))
+        with pytest.raises(DeliveryError, match="offers no TLS"):
+            await connection.begin("mail.test", trust=certificate.client, needs_tls=True)
+        connection.abort()
+    assert server.lines == ["EHLO pricekeeper"]
