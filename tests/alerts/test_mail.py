@@ -172,7 +172,9 @@ async def test_a_server_elsewhere_without_tls_is_told_nothing(certificate: Certi
     """After the greeting we leave."""
     async with open_mail_server() as server:
         connection = SmtpConnection(*await asyncio.open_connection("127.0.0.1", server.port))
-        with pytest.raises(DeliveryError, match="offers no TLS"):
-            await connection.begin("mail.test", trust=certificate.client, needs_tls=True)
-        connection.abort()
+        try:
+            with pytest.raises(DeliveryError, match="offers no TLS"):
+                await connection.begin("mail.test", trust=certificate.client, needs_tls=True)
+        finally:
+            connection.abort()
     assert server.lines == ["EHLO pricekeeper"]
