@@ -8,7 +8,8 @@ can have changed is read again:
 - A record that is acknowledged after a reading began was sent at most `in_flight_ms` before that:
   no request is answered later. So it is in a region that was marked in a tick since then, and the
   other regions are as they were.
-- A page only ever grows, and its weight with it. A page of the same weight is not parsed again.
+- What is written on a page stays, and makes it longer. A page of the same weight and length is not
+  parsed again.
 
 So a reading has everything that was acknowledged before it began, as exactly as a fold has it.
 
@@ -70,7 +71,8 @@ class LiveReading(NamedTuple):
 class _Page(NamedTuple):
     """A page as it was read."""
 
-    weight: int
+    weight: tuple[int, int]
+    """Its weight, and how much is written on it: a place that was taken gets its record later."""
     sums: dict[tuple[tuple[Facet, ...], int], Counters]
     """What its records add to the totals that they count in, by tick."""
 
@@ -123,7 +125,7 @@ class _Tail:
 
     def take(self, region: str, lane: int, item: Item, closed: int) -> None:
         """Count a page as it is now, in place of what it was."""
-        pages, name, weight = self._lanes[region, lane], str(item["SK"]), weight_on(item)
+        pages, name, weight = self._lanes[region, lane], str(item["SK"]), _state_of(item)
         known = pages.get(name)
         self.work_us += PAGE_US
         if known is not None and known.weight == weight:
@@ -261,3 +263,8 @@ class LiveSums:
         pages = sum(tail.pages for tail in self._tails.values())
         while pages > PAGES_MAX:
             pages -= self._tails.pop(next(iter(self._tails))).pages
+
+
+def _state_of(item: Item) -> tuple[int, int]:
+    """What changes whenever something is written on a page."""
+    return weight_on(item), sum(len(one) for one in item.values() if isinstance(one, bytes))
