@@ -33,7 +33,7 @@ from engine_packages import (
 )
 
 CONTRACT_FOLDER: Final = "tests/contract/"
-CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynamodb-local")
+CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynoxide", "dynamodb-local")
 
 # What takes longest begins first, so that no worker is alone with it when all the rest is done.
 LONGEST: Final = (

@@ -152,7 +152,7 @@ def usage(**changes: Any) -> dict[str, Any]:
     }
 
 
-SERVERS = {"sqlite-file": "sqlite_server", "dynamodb-local": "dynamodb_server"}
+SERVERS = {"sqlite-file": "sqlite_server", "dynoxide": "dynamodb_server"}
 
 
 @pytest.fixture(scope="session")
@@ -163,12 +163,10 @@ def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def dynamodb_server(
-    tmp_path_factory: pytest.TempPathFactory, dynamodb_local: str
-) -> Iterator[Server]:
+def dynamodb_server(tmp_path_factory: pytest.TempPathFactory, dynoxide: str) -> Iterator[Server]:
     """The same on a DynamoDB engine."""
     folder, prefix = tmp_path_factory.mktemp("server"), f"http-{uuid.uuid4().hex[:8]}-"
-    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={dynamodb_local}"
+    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={dynoxide}"
     with running_server(folder, environment=ENVIRONMENT, store=store) as running:
         yield running
 

@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 START_MS = (SystemClock().now_ms() // DAY_MS + 1) * DAY_MS
 """The next midnight of UTC: an engine removes what has expired by its own clock."""
-STORES = ("sqlite-file", "dynamodb-local")
+STORES = ("sqlite-file", "dynoxide")
 
 
 class MovedClock(SystemClock):
@@ -139,8 +139,8 @@ def running_world(request: pytest.FixtureRequest, folder: Path) -> Iterator[Worl
     """A service on the store that the test's parameter names."""
     environment = {**ENVIRONMENT, "PRICEKEEPER_DATA_DIR": str(folder)}
     environment["PRICEKEEPER_STORE"] = f"sqlite:///{folder}/store.db"
-    if request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if request.param == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         prefix = f"spend-{uuid.uuid4().hex[:8]}-"
         environment["PRICEKEEPER_STORE"] = (
             f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"

@@ -10,11 +10,11 @@ from http_fixtures import ENVIRONMENT, Api
 from serving import Server, running_server
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def location(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param == "sqlite-file":
         return f"sqlite:///{tmp_path_factory.mktemp('store')}/store.db"
-    endpoint = request.getfixturevalue("dynamodb_local")
+    endpoint = request.getfixturevalue("dynoxide")
     prefix = f"outside-{uuid.uuid4().hex[:8]}-"
     return f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
 

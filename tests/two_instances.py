@@ -16,7 +16,7 @@ from tokens.conftest import MovableClock
 HALF_A_MINUTE_MS = 30_000
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def instances(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Api, Api, MovableClock]]:
@@ -27,8 +27,8 @@ def instances(
         api_limits_per_minute={},
         aggregator_interval_secs=0,
     )
-    if request.param == "dynamodb-local":
-        endpoint: str = request.getfixturevalue("dynamodb_local")
+    if request.param == "dynoxide":
+        endpoint: str = request.getfixturevalue("dynoxide")
         prefix = f"elsewhere-{uuid.uuid4().hex[:8]}-"
         settings = replace(settings, store=DynamoDbLocation("us-east-1", prefix, endpoint))
     clock = MovableClock()

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from activity.happenings import ORG
-from contract.conftest import STORES
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.settings import MEMORY, DynamoDbLocation, SqliteLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
+from stores import STORES
 
 __all__ = ["ORG"]
 
@@ -33,8 +33,8 @@ async def store(
     location: SqliteLocation | DynamoDbLocation = SqliteLocation(MEMORY)
     if request.param == "sqlite-file":
         location = SqliteLocation(f"{tmp_path}/store.db")
-    elif request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    elif request.param == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         location = DynamoDbLocation("us-east-1", f"activity-{uuid.uuid4().hex[:8]}-", endpoint)
     opened = await open_store(location, clock=clock, meter=meter)
     await opened.create_tables()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from contract.conftest import location, meter, store, table_prefix
 from credentials.conftest import OLD_PEPPER
 from pricekeeper.admin_keys import AdminKeys, IssuedKey, WantedKey
 from pricekeeper.authority import ALL_ORGS, DEPLOYMENT, Authority, Coverage, Role
@@ -10,6 +9,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.credentials import Pepper, Peppers
 from pricekeeper.storage import Store
 from pricekeeper.values import Attribution
+from stores import location, meter, store, table_prefix
 from tokens.conftest import MovableClock
 
 __all__ = ["location", "meter", "store", "table_prefix"]

@@ -9,7 +9,6 @@ import pytest
 
 from alerts.endpoint import SECRET, Endpoint, open_endpoint
 from attribution import BY
-from contract.conftest import location, meter, store
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_usage
 from minting import minted
 from pricekeeper.alerts import Alerts, ChannelKind, ChannelRequest, Guard, Owner, Sources
@@ -26,6 +25,7 @@ from pricekeeper.storage import Store
 from pricekeeper.tenants import Tenants
 from pricekeeper.values import AppId, OrgId
 from selection.conftest import NOON_MS, SettableClock
+from stores import location, meter, store
 
 __all__ = ["location", "meter", "store"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from alerts.conftest import COST_USD_MICROS, Instance, Org, budget
 from alerts.endpoint import SECRET, Endpoint
-from contract.conftest import ShiftedClock
 from pricekeeper.alerts.alert import Kind
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import open_store
 from snippets import snippets
+from stores import ShiftedClock
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "alerts.md"
 TEXT = DOCUMENT.read_text("utf-8")

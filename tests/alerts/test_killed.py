@@ -10,11 +10,11 @@ import pytest
 
 from alerts.conftest import COST_USD_MICROS, Instance, Org, budget
 from alerts.endpoint import Endpoint
-from contract.conftest import ShiftedClock
 from pricekeeper.alerts import State
 from pricekeeper.alerts.delivery import LEASE_MS
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import open_store
+from stores import ShiftedClock
 
 PROCESS = Path(__file__).with_name("alert_process.py")
 

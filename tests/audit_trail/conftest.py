@@ -2,7 +2,6 @@
 
 import pytest
 
-from contract.conftest import ShiftedClock, clock, location, meter, store, table_prefix
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import Entry, chain_of
@@ -11,6 +10,7 @@ from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
 from pricekeeper.storage import ITEM_ABSENT, Key, Put, Store, query_items
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.values import OrgId
+from stores import ShiftedClock, clock, location, meter, store, table_prefix
 from tenants.conftest import new_org_id
 
 __all__ = ["clock", "location", "meter", "store", "table_prefix"]

@@ -10,13 +10,13 @@ import pytest
 
 from attribution import BY
 from audit_trail.conftest import entries_of, findings
-from contract.conftest import ShiftedClock
 from pricekeeper.audit.entry import Entry
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import Key, Store, open_store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Tenants
 from pricekeeper.values import OrgId
+from stores import ShiftedClock
 from tenants.conftest import LABELS, org_body
 
 PROCESS = Path(__file__).with_name("changing_process.py")

@@ -7,7 +7,6 @@ import pytest
 
 from attribution import BY
 from audit_trail.conftest import a_change
-from contract.conftest import ShiftedClock
 from pricekeeper.audit import AuditTrail, Change, reading
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import chain_of
@@ -17,6 +16,7 @@ from pricekeeper.storage import Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.values import Attribution, OrgId
+from stores import ShiftedClock
 from tenants.conftest import new_org_id
 
 HOUR_MS = 3_600_000

@@ -8,7 +8,6 @@ import pytest
 
 from attribution import BY
 from audit_trail.conftest import a_change, entries_of, findings, thing_key, thing_put
-from contract.conftest import ShiftedClock
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.audit import AuditTrail
 from pricekeeper.audit import items as trail_items
@@ -28,6 +27,7 @@ from pricekeeper.storage import Delete, Put, Store, Write
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.values import Attribution, OrgId
+from stores import ShiftedClock
 from tenants.conftest import new_org_id
 
 REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)

@@ -9,7 +9,6 @@ import pytest
 
 from attribution import BY
 from audit_trail.conftest import a_change, entries_of, findings
-from contract.conftest import ShiftedClock
 from pricekeeper.audit import AuditTrail
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import Entry, canonical_bytes, chain_of, head_after
@@ -18,6 +17,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Delete, Item, Key, Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.values import OrgId
+from stores import ShiftedClock
 
 DAY_MS = 86_400_000
 

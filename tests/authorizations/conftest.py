@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import location, meter, store
 from metering.conftest import CATALOGUE, PREMIUM, a_policy
 from pricekeeper.authorizations import (
     Authorization,
@@ -24,6 +23,7 @@ from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Budget, Policy, QuotaEnforcement, Window
 from selection.conftest import NOON_MS, SettableClock
+from stores import location, meter, store
 
 __all__ = ["location", "meter", "store"]
 

@@ -17,7 +17,6 @@ import pytest
 from authorizations.authorize_process import policies
 from authorizations.books import Auditor
 from authorizations.conftest import COST_USD_PICOS, Instance
-from contract.conftest import ShiftedClock
 from fault_proxy import Fault, FaultProxy
 from memory_store import MemoryStore
 from metering.conftest import new_org_id
@@ -29,6 +28,7 @@ from pricekeeper.metering.journal_items import PostedRegion, pages_query
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import Put, Query, Store, open_store, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
+from stores import ShiftedClock
 
 PROCESS = Path(__file__).with_name("authorize_process.py")
 KILLS = 8

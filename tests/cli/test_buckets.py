@@ -26,7 +26,7 @@ APP_CLIENT = Client(OrgId(ORG), AppId("chat"))
 def registered(request: pytest.FixtureRequest, cli: Cli) -> Cli:
     """An organisation with an app, on a store of each kind."""
     if request.param == "dynamodb":
-        endpoint: str = request.getfixturevalue("dynamodb_local")
+        endpoint: str = request.getfixturevalue("dynoxide")
         prefix = f"cli-{uuid.uuid4().hex[:8]}-"
         url = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
         cli.monkeypatch.setenv("PRICEKEEPER_STORE", url)

@@ -292,15 +292,15 @@ def test_many_old_secrets_are_counted() -> None:
     assert ages.summary.endswith("c9 (191 days), 90 more")
 
 
-def test_a_table_whose_items_do_not_expire_is_found(healthy: Cli, dynamodb_local: str) -> None:
+def test_a_table_whose_items_do_not_expire_is_found(healthy: Cli, dynoxide: str) -> None:
     """A restored table has lost that, and a start does not look; `tables create` mends it."""
     prefix = f"doctor-{uuid.uuid4().hex[:8]}-"
-    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={dynamodb_local}"
+    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={dynoxide}"
     healthy.monkeypatch.setenv("PRICEKEEPER_STORE", store)
     healthy.ok("tables", "create")
     assert levels(healthy) == (0, {**levels(healthy)[1], "expiry": "OK"})
     client: Any = botocore.session.get_session().create_client(
-        "dynamodb", "us-east-1", endpoint_url=dynamodb_local
+        "dynamodb", "us-east-1", endpoint_url=dynoxide
     )
     off = {"Enabled": False, "AttributeName": "expires_at_epoch"}
     client.update_time_to_live(TableName=f"{prefix}Sessions", TimeToLiveSpecification=off)

@@ -1,32 +1,17 @@
-"""The stores that the contract is checked on, behind one fixture."""
+"""The stores that the contract is checked on, behind one fixture: all that there are."""
 
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from pricekeeper.clock import SystemClock
-from pricekeeper.settings import MEMORY, DynamoDbLocation, SqliteLocation, StoreLocation
-from pricekeeper.storage import Key, Store, open_store
-from pricekeeper.telemetry import StoreMeter
+from pricekeeper.settings import StoreLocation
+from pricekeeper.storage import Key
+from stores import STORES, clock, location_of, meter, store, table_prefix
 
-STORES = ("sqlite-memory", "sqlite-file", "dynamodb-local")
+__all__ = ["clock", "meter", "store", "table_prefix"]
 
-
-class ShiftedClock(SystemClock):
-    """Real time that a test can move ahead, while pauses between retries stay real."""
-
-    __slots__ = ("shift_ms",)
-
-    def __init__(self) -> None:
-        self.shift_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.shift_ms
-
-    def now_epoch(self) -> int:
-        return self.now_ms() // 1000
+ALL_STORES = (*STORES, "dynamodb-local")
 
 
 class Place:
@@ -42,39 +27,9 @@ class Place:
         return f"{self.run}#{pk}"
 
 
-@pytest.fixture(scope="session")
-def table_prefix() -> str:
-    return f"contract-{uuid.uuid4().hex[:8]}-"
-
-
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=ALL_STORES)
 def location(request: pytest.FixtureRequest, tmp_path: Path, table_prefix: str) -> StoreLocation:
-    if request.param == "sqlite-memory":
-        return SqliteLocation(MEMORY)
-    if request.param == "sqlite-file":
-        return SqliteLocation(str(tmp_path / "store.db"))
-    endpoint: str = request.getfixturevalue("dynamodb_local")
-    return DynamoDbLocation("us-east-1", table_prefix, endpoint)
-
-
-@pytest.fixture
-def clock() -> ShiftedClock:
-    return ShiftedClock()
-
-
-@pytest.fixture
-def meter() -> StoreMeter:
-    return StoreMeter()
-
-
-@pytest.fixture
-async def store(
-    location: StoreLocation, clock: ShiftedClock, meter: StoreMeter
-) -> AsyncIterator[Store]:
-    opened = await open_store(location, clock=clock, meter=meter)
-    await opened.create_tables()
-    yield opened
-    await opened.close()
+    return location_of(request.param, request, tmp_path, table_prefix)
 
 
 @pytest.fixture

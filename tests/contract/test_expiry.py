@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract.conftest import Place, ShiftedClock
+from contract.conftest import Place
 from pricekeeper.errors import ConditionFailedError, TransactionCancelledError
 from pricekeeper.storage import (
     ITEM_ABSENT,
@@ -20,6 +20,7 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import CONFIG, SESSIONS
+from stores import ShiftedClock
 
 HOUR_MS = 3_600_000
 

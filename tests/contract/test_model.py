@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from contract.conftest import STORES, ShiftedClock
+from contract.conftest import ALL_STORES
 from contract.reference import Model, tag
 from contract.strategies import (
     actions,
@@ -46,6 +46,7 @@ from pricekeeper.storage import (
     open_store,
 )
 from pricekeeper.storage.tables import SESSIONS
+from stores import ShiftedClock
 
 Answer: TypeAlias = tuple[str, Any]
 
@@ -197,7 +198,7 @@ def runner() -> Iterator[asyncio.Runner]:
         yield made
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", ALL_STORES)
 def test_no_sequence_of_operations_diverges(
     kind: str,
     request: pytest.FixtureRequest,
@@ -211,8 +212,8 @@ def test_no_sequence_of_operations_diverges(
     if kind == "sqlite-file":
         location = SqliteLocation(str(tmp_path / "model.db"))
         examples = 60
-    elif kind == "dynamodb-local":
-        endpoint: str = request.getfixturevalue("dynamodb_local")
+    elif kind != "sqlite-memory":
+        endpoint: str = request.getfixturevalue(kind.replace("-", "_"))
         location = DynamoDbLocation("us-east-1", table_prefix, endpoint)
         examples = 60
     machine = type("Machine", (Divergence,), {"runner": runner, "location": location})

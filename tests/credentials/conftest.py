@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock, clock, location, meter, store, table_prefix
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import (
     Credentials,
@@ -21,6 +20,7 @@ from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, Tenants, config_key
 from pricekeeper.values import AppId
+from stores import ShiftedClock, clock, location, meter, store, table_prefix
 from tenants.conftest import LABELS, app_body, new_org_id, org_body, seeds
 
 __all__ = ["clock", "location", "meter", "seeds", "store", "table_prefix"]

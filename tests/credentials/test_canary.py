@@ -8,7 +8,6 @@ import bcrypt
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER
 from pricekeeper.credentials import Credentials, Peppers, Provisioning
 from pricekeeper.errors import PriceKeeperError
@@ -17,6 +16,7 @@ from pricekeeper.storage import Set, Store, Update, open_store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, Tenants, config_key
 from pricekeeper.values import AppId
+from stores import ShiftedClock
 from tenants.conftest import LABELS, app_body, new_org_id, org_body
 
 LEGACY = "CANARY correct horse battery staple"

@@ -3,7 +3,6 @@
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from pricekeeper.credentials import ClaimedSecret, Peppers, Secret
 from pricekeeper.errors import InvalidClientError, InvalidValueError, NotFoundError
@@ -12,6 +11,7 @@ from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, config_key
 from pricekeeper.values import AppId
+from stores import ShiftedClock
 from tenants.conftest import new_org_id, org_body
 
 HOUR_MS = 3_600_000

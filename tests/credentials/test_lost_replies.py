@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from credentials.conftest import OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.credentials import ClaimedSecret, Peppers, Provisioned, Rotation
@@ -19,6 +18,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Generation
+from stores import ShiftedClock
 
 REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
 REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from credentials.conftest import Instance, instance
 from pricekeeper.credentials import ClaimedSecret, Secret
 from pricekeeper.errors import ContendedError, NotFoundError
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client
+from stores import ShiftedClock
 from tenants.conftest import org_body
 
 RACERS = 50

@@ -6,7 +6,6 @@ import bcrypt
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.credentials import Authenticated, Peppers, Secret
@@ -20,6 +19,7 @@ from pricekeeper.storage import Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, config_key
+from stores import ShiftedClock
 
 LEGACY = Secret("correct horse battery staple")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import ShiftedClock, location, meter, store
 from metering.conftest import CATALOGUE, DAY_MS, LABELS, a_policy
 from minting import minted
 from pricekeeper.clock import Clock
@@ -21,6 +20,7 @@ from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
 from pricekeeper.values import AppId, OrgId
+from stores import ShiftedClock, location, meter, store
 
 __all__ = ["location", "meter", "store"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from contract.conftest import ShiftedClock
 from export.conftest import Company, tree
 from metering.conftest import DAY_MS
 from pricekeeper.bootstrap import open_services
@@ -31,6 +30,7 @@ from pricekeeper.storage.kept_rows import EXPORT_STATE
 from pricekeeper.storage.sqlite.moments import SWEEP_AFTER_MS
 from pricekeeper.storage.sqlite.store import SqliteStore
 from pricekeeper.telemetry import StoreMeter
+from stores import ShiftedClock
 
 HOUR_MS = 3_600_000
 

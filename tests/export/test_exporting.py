@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from export.conftest import ORGS, Company, exported, names, rows, tree
 from metering.conftest import DAY_MS, a_policy
 from pricekeeper.errors import ExportError
@@ -18,6 +17,7 @@ from pricekeeper.export.folder import FolderDestination
 from pricekeeper.metering.counters import COUNTER_NAMES
 from pricekeeper.storage import Key, Set, Store, Update
 from pricekeeper.storage.tables import DAILY_TOTAL
+from stores import ShiftedClock
 
 
 async def test_every_record_of_the_day_is_in_the_files_once(

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from export.conftest import ORGS, Company, exported, rows, tree
 from pricekeeper.export import FileFormat
 from pricekeeper.export.files import write_rows
 from pricekeeper.export.manifest import TotalRow, line_of
 from pricekeeper.storage import Store
+from stores import ShiftedClock
 
 parquet: Any = pytest.importorskip(
     "pyarrow.parquet", reason="the extra `analytics` is not installed"

@@ -18,7 +18,6 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from conftest import S3_BUCKET
-from contract.conftest import ShiftedClock
 from export.conftest import ORGS, Company, exported, tree
 from free_port import free_port
 from pricekeeper.clock import ManualClock, SystemClock
@@ -30,6 +29,7 @@ from pricekeeper.export.s3 import ATTEMPTS_MAX, S3Destination, encoded_path
 from pricekeeper.settings import S3Location
 from pricekeeper.sigv4 import AwsKeys, signed_headers
 from pricekeeper.storage import Store
+from stores import ShiftedClock
 
 NOW_EPOCH = 1_768_000_000
 

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from export.conftest import ORGS, Company, exported, names, tree
 from pricekeeper.export import Exporter
 from pricekeeper.export.folder import FolderDestination
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store
+from stores import ShiftedClock
 
 PROCESS = Path(__file__).with_name("export_process.py")
 STEPS = 2 * (3 * len(ORGS) + 1 + len(ORGS))
 """Before and after each change: two files and a note of each, the manifest, no notes any more."""
 
 
-@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(params=["sqlite-file", "dynoxide"])
 def location(request: pytest.FixtureRequest, tmp_path: Path, table_prefix: str) -> StoreLocation:
     if request.param == "sqlite-file":
         return SqliteLocation(str(tmp_path / "store.db"))
-    endpoint: str = request.getfixturevalue("dynamodb_local")
+    endpoint: str = request.getfixturevalue("dynoxide")
     return DynamoDbLocation("us-east-1", table_prefix, endpoint)
 
 

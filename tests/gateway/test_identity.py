@@ -144,15 +144,15 @@ def assert_ended_by(world: World, app: App, end: Callable[[], None]) -> None:
         assert statuses() == [403] * 3
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def stored(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Running]]:
     """A real process on each store, with a log, and limits on failures."""
     folder: Path = tmp_path_factory.mktemp("stored")
     store = None
-    if request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if request.param == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         prefix = f"gateway-{uuid.uuid4().hex[:8]}-"
         store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
     with running() as standin:

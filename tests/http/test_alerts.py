@@ -21,15 +21,15 @@ BUDGETS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     """A server that aggregates every second, and may call this machine."""
     folder: Path = tmp_path_factory.mktemp("alerts")
     store = None
-    if request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if request.param == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         prefix = f"alerts-{uuid.uuid4().hex[:8]}-"
         store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
     environment = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from http_fixtures import KEY, Api, Tenant, usage
 from metering.scripted_store import ScriptedStore, fails
 from pricekeeper.bootstrap import services
@@ -21,6 +20,7 @@ from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, Sto
 from pricekeeper.storage import Store, open_store
 from pricekeeper.usecases.runtime import usage_of
 from pricekeeper.usecases.wire.runtime import UsageBody
+from stores import ShiftedClock
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def wires() -> list[ScriptedStore]:
     return []
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def tenant(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -43,8 +43,8 @@ def tenant(
 ) -> Iterator[Tenant]:
     folder: Path = tmp_path_factory.mktemp("served")
     location: StoreLocation = SqliteLocation(str(folder / "store.db"))
-    if request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if request.param == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         location = DynamoDbLocation("us-east-1", f"batches-{uuid.uuid4().hex[:8]}-", endpoint)
 
     async def open_wired(where: StoreLocation, **more: Any) -> Store:

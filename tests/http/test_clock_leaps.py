@@ -30,13 +30,13 @@ def clock() -> ManualClock:
     return ManualClock(SystemClock().now_ms())
 
 
-@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(params=["sqlite-file", "dynoxide"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     settings = replace(
         demo_settings(tmp_path), metrics_token=METRICS_TOKEN, aggregator_interval_secs=0
     )
-    if request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if request.param == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
         settings = replace(settings, store=parse_store_location(url))
     return settings
@@ -193,10 +193,10 @@ async def test_a_leap_is_said_and_heals_by_itself(service: Service, clock: Manua
 
 
 async def test_an_instance_that_the_store_contradicts_is_not_ready(
-    dynamodb_local: str, tmp_path: Path, clock: ManualClock
+    dynoxide: str, tmp_path: Path, clock: ManualClock
 ) -> None:
     """Others have the right time, and can do what it can't; it answers all the same."""
-    url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={dynamodb_local}"
+    url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={dynoxide}"
     settings = replace(
         demo_settings(tmp_path), store=parse_store_location(url), aggregator_interval_secs=0
     )

@@ -59,7 +59,7 @@ def entries_of(tenant: Tenant, done: Reply) -> int:
 
 @pytest.mark.timeout(300)
 async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
-    tmp_path: Path, dynamodb_local: str
+    tmp_path: Path, dynoxide: str
 ) -> None:
     """It is sent again, recognises itself, and the administrator hears that it was done."""
 
@@ -103,5 +103,5 @@ async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
         assert entries_of(tenant, done) == 1
         assert api.provision("POST", f"{tenant.org}/limits/reset", WHY).status == 200
 
-    async with FaultProxy(dynamodb_local) as proxy:
+    async with FaultProxy(dynoxide) as proxy:
         await asyncio.to_thread(contain, proxy)

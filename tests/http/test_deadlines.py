@@ -110,7 +110,7 @@ def serving(settings: Settings) -> Iterator[tuple[Api, Watched]]:
             thread.join()
 
 
-@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(params=["sqlite-file", "dynoxide"])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     settings = replace(
         demo_settings(tmp_path),
@@ -128,7 +128,7 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]
             finally:
                 store.go_on()
         return
-    with hanging_proxy(request.getfixturevalue("dynamodb_local")) as store:
+    with hanging_proxy(request.getfixturevalue("dynoxide")) as store:
         prefix = f"late-{uuid.uuid4().hex[:8]}-"
         url = f"dynamodb://us-east-1?prefix={prefix}&endpoint={store.endpoint}"
         located = replace(settings, store=parse_store_location(url))
@@ -259,11 +259,9 @@ def test_a_lease_that_was_given_up_is_granted_once_or_given_back(service: Servic
     until(lambda: remaining() == 8, remaining)
 
 
-def test_nothing_was_applied_if_the_store_hangs_before_that(
-    tmp_path: Path, dynamodb_local: str
-) -> None:
+def test_nothing_was_applied_if_the_store_hangs_before_that(tmp_path: Path, dynoxide: str) -> None:
     """The caller can't even be recognised then, and hears that it was not applied."""
-    with hanging_proxy(dynamodb_local) as store:
+    with hanging_proxy(dynoxide) as store:
         url = f"dynamodb://us-east-1?prefix=l-{uuid.uuid4().hex[:8]}-&endpoint={store.endpoint}"
         settings = replace(
             demo_settings(tmp_path),

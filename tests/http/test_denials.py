@@ -12,7 +12,7 @@ from http_fixtures import KEY, METRICS_TOKEN
 from in_loop_service import Reply
 from pricekeeper.activity import denial_listing
 
-STORES = ("sqlite-file", "dynamodb-local")
+STORES = ("sqlite-file", "dynoxide")
 QUOTAS = {"premium": 5_000, "standard": 5_000, "economy": 5_000}
 STRICT: dict[str, Any] = {"quota_enforcement": "STRICT", "quotas": QUOTAS}
 ASKED = {"model": "premium", "input_tokens": 9_000, "max_output_tokens": 900}

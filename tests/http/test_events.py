@@ -17,7 +17,7 @@ from http_fixtures import KEY
 from pricekeeper.activity import listening
 from pricekeeper.activity.items import FEED_SECS, WATCH_SECS
 
-STORES = ("sqlite-file", "dynamodb-local")
+STORES = ("sqlite-file", "dynoxide")
 BEHIND_MS_MAX = 2_000
 TINY = {"quotas": {"premium": 5_000, "standard": 500_000, "economy": 200_000}}
 

@@ -12,7 +12,7 @@ from http_fixtures import KEY
 from pricekeeper.selection import history
 from pricekeeper.usecases import flips
 
-STORES = ("sqlite-file", "dynamodb-local")
+STORES = ("sqlite-file", "dynoxide")
 TINY = {"quotas": {"premium": 5_000, "standard": 5_000, "economy": 900_000}, "timezone": "UTC"}
 DAY_MS = 86_400_000
 

@@ -166,14 +166,14 @@ async def stuck_dynamodb(
             await asyncio.to_thread(running.__exit__, None, None, None)
 
 
-@pytest.mark.parametrize("kind", ["sqlite-file", "dynamodb-local"])
+@pytest.mark.parametrize("kind", ["sqlite-file", "dynoxide"])
 async def test_a_share_that_is_full_refuses_at_once_and_the_rest_waits(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     """With a store that stands still: exactly what fits waits, and is counted when it goes on."""
     stuck = stuck_sqlite(tmp_path)
-    if kind == "dynamodb-local":
-        stuck = stuck_dynamodb(tmp_path, request.getfixturevalue("dynamodb_local"))
+    if kind == "dynoxide":
+        stuck = stuck_dynamodb(tmp_path, request.getfixturevalue("dynoxide"))
     async with stuck as (server, toggle):
         api = Api(server.url)
         tenants = [await asyncio.to_thread(Tenant(api).register) for _ in range(2)]

@@ -12,7 +12,7 @@ from event_streams import Fleet, Tenant, running_fleet, settings_for
 from http_fixtures import KEY
 from in_loop_service import Reply
 
-STORES = ("sqlite-file", "dynamodb-local")
+STORES = ("sqlite-file", "dynoxide")
 BEHIND_MS_MAX = 2_000
 
 

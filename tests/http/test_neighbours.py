@@ -25,15 +25,15 @@ ATTEMPTS = 20
 Start = Callable[[str], AbstractContextManager[Server]]
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Start a server with these limits, on each store."""
 
     def started(limits: str) -> AbstractContextManager[Server]:
         folder: Path = tmp_path_factory.mktemp("near")
         store = None
-        if request.param == "dynamodb-local":
-            endpoint = request.getfixturevalue("dynamodb_local")
+        if request.param == "dynoxide":
+            endpoint = request.getfixturevalue("dynoxide")
             prefix = f"near-{uuid.uuid4().hex[:8]}-"
             store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
         environment = {**ENVIRONMENT, SETTING: limits}

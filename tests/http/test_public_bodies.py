@@ -20,14 +20,14 @@ CLAIM = "/api/v1/credentials/claim"
 PUBLIC = ("/auth/token", "/auth/refresh", "/auth/revoke", "/auth/introspect", CLAIM)
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def strict(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Api]:
     """A server that lets an address fail a few times a minute, and everything else is free."""
     store = None
-    if request.param == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if request.param == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         prefix = f"bodies-{uuid.uuid4().hex[:8]}-"
         store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
     limits = "token=0,refresh=0,revoke=0,claim=0,provisioning=0,selection=0,aggregates=0"

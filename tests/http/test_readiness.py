@@ -24,7 +24,7 @@ GETS = 'pricekeeper_store_calls_total{call="get"}'
 PUTS = 'pricekeeper_store_calls_total{call="put"}'
 
 
-@pytest.mark.parametrize("kind", ["sqlite-file", "dynamodb-local"])
+@pytest.mark.parametrize("kind", ["sqlite-file", "dynoxide"])
 def test_however_often_it_is_asked_the_store_is_written_once_a_second(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -33,8 +33,8 @@ def test_however_often_it_is_asked_the_store_is_written_once_a_second(
     settings = replace(
         demo_settings(tmp_path), metrics_token=METRICS_TOKEN, aggregator_interval_secs=0
     )
-    if kind == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if kind == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         url = f"dynamodb://us-east-1?prefix=ready-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
         settings = replace(settings, store=parse_store_location(url))
     with running_service(settings, clock) as url, ThreadPoolExecutor(4) as pool:

@@ -140,14 +140,14 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         assert "Traceback" not in server.output()
 
 
-@pytest.mark.parametrize("kind", ["sqlite-file", "dynamodb-local"])
+@pytest.mark.parametrize("kind", ["sqlite-file", "dynoxide"])
 def test_two_workers_count_exactly(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """The same records arrive at both, twice and at once; together they count each of them once."""
     store = None
-    if kind == "dynamodb-local":
-        endpoint = request.getfixturevalue("dynamodb_local")
+    if kind == "dynoxide":
+        endpoint = request.getfixturevalue("dynoxide")
         prefix = f"workers-{uuid.uuid4().hex[:8]}-"
         store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
     arguments = ("--workers", "2")

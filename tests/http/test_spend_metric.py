@@ -50,11 +50,11 @@ def scrape(api: Api) -> Dollars:
     return read_dollars(reply.data.decode())
 
 
-@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(params=["sqlite-file", "dynoxide"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite-file":
         return f"sqlite:///{tmp_path}/store.db"
-    endpoint = request.getfixturevalue("dynamodb_local")
+    endpoint = request.getfixturevalue("dynoxide")
     return f"dynamodb://us-east-1?prefix=http-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
 
 

@@ -58,12 +58,12 @@ class Place:
         self.store = store
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder: Path = tmp_path_factory.mktemp("server")
     if request.param == "sqlite-file":
         return Place(folder, f"sqlite:///{folder}/store.db")
-    endpoint = request.getfixturevalue("dynamodb_local")
+    endpoint = request.getfixturevalue("dynoxide")
     prefix = f"http-{uuid.uuid4().hex[:8]}-"
     return Place(folder, f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}")
 

@@ -121,9 +121,9 @@ def test_a_service_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
         pytest.fail("it started")
 
 
-def test_a_store_that_hangs_does_not_hold_readiness(tmp_path: Path, dynamodb_local: str) -> None:
+def test_a_store_that_hangs_does_not_hold_readiness(tmp_path: Path, dynoxide: str) -> None:
     """The answer comes while it hangs, and the next ones need no second probe."""
-    with hanging_proxy(dynamodb_local) as store:
+    with hanging_proxy(dynoxide) as store:
         url = f"dynamodb://us-east-1?prefix=p-{uuid.uuid4().hex[:8]}-&endpoint={store.endpoint}"
         settings = replace(
             demo_settings(tmp_path), store=parse_store_location(url), aggregator_interval_secs=0
@@ -138,12 +138,10 @@ def test_a_store_that_hangs_does_not_hold_readiness(tmp_path: Path, dynamodb_loc
             until(lambda: ready(api).status == 200)
 
 
-def test_a_probe_costs_one_write_unit_and_one_read_unit(
-    tmp_path: Path, dynamodb_local: str
-) -> None:
+def test_a_probe_costs_one_write_unit_and_one_read_unit(tmp_path: Path, dynoxide: str) -> None:
     """A second at most, and only while somebody asks; docs/costs.md has it."""
     clock = ManualClock()
-    url = f"dynamodb://us-east-1?prefix=c-{uuid.uuid4().hex[:8]}-&endpoint={dynamodb_local}"
+    url = f"dynamodb://us-east-1?prefix=c-{uuid.uuid4().hex[:8]}-&endpoint={dynoxide}"
     settings = replace(
         demo_settings(tmp_path),
         store=parse_store_location(url),

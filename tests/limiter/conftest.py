@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from contract.conftest import location, meter, table_prefix
 from pricekeeper.clock import ManualClock
 from pricekeeper.limiter import Limit, Limiter
 from pricekeeper.settings import StoreLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
+from stores import location, meter, table_prefix
 
 __all__ = ["location", "meter", "table_prefix"]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from pricekeeper.errors import ContendedError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
 from pricekeeper.storage import Add, Key, Put, Store, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
+from stores import ShiftedClock
 
 TASKS = 100
 FIFTY = Limit.per_day("n", 50)

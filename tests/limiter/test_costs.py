@@ -148,7 +148,7 @@ async def test_peeking_takes_one_read(limiter: Limiter, meter: StoreMeter, entit
     assert meter.calls == {"batch_get": 2}
 
 
-@pytest.mark.parametrize("location", ["dynamodb-local"], indirect=True)
+@pytest.mark.parametrize("location", ["dynoxide"], indirect=True)
 async def test_a_steady_acquire_takes_one_write_unit(
     make: Callable[..., Limiter], meter: StoreMeter, entity: str
 ) -> None:

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from contract.conftest import ShiftedClock, location, meter, store
 from pricekeeper.clock import Clock
 from pricekeeper.metering import Metering, Usage
 from pricekeeper.pricing import Catalogue, Model, ModelRef, PriceBook, RateCard, normalise_model_id
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, QuotaScope
 from pricekeeper.values import AppId, ModelLabel, OrgId
+from stores import ShiftedClock, location, meter, store
 
 __all__ = ["location", "meter", "store"]
 

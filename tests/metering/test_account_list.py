@@ -1,6 +1,5 @@
 """The list of partitions: as long as the totals in them, and with what the version before had."""
 
-from contract.conftest import ShiftedClock
 from metering.conftest import DAY_MS, a_policy
 from pricekeeper.days import org_day
 from pricekeeper.metering import Account, Aggregator
@@ -15,6 +14,7 @@ from pricekeeper.metering.items import (
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.storage import Add, Put, Set, Store, Update
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from stores import ShiftedClock
 
 
 async def test_an_older_day_does_not_shorten_the_list(store: Store) -> None:

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import (
     DAY_MS,
@@ -31,6 +30,7 @@ from pricekeeper.metering.items import (
 from pricekeeper.storage import Item, Key, Put, Store, Table
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy
+from stores import ShiftedClock
 
 HOUR_MS = 3_600_000
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, a_policy, a_usage
 from minting import minted
 from pricekeeper.errors import InvalidValueError
@@ -19,6 +18,7 @@ from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
+from stores import ShiftedClock
 
 
 class StillClock(ShiftedClock):

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage, new_org_id
 from metering.older_version import counter_update, marker_put
@@ -35,6 +34,7 @@ from pricekeeper.storage import Item, Page, Put, Query, Store, Update
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
+from stores import ShiftedClock
 
 ACCOUNT = Account("ORG#1", PREMIUM, "20260123")
 

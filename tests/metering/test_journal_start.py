@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from metering.conftest import CATALOGUE, a_policy, a_usage
 from minting import minted
 from pricekeeper.errors import InvalidValueError
@@ -14,6 +13,7 @@ from pricekeeper.metering.journal_start import ROLLOUT_MS
 from pricekeeper.metering.receipt import receipt_key
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
+from stores import ShiftedClock
 
 
 async def test_a_new_store_uses_the_journal_at_once(store: Store, clock: ShiftedClock) -> None:

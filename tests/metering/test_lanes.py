@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from contract.conftest import ShiftedClock
 from metering.conftest import PREMIUM, a_policy, a_usage
 from minting import minted
 from pricekeeper.days import org_day
 from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.storage import Store
+from stores import ShiftedClock
 
 
 async def test_a_region_of_two_widths_is_read_once(

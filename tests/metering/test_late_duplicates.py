@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from metering.conftest import CATALOGUE, PREMIUM, MeteringMaker, a_policy, a_usage
 from metering.scripted_store import ScriptedStore
 from pricekeeper.errors import (
@@ -20,6 +19,7 @@ from pricekeeper.pricing import Catalogue, PriceBook
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
+from stores import ShiftedClock
 
 
 def nearly_too_old(clock: ShiftedClock) -> Usage:

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from contract.conftest import ShiftedClock
 from metering.conftest import CATALOGUE, a_policy, a_usage
 from minting import minted
 from pricekeeper.metering import Metering
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
+from stores import ShiftedClock
 
 
 async def spread_over_turns(metering: Metering, clock: ShiftedClock) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from contract.conftest import ShiftedClock
 from metering.conftest import APP, PREMIUM, a_policy, a_usage
 from minting import minted
 from pricekeeper.days import org_day
@@ -10,6 +9,7 @@ from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.storage import Delete, Item, Key, Query, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
+from stores import ShiftedClock
 
 
 async def read_totals(store: Store, org_id: str) -> dict[str, Item]:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from metering.conftest import (
     APP,
     COST_USD_PICOS,
@@ -51,6 +50,7 @@ from pricekeeper.storage.values import item_bytes
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.values import AppId
+from stores import ShiftedClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

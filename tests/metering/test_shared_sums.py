@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
 from pricekeeper.errors import StoreUnavailableError
@@ -14,6 +13,7 @@ from pricekeeper.metering.shared_sums import REUSE_MS
 from pricekeeper.storage import Page, Query, Store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
+from stores import ShiftedClock
 
 
 class SteppedClock(ShiftedClock):

@@ -13,7 +13,6 @@ import apsw
 import botocore.session
 import pytest
 
-from contract.conftest import ShiftedClock
 from metering.conftest import COST_USD_PICOS, LABELS, PREMIUM, a_policy, a_usage
 from metering.older_version import marker_put
 from pricekeeper.errors import UnreadableItemError
@@ -27,17 +26,18 @@ from pricekeeper.storage import Delete, Key, Put, Store, Table
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.telemetry import STRANGE_ITEMS
 from pricekeeper.tenants import Policy
+from stores import ShiftedClock
 
 Damage: TypeAlias = Callable[[Table, Key], Awaitable[None]]
 
 FRACTION = {"cost_usd_picos": {"N": "1.5"}, "tags": {"NS": ["1"]}}
 
 
-@pytest.fixture(params=["sqlite-file", "dynamodb-local"])
+@pytest.fixture(params=["sqlite-file", "dynoxide"])
 def location(request: pytest.FixtureRequest, tmp_path: Path, table_prefix: str) -> StoreLocation:
     if request.param == "sqlite-file":
         return SqliteLocation(str(tmp_path / "store.db"))
-    endpoint: str = request.getfixturevalue("dynamodb_local")
+    endpoint: str = request.getfixturevalue("dynoxide")
     return DynamoDbLocation("us-east-1", table_prefix, endpoint)
 
 

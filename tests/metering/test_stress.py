@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from fault_proxy import Fault, FaultProxy
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.audit import Audit, Reported, Watcher
@@ -25,6 +24,7 @@ from pricekeeper.storage import Item, Store, Update, Write
 from pricekeeper.storage.dynamodb.client import Limits
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.telemetry import StoreMeter
+from stores import ShiftedClock
 
 WRITERS = 64
 RECORDS = 30
@@ -149,13 +149,13 @@ ODDS = {
 
 
 @pytest.fixture
-async def proxy(dynamodb_local: str) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy(dynamodb_local) as proxy:
+async def proxy(dynoxide: str) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(dynoxide) as proxy:
         yield proxy
 
 
 async def test_64_writers_through_an_unreliable_network(
-    proxy: FaultProxy, dynamodb_local: str, table_prefix: str, new_metering: MeteringMaker
+    proxy: FaultProxy, dynoxide: str, table_prefix: str, new_metering: MeteringMaker
 ) -> None:
     """Between the adapter and the engine, four requests in ten meet something."""
     clock = ShiftedClock()
@@ -167,7 +167,7 @@ async def test_64_writers_through_an_unreliable_network(
             meter=StoreMeter(),
             limits=limits,
         )
-        for endpoint in (dynamodb_local, proxy.endpoint)
+        for endpoint in (dynoxide, proxy.endpoint)
     ]
     await direct.create_tables()
     load = Load(direct, clock, lambda: new_metering(wire, clock), seed=2)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from metering.conftest import MeteringMaker, a_policy, a_usage
 from minting import minted
 from pricekeeper.metering import Aggregator
@@ -20,6 +19,7 @@ from pricekeeper.metering.tag_values import OTHER, VALUES_MAX, TagValues
 from pricekeeper.storage import Query, Set, Store, Update
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
+from stores import ShiftedClock
 
 DAY = "20990110"
 

@@ -1,6 +1,5 @@
 """Reading totals: what was aggregated in one read, the shards when they are asked for."""
 
-from contract.conftest import ShiftedClock
 from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
 from minting import minted
 from pricekeeper.metering import Aggregator, Metering, org_day
@@ -10,6 +9,7 @@ from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.values import AppId
+from stores import ShiftedClock
 
 
 def today(clock: ShiftedClock) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import clock, location, meter, store, table_prefix
 from pricekeeper.clock import Clock
 from pricekeeper.pricing import (
     Catalogue,
@@ -20,6 +19,7 @@ from pricekeeper.pricing import (
     normalise_model_id,
 )
 from pricekeeper.values import ModelLabel
+from stores import clock, location, meter, store, table_prefix
 
 __all__ = ["clock", "location", "meter", "store", "table_prefix"]
 

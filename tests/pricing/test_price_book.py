@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreUnavailableError, UnpricedUsageError
@@ -19,6 +18,7 @@ from pricekeeper.storage import Item, Key, Put, Store, Table
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter
 from pricing.conftest import CARD, Quotes, a_catalogue, a_model, quoted, utc_day
+from stores import ShiftedClock
 
 MINUTE_MS = 60_000
 

@@ -5,7 +5,6 @@ from datetime import date, timedelta
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.pricing import Model, PriceBook, service
@@ -16,6 +15,7 @@ from pricekeeper.telemetry import StoreMeter
 from pricing.conftest import Quotes, a_catalogue, quoted, utc_day
 from pricing.test_deployment import INPUT, P, changed, parse, refused
 from pricing.test_refresh import inputs, run
+from stores import ShiftedClock
 
 MINUTE_MS = 60_000
 

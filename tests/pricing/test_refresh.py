@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from contract.conftest import ShiftedClock
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, PriceSourceError, StoreError
@@ -30,6 +29,7 @@ from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter
 from pricing.conftest import Quotes, a_catalogue, a_model, quoted, utc_day
+from stores import ShiftedClock
 
 DAY_MS = 86_400_000
 

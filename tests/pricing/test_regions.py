@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from pricekeeper.clock import ManualClock
 from pricekeeper.pricing import PriceBook, RateCard, Step
 from pricekeeper.pricing.items import price_key
@@ -18,6 +17,7 @@ from pricekeeper.pricing.sources.genai import GenaiPrices
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricing.conftest import Quotes, a_catalogue, a_model, quoted, utc_day
+from stores import ShiftedClock
 
 OFFER_FILES = [str(Path(__file__).parent / "data" / f"{offer}.json") for offer in OFFERS]
 EU_NOVA_PRO = RateCard(input=1_050_000, output=4_200_000)

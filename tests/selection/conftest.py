@@ -7,7 +7,6 @@ from datetime import datetime
 
 import pytest
 
-from contract.conftest import location, meter, store, table_prefix
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.errors import (
@@ -27,6 +26,7 @@ from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import AppId, ModelLabel, OrgId
 from selection.policies import APP, LABELS
+from stores import location, meter, store, table_prefix
 
 __all__ = ["location", "meter", "store", "table_prefix"]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from contract.conftest import ShiftedClock, clock, location, meter, store, table_prefix
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.sessions import (
     Labels,
@@ -18,6 +17,7 @@ from pricekeeper.sessions import (
     Sessions,
 )
 from pricekeeper.storage import Page, Query, Store, Write
+from stores import ShiftedClock, clock, location, meter, store, table_prefix
 
 __all__ = ["clock", "location", "meter", "store", "table_prefix"]
 

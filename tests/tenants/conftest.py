@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import ShiftedClock, clock, location, meter, store, table_prefix
 from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Tenants
 from pricekeeper.values import AppId, ModelLabel, OrgId
+from stores import ShiftedClock, clock, location, meter, store, table_prefix
 
 __all__ = ["clock", "location", "meter", "store", "table_prefix"]
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
@@ -23,6 +22,7 @@ from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Freeze, Tenants, config_key
 from pricekeeper.values import AppId, Attribution, OrgId
+from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
 DEPLOYMENT = Attribution("deployment-key/0", "192.0.2.1", "r-1", "leaked")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
@@ -24,6 +23,7 @@ from pricekeeper.tenants import Client, RateLimit, Saved, Tenants
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.patching import patched_body, stated_body
 from pricekeeper.values import AppId, OrgId
+from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
 RPM = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from pricekeeper.errors import ContendedError, NotFoundError
 from pricekeeper.storage import Key, Put, Query, Store
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.tenants import Client, Enrolment, Saved, Tenants
 from pricekeeper.values import AppId, OrgId
+from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, org_body
 
 RACERS = 50

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock
 from pricekeeper.errors import (
     ConflictError,
     InvalidConfigError,
@@ -17,6 +16,7 @@ from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Enrolment, Policy, Tenants
 from pricekeeper.values import AppId, OrgId
+from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
 LIMITS = {"*": {"rpm": {"capacity": 10, "refill_amount": 5, "refill_period_ms": 1000}}}

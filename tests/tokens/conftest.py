@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from attribution import BY
-from contract.conftest import ShiftedClock, location, meter, store, table_prefix
 from credentials.conftest import OLD_PEPPER
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Credentials, Peppers, Provisioning
@@ -14,6 +13,7 @@ from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Tenants
 from pricekeeper.tokens import Grant, Identity, Keys, dump_keyring, new_keyring
 from pricekeeper.tokens.keyring import parse_keyring
+from stores import ShiftedClock, location, meter, store, table_prefix
 from tenants.conftest import LABELS, app_body, new_org_id, org_body
 
 __all__ = ["location", "meter", "store", "table_prefix"]

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from contract.conftest import ShiftedClock
 from pricekeeper.errors import ConditionFailedError, TransactionCancelledError
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import (
@@ -22,6 +21,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG, SESSIONS
 from pricekeeper.telemetry import StoreMeter
+from stores import ShiftedClock
 
 
 @pytest.fixture
