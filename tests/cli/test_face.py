@@ -86,15 +86,23 @@ def spool_settings(cli: Cli) -> dict[str, str]:
     }
 
 
+KEPT_IN_FILES = {
+    "secret.txt": "of-a-webhook-that-is-not-there",
+    "address.txt": "https://hooks.slack.com/services/T0/B0/x",
+    "password.txt": "of-a-mail-server-that-is-not-there",
+}
+
+
 def test_the_guides_examples_work(cli: Cli) -> None:
     """In order, as they are written, but for what only a person knows."""
-    text = GUIDE.read_text("utf-8")
+    text = GUIDE.read_text("utf-8").replace("\\\n", " ")
     (exported,) = re.findall(r"^export ORG=(\S+)$", text, re.MULTILINE)
     cli.monkeypatch.setenv(
         "PRICEKEEPER_PROVISIONING_KEY", "a-key-of-more-than-thirty-two-characters"
     )
     known = {"$ORG": exported}
-    (cli.folder / "secret.txt").write_text("of-a-webhook-that-is-not-there\n", encoding="utf-8")
+    for name, kept in KEPT_IN_FILES.items():
+        (cli.folder / name).write_text(f"{kept}\n", encoding="utf-8")
     ran = 0
     for line in re.findall(r"^pricekeeper (.*)$", text, re.MULTILINE):
         words = line.partition("  #")[0].replace("'", "").split()

@@ -125,3 +125,23 @@ async def test_what_is_held_is_seen_as_soon(fleet: Fleet) -> None:
     await fleet.pass_ms(1_100)
     after = (await spend(fleet, "&group_by=app,label", token=tenant.org_token)).json["total"]
     assert (after["held_usd_micros"], after["cost_usd_micros"]) == (0, captured["cost_usd_micros"])
+
+
+async def test_a_capture_under_an_id_of_the_callers_is_seen_as_soon(fleet: Fleet) -> None:
+    """Its place on a page is taken when it is authorized, and was read before it is filled."""
+    tenant: Tenant = await fleet.register(str(uuid.uuid4()), timezone="UTC")
+    name = str(uuid.uuid4())
+    asked = {"authorization_id": name, "input_tokens": 900, "max_output_tokens": 90}
+    path, token = f"{tenant.app}/authorizations", tenant.app_token
+    made = await fleet.call("POST", path, {"model": "premium", **asked}, token=token)
+    assert made.status == 201, made.json
+    await fleet.record(tenant)
+    await fleet.pass_ms(1_100)
+    before = (await spend(fleet, token=token)).json["total"]
+    used = {"input_tokens": 900, "output_tokens": 45}
+    captured = await fleet.call("POST", f"{path}/{name}/capture", used, token=token)
+    await fleet.pass_ms(1_100)
+    total = (await spend(fleet, token=token)).json["total"]
+    cost: int = captured.json["cost_usd_micros"]
+    assert total["requests"] == before["requests"] + 1
+    assert total["cost_usd_micros"] == before["cost_usd_micros"] + cost
