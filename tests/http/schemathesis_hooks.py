@@ -105,6 +105,13 @@ def narrow(node: Any, existing: dict[str, tuple[str, ...]]) -> None:
             narrow(member, existing)
 
 
+RANGES: Final = {
+    *("getSpend", "listUsage", "listAudit"),
+    *("listAllDenials", "listDenials", "listOrgFlips", "listAppFlips"),
+}
+"""What is asked about a range of time."""
+
+
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
     """Put together what must go together, whether the rest of the request is good or bad."""
@@ -119,7 +126,7 @@ def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
         day = date_of(case.path_parameters["date"])
         if day is not None:
             case.path_parameters["date"] = min(day, LAST_DAY).isoformat()
-    if isinstance(case.query, dict) and name in ("getSpend", "listUsage", "listAudit"):
+    if isinstance(case.query, dict) and name in RANGES:
         report(case.query)
     if isinstance(case.query, dict) and name.endswith("AggregatesInRange"):
         first, last = (date_of(case.query.get(end)) for end in ("from", "to"))
@@ -313,7 +320,9 @@ def adjustment(body: dict[str, Any]) -> dict[str, Any]:
 def channel(body: dict[str, Any]) -> dict[str, Any]:
     """An address that may be called, and that nobody has."""
     if fits(body, alerts.ChannelBody):
-        body |= {"url": "https://hooks.invalid/", "secret": "0123456789abcdef"}
+        kinds = {"kinds": body["kinds"]} if "kinds" in body else {}
+        fields = {"url": "https://hooks.invalid/", "secret": "0123456789abcdef"}
+        return {"kind": "WEBHOOK", **fields, **kinds}
     return body
 
 
@@ -348,6 +357,8 @@ BODIES: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "authorize": authorization,
     "captureAuthorization": capturing,
     "voidAuthorization": containing,
+    "voidOrgAuthorization": containing,
+    "voidUsage": containing,
     "acquire": lease,
     "createAdminKey": admin_key,
     "adjustLease": adjustment,

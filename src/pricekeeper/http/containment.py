@@ -113,8 +113,8 @@ OPERATIONS: Final = (
     *_operations("App", "/api/v1/orgs/{org_id}/apps/{app_id}"),
     _row("POST", "/api/v1/orgs/{org_id}/usage/{request_id}/void", "voidUsage", void_usage,
          {200: wire.UsageVoided}, access=Access.DEPLOYMENT, role=Role.OPERATOR,
-         body=wire.ReasonBody),
+         body=wire.ReasonBody, problems=(409,)),
     _row("POST", "/api/v1/orgs/{org_id}/authorizations/{authorization_id}/void",
          "voidOrgAuthorization", void_authorization, {200: wire.AuthorizationVoided},
-         access=Access.DEPLOYMENT, role=Role.OPERATOR, body=wire.ReasonBody),
+         access=Access.DEPLOYMENT, role=Role.OPERATOR, body=wire.ReasonBody, problems=(409,)),
 )  # fmt: skip

@@ -120,7 +120,7 @@ def _position(call: Call) -> Position | None:
     """From where to go on, as the header says or, for who can't send one, the query."""
     query = call.request.query_once([_LAST_ID]).get(_LAST_ID)
     given = call.request.header(b"last-event-id") or query
-    if not given:
+    if given is None:
         return None
     try:
         return Position.parse(given)

@@ -188,7 +188,9 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     for status, kind in operation.answers.items():
         made[str(status)] = {"description": "Done." if status < 400 else _MEANINGS[status]}  # noqa: PLR2004
         if isinstance(kind, str):
-            made[str(status)]["content"] = {kind: {"schema": {"type": "string"}}}
+            # A stream of events is not one text, and OpenAPI 3.1 has no words for its events.
+            text = {} if kind == "text/event-stream" else {"schema": {"type": "string"}}
+            made[str(status)]["content"] = {kind: text}
             if operation.events:
                 told = {name: schemas[event] for name, event in operation.events.items()}
                 made[str(status)]["content"][kind]["x-events"] = told
