@@ -108,7 +108,12 @@ class TestVerifying:
     def test_an_export_is_for_its_owner_and_whole(self, cli: Cli, exported: Path) -> None:
         """Each line by itself is an entry; a second export takes its place at once."""
         assert exported.stat().st_mode & 0o077 == 0
-        assert [json.loads(line)["seq"] for line in exported.open()] == [1, 2, 3, 4]
+        assert [json.loads(line)["seq"] for line in exported.read_text("utf-8").splitlines()] == [
+            1,
+            2,
+            3,
+            4,
+        ]
         cli.ok("freeze", ORG, *WHY)
         assert cli.ok("audit", "export", ORG, "--to", str(exported))["entries"] == 5
         refused = cli("audit", "export", "--to", str(exported / "below"))

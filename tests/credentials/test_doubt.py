@@ -13,6 +13,7 @@ from pricekeeper.credentials.doubt import PLACES_MAX, TURN_MS
 from pricekeeper.errors import InvalidClientError, OverloadedError
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Set, Update, open_store
+from pricekeeper.storage.sqlite.store import SqliteStore
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, config_key
@@ -54,6 +55,12 @@ class Doubtful:
             if all(task.done() for task in self._tasks):
                 return
             await asyncio.sleep(0)
+        store = self.one.store
+        assert isinstance(store, SqliteStore)
+        for _ in range(3):  # a guess reads once, or twice; reads are done one after the other
+            for _ in range(2 * PLACES_MAX):
+                await asyncio.sleep(0)
+            await store._read(lambda *_: None)
         for _ in range(6 * PLACES_MAX):
             await asyncio.sleep(0)
 

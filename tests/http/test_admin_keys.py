@@ -212,7 +212,7 @@ def test_what_it_did_is_written_down_with_its_name(api: Api, server: Server) -> 
     def actors() -> list[str]:
         lines = [json.loads(line) for line in server.output().splitlines() if line[:1] == "{"]
         request_id = reply.headers["x-request-id"]
-        found = [line for line in lines if line["event"] == "containment"]
+        found = [line for line in lines if line["event"] == "audit"]
         return [line["actor"] for line in found if line["request_id"] == request_id]
 
     until(lambda: bool(actors()), server.output)

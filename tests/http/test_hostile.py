@@ -95,6 +95,7 @@ def path_of(operation: Operation, tenant: Tenant) -> str:
         app_id=tenant.app_id,
         lease_id="7c9e6679-7425-40de-944b-e07fc1f90ae7",
         authorization_id="7c9e6679-7425-40de-944b-e07fc1f90ae7",
+        request_id="7c9e6679-7425-40de-944b-e07fc1f90ae7",
         key_id="0" * 12,
         channel="ops",
     )

@@ -93,6 +93,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "force_check": 600,
         "authorize": 120_000,
         "capture": 360_000,
+        "reports": 1_200,
+        "events": 120,
     }
     assert read_settings({}).api_limits_per_minute == API_LIMITS_PER_MINUTE
 

@@ -272,7 +272,9 @@ def test_the_aggregator_lags_until_it_has_run(tmp_path: Path, api: Api) -> None:
         assert max(seen) > seen[0]
 
 
-async def test_on_dynamodb_faults_attempts_and_capacity(tmp_path: Path, dynoxide: str) -> None:
+async def test_on_dynamodb_faults_attempts_and_capacity(
+    tmp_path: Path, dynamodb_local: str
+) -> None:
     """A throttle, a conflict and a lost reply are each counted; the record is, too, once."""
 
     def watch(proxy: FaultProxy) -> None:
@@ -302,7 +304,7 @@ async def test_on_dynamodb_faults_attempts_and_capacity(tmp_path: Path, dynoxide
             reads = 'pricekeeper_store_capacity_units_total{kind="read",table="Config"}'
             assert scrape(api)[reads] > 0
 
-    async with FaultProxy(dynoxide) as proxy:
+    async with FaultProxy(dynamodb_local) as proxy:
         await asyncio.to_thread(watch, proxy)
 
 

@@ -115,7 +115,9 @@ class World:
             known["authorization_id"] = authorize(tenant)
         if "{request_id}" in operation.path:
             sent = usage()
-            tenant.api.call("POST", f"{tenant.app}/usage", sent, token=tenant.app_token)
+            token = tenant.login(tenant.client_id)["access_token"]
+            made = tenant.api.call("POST", f"{tenant.app}/usage", sent, token=token)
+            assert made.status == 202, made.data
             known["request_id"] = sent["request_id"]
         path = path_of(operation, tenant.org_id, tenant.app_id, **known)
         return self.api.call(operation.method, path, body, key=self.keys[role, reach])
