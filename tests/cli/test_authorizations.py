@@ -78,6 +78,15 @@ def test_what_is_held_is_listed_shown_and_voided(registered: Cli) -> None:
     assert registered.ok("budgets", ORG)["budgets"][0]["held_usd_micros"] == 0
 
 
+@pytest.mark.parametrize("anywhere", ["store"], indirect=True)
+def test_who_voids_on_the_store_is_written_down(registered: Cli) -> None:
+    """It is a person who does it there, not the app."""
+    authorization_id = registered.authorize("chat", **CALL)
+    registered.ok("authorizations", "void", ORG, "chat", authorization_id, "--reason", "never sent")
+    (entry,) = registered.ok("audit", "list", "--action", "authorization.void")["entries"]
+    assert (entry["reason"], entry["actor"][:4]) == ("never sent", "cli/")
+
+
 def test_mistakes_are_told_in_a_line(registered: Cli) -> None:
     """What is not there, what is no id, and a status that nobody lists."""
     registered.become(CHAT)

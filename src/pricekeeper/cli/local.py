@@ -329,9 +329,14 @@ class LocalKeeper:
         return plain(await listed)
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
+        """Void it as the administrator that whoever has the store is, with an audit entry."""
         body = convert({} if reason is None else {"reason": reason}, VoidBody)
         policy = await self._read_policy()
-        await authorizations.void(self._services, policy, authorization_id, body.reason)
+        await authorizations.read_one(self._services, policy, authorization_id)  # it is the app's
+        org = Client(self._client.org_id)
+        await containment.void_authorization(
+            self._services, org, authorization_id, _by(body.reason)
+        )
 
     async def budgets(self) -> Json:
         return plain(await budgets.list_budgets(self._services, await self._read_policy()))
