@@ -1,5 +1,6 @@
 """`pricekeeper.testing`: what users test their own programs with."""
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,8 +156,11 @@ async def test_it_can_be_asked_from_an_event_loop() -> None:
         assert service.spent_usd_micros == (8 * PREMIUM_INPUT + 9 * PREMIUM_OUTPUT) // 1_000_000
 
 
-def test_nothing_of_the_log_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """The output of a test is the output of the program under test."""
+def test_nothing_of_the_log_is_printed(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output of a test is the output of the program under test; `logging` has the rest."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
     with pricekeeper.testing.service():
         pass
     assert capfd.readouterr() == ("", "")
