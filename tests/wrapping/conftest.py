@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pricekeeper.authorizations import service as authorizations
+from pricekeeper.authorizations import expiry
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.standin import running
 from tokens.conftest import MovableClock
@@ -32,7 +32,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         pytest.MonkeyPatch.context() as patch,
         running() as standin,
     ):
-        patch.setattr(authorizations, "EXPIRY_INTERVAL_MS", EXPIRY_INTERVAL_MS)
+        patch.setattr(expiry, "EXPIRY_INTERVAL_MS", EXPIRY_INTERVAL_MS)
         with running_service(settings, clock) as url:
             yield World(url, settings.provisioning_key or "", clock, standin)
 
