@@ -28,6 +28,8 @@ ROOTS: Final = (
     "AuthorizationAnswer",
     "AuthorizationList",
     "AwsCredentialsAnswer",
+    "DenialList",
+    "FlipList",
     "ForecastList",
     "LimitList",
     "Me",

@@ -3,33 +3,29 @@ import { describe, it } from "node:test";
 import { logIn, settled, useBrowser, withAdmin, withPage } from "./browser";
 import { readTable } from "./reading";
 import { report } from "./traffic";
-import { call, company, without } from "./world";
+import { call, company } from "./world";
 
 useBrowser();
 
 describe("when the service is away", () => {
-  it(
-    "says so, keeps what was shown, and goes on by itself",
-    { skip: without("/api/v1/events") },
-    async () => {
-      await withAdmin(
-        `#/overview?range=7d&org=${company(1).org_id}`,
-        async (page) => {
-          await page.getByText("live", { exact: true }).waitFor();
-          await settled(page);
-          const before = await readTable(page, "Spend by app");
-          await page.context().setOffline(true);
-          await page.getByText("offline", { exact: true }).waitFor();
-          await page.getByText("this is how it was before").first().waitFor();
-          assert.deepEqual(await readTable(page, "Spend by app"), before);
-          await page.context().setOffline(false);
-          await page.getByText("live", { exact: true }).waitFor();
-          await page.getByText("this is how it was before").first().waitFor({ state: "hidden" });
-        },
-        { mayComplain: /ERR_INTERNET_DISCONNECTED|Failed to load resource/ },
-      );
-    },
-  );
+  it("says so, keeps what was shown, and goes on by itself", async () => {
+    await withAdmin(
+      `#/overview?range=7d&org=${company(1).org_id}`,
+      async (page) => {
+        await page.getByText("live", { exact: true }).waitFor();
+        await settled(page);
+        const before = await readTable(page, "Spend by app");
+        await page.context().setOffline(true);
+        await page.getByText("offline", { exact: true }).waitFor();
+        await page.getByText("this is how it was before").first().waitFor();
+        assert.deepEqual(await readTable(page, "Spend by app"), before);
+        await page.context().setOffline(false);
+        await page.getByText("live", { exact: true }).waitFor();
+        await page.getByText("this is how it was before").first().waitFor({ state: "hidden" });
+      },
+      { mayComplain: /ERR_INTERNET_DISCONNECTED|Failed to load resource/ },
+    );
+  });
 
   it("leads back to the login, with the reason, when a key has ended", async () => {
     const made = await call("POST", "/api/v1/admin-keys", { name: "wall", role: "VIEWER" });

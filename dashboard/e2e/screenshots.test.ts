@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { before, describe, it } from "node:test";
 import { settled, useBrowser, withAdmin } from "./browser";
 import { newId } from "./traffic";
-import { appPath, bearer, call, company, orgPath, without } from "./world";
+import { appPath, bearer, call, company, orgPath } from "./world";
 
 /** Where the pictures go: into the documents if somebody says so, else to be thrown away. */
 const FOLDER =
@@ -78,10 +78,7 @@ describe("pictures of the page", () => {
     ["narrow-dark", `#/overview?range=7d&org=${org}`, "dark", PHONE, null],
     ["wall-dark", "#/overview?range=7d", "dark", WALL, null],
   ] as const) {
-    const needs = (
-      { "denials-dark": "/api/v1/denials", "audit-dark": "/api/v1/audit" } as Record<string, string>
-    )[name];
-    it(name, { skip: needs === undefined ? false : without(needs) }, async () => {
+    it(name, async () => {
       await withAdmin(
         hash,
         async (page) => {

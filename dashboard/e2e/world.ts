@@ -12,8 +12,6 @@ interface World {
   url: string;
   key: string;
   companies: Company[];
-  /** What this service serves: not all of it is there while it is being built. */
-  paths: string[];
   /** By client id. */
   secrets: Record<string, string>;
 }
@@ -21,12 +19,6 @@ interface World {
 const PATH = process.env["PRICEKEEPER_PAGE_WORLD"];
 if (PATH === undefined) throw new Error("run these by `make test ARGS=tests/page`");
 export const world = JSON.parse(readFileSync(PATH, "utf8")) as World;
-
-/** Why a test has to be left out, if the service does not serve one of the paths. */
-export function without(...wanted: string[]): string | false {
-  const missing = wanted.filter((one) => !world.paths.includes(one));
-  return missing.length > 0 && `left out: this service does not serve ${missing.join(", ")}`;
-}
 
 /** A company by its place in the world. */
 export function company(index: number): Company {

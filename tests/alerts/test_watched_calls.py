@@ -11,6 +11,7 @@ from pricekeeper.authorizations import Authorizations
 from pricekeeper.budgets import Budgets
 from pricekeeper.errors import AuthorizationDeniedError
 from pricekeeper.metering import WindowSpend
+from pricekeeper.values import AppId
 from selection.conftest import SettableClock
 
 HELD_USD_MICROS = HELD_USD_PICOS // 1_000_000
@@ -48,6 +49,24 @@ async def test_calls_that_are_denied_are_told(
 
     (told,) = [parse_body(one.body) for one in await org.history(kind=Kind.DENIALS)]
     assert (told.about["denied"], told.about["asked"]) == (granted, 2 * granted)
+
+
+@pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
+async def test_apps_that_nobody_has_registered_are_counted_as_one(
+    org: Org, instance: Instance, clock: SettableClock
+) -> None:
+    """Their names are the caller's: a name for each call tells one alert, of the organisation."""
+    await org.configure(quota_scope="ORG", budgets=[budget(1)])
+    authorizations = open_authorizations(instance, clock)
+    for number in range(ASKED_MIN):
+        policy = await instance.tenants.find_policy(org.id, AppId(f"any-{number}"))
+        with pytest.raises(AuthorizationDeniedError):
+            await authorizations.authorize(policy, a_request())
+    await instance.alerts.checks.run_once()
+    await authorizations.close()
+
+    (told,) = [parse_body(one.body) for one in await org.history(kind=Kind.DENIALS)]
+    assert (told.about["denied"], told.app_id) == (ASKED_MIN, None)
 
 
 @pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)

@@ -121,6 +121,18 @@ async def test_a_budget_that_is_opened_later_has_neither(world: World) -> None:
     assert await world.budget() == COST
 
 
+async def test_a_record_of_an_app_that_is_gone(world: World) -> None:
+    """It is still part of what its organisation has spent."""
+    voided = await world.record()
+    await world.record()
+    deleted = await world.service.provision("DELETE", world.account.path)
+    assert deleted.status == 204
+    assert (await world.void(voided)).status == 200
+    await world.fold()
+    assert await world.budget() == COST
+    assert await world.spent() == (COST, 1)
+
+
 async def test_until_its_day_is_final(world: World) -> None:
     """Days later it is refused, and nothing is taken out."""
     early, late = await world.record(), await world.record()

@@ -201,6 +201,43 @@ export interface DeliveryAnswer {
   error?: string;
 }
 
+/** Calls of one minute that were denied for the same reasons. */
+export interface DenialAnswer {
+  org_id: string;
+  app_id: string | null;
+  kind: string;
+  model: string;
+  code: string;
+  count: Int;
+  first_at: string;
+  last_at: string;
+  example: Record<string, unknown>;
+}
+
+/** Denials, the newest minute first, and where to go on. A page may be empty and have a next. */
+export interface DenialList {
+  denials: DenialAnswer[];
+  next?: string;
+}
+
+/** A flip or an override: from here on another label is recommended, until the day ends. */
+export interface FlipAnswer {
+  org_id: string;
+  at: string;
+  app_id: string | null;
+  reason: "MANUAL_OVERRIDE" | "OVERRIDE_CLEARED" | "QUOTA_EXCEEDED";
+  from_label: string | null;
+  to_label: string | null;
+  given_up: GivenUpLabel[];
+  until: string;
+}
+
+/** Flips and overrides, the newest first, and where to go on. */
+export interface FlipList {
+  flips: FlipAnswer[];
+  next?: string;
+}
+
 /** Where one window will end. What is null is not known. */
 export interface ForecastAnswer {
   kind: "BUDGET" | "QUOTA" | "TOTAL";
@@ -233,6 +270,13 @@ export interface Frozen {
   reason: string;
   at: string;
   scope: "APP" | "ORG";
+}
+
+/** A label whose quota was spent, and how much of it was. */
+export interface GivenUpLabel {
+  label: string;
+  spend_usd_micros: Int;
+  quota_usd_micros: Int;
 }
 
 /** The buckets that an acquire of this app takes from: by resource, then by limit. */

@@ -1,7 +1,7 @@
 /** Which label was recommended when, and why it changed. */
 import type { JSX } from "preact";
 import { useList } from "../api/queries";
-import type { FlipAnswer } from "../api/wire_pending";
+import type { FlipAnswer } from "../api/wire";
 import { colorOf } from "../charts/colors";
 import { duration, isDate, moment, startOfDay, addDays } from "../format/time";
 import { Money } from "../parts/amounts";

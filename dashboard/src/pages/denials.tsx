@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import type { Int } from "../api/json";
 import { ask } from "../api/http";
 import { type Question, useQuestion } from "../api/queries";
-import type { DenialAnswer, DenialList } from "../api/wire_pending";
+import type { DenialAnswer, DenialList } from "../api/wire";
 import { count, plural } from "../format/numbers";
 import { duration } from "../format/time";
 import { Count, Money } from "../parts/amounts";

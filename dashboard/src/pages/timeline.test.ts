@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import type { FlipAnswer } from "../api/wire_pending";
+import type { FlipAnswer } from "../api/wire";
 import { lanesOf } from "./timeline";
 
 const at = (hours: number): string => new Date(hours * 3_600_000).toISOString();

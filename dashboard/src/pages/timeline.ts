@@ -1,5 +1,5 @@
 /** Which label was recommended when, from the flips of a stretch of time. Pure. */
-import type { FlipAnswer } from "../api/wire_pending";
+import type { FlipAnswer } from "../api/wire";
 
 /** A stretch in which one label was recommended. */
 export interface Segment {

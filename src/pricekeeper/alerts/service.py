@@ -82,7 +82,8 @@ class Alerts:
 
     def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
         """An app has asked for a call or for tokens."""
-        client = Client(policy.org_id, policy.app_id)
+        # An app that is not registered can have any name: their organisation counts them as one.
+        client = Client(policy.org_id, policy.app_id if policy.is_registered else None)
         self.checks.denials.note(client, int(is_denied), 1, self._clock.now_ms())
 
     def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from hashlib import sha256
 from typing import Final
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-import yarl
 
 from pricekeeper.alerts.body import AlertBody, parse_body
 from pricekeeper.alerts.channel import TOPIC
@@ -24,16 +22,14 @@ from pricekeeper.alerts.webhook import ATTEMPT_SECS
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import DeliveryError, StoreError
-from pricekeeper.sigv4 import signed_headers
 from pricekeeper.storage.dynamodb.credentials import AwsAccess, find_service
+from pricekeeper.storage.dynamodb.signed_post import post_signed
 
 SERVICE: Final = "sns"
 VERSION: Final = "2010-03-31"
 REGIONS_MAX: Final = 64
 SUBJECT_LENGTH_MAX: Final = 99
-ANSWER_BYTES_MAX: Final = 64 * 1024
-_CONTENT_TYPE: Final = "application/x-www-form-urlencoded; charset=utf-8"
-_AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_HEADERS: Final = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
 _OK: Final = 200
 _ERROR_CODE: Final = re.compile(rb"<Code>([A-Za-z.]{1,64})</Code>")
 _REFUSED: Final = frozenset({"InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid"})
@@ -67,34 +63,14 @@ class Topics:
             access = await find_service(SERVICE, region, self._clock)
             self._access.put(region, access)
         keys = access.credentials.current() or await access.credentials.renew()
-        headers = signed_headers(
-            keys,
-            service=SERVICE,
-            method="POST",
-            host=access.host,
-            path="/",
-            region=access.region,
-            content_sha256=sha256(content).hexdigest(),
-            now_epoch=self._clock.now_ms() // 1000,
-            headers={"content-type": _CONTENT_TYPE},
+        now_epoch = self._clock.now_ms() // 1000
+        status, reply = await post_signed(
+            access, keys, SERVICE, content, headers=_HEADERS, now_epoch=now_epoch
         )
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=access.trust),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_AUTO_HEADERS,
-            ) as session,
-            session.post(
-                yarl.URL(f"{access.endpoint}/"),
-                data=content,
-                headers=headers,
-                allow_redirects=False,
-            ) as answer,
-        ):
-            if answer.status == _OK:
-                return
-            found = _ERROR_CODE.search(await answer.content.read(ANSWER_BYTES_MAX))
-        code = found[1].decode() if found else f"HTTP {answer.status}"
+        if status == _OK:
+            return
+        found = _ERROR_CODE.search(reply)
+        code = found[1].decode() if found else f"HTTP {status}"
         if code in _OLD_KEYS:
             access.credentials.discard(keys)
         raise DeliveryError(f"SNS answered {code}", is_refused=code in _REFUSED)

@@ -1,16 +1,14 @@
 """Authorizations that nobody settles are charged at what they hold, when their time is over.
 
 The process that granted an authorization remembers when it expires (`open_list`). For those of
-processes that are gone, a sweep visits the regions that are marked (`regions`). Any process can
-sweep, also one that serves nobody: it needs the store alone.
+processes that are gone, a sweep visits the regions that are marked (`regions`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
-from typing import Final, Self
+from typing import Final
 
 import structlog
 
@@ -18,15 +16,11 @@ from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.commands import Settle
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.items import region_of
-from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.open_list import OpenList
 from pricekeeper.authorizations.regions import VISITS_MS
 from pricekeeper.authorizations.settling import Expire
 from pricekeeper.authorizations.worker import Workers
-from pricekeeper.clock import Clock
 from pricekeeper.errors import OverloadedError, StoreError
-from pricekeeper.metering.posting import Poster
-from pricekeeper.storage import Store
 
 EXPIRY_INTERVAL_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
@@ -45,26 +39,13 @@ class Expiry:
         desk: Desk,
         workers: Workers,
         open_list: OpenList,
-        on_unsettled: Callable[[str, int], None] = lambda _, __: None,
-        on_change: Callable[[str, Authorization], None] = lambda _, __: None,
+        on_change: Callable[[str, Authorization], None],
     ) -> None:
-        """``on_unsettled`` is told who is charged for what nobody has settled, and how much.
-
-        ``on_change`` is told of each authorization that is charged here.
-        """
-        self._on_unsettled = on_unsettled
+        """``on_change`` is told of each authorization that is charged here."""
         self._desk = desk
         self._workers = workers
         self._open = open_list
         self._on_change = on_change
-
-    @classmethod
-    def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
-        """What sweeps in a process that grants nothing."""
-        random = Random()  # noqa: S311  # spreads, no secret
-        poster = Poster(store, clock, random, retention_days=retention_days)
-        desk = Desk(store, clock, poster, random, AuthorizationMeter())
-        return cls(desk, Workers(desk), OpenList())
 
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
@@ -146,5 +127,4 @@ class Expiry:
                 label=grant.label,
                 held_usd_picos=grant.held_usd_picos,
             )
-            self._on_unsettled(org_id, grant.held_usd_picos)
         return settled.authorization.state

@@ -152,7 +152,7 @@ class Authorizations:
         self._open = OpenList()
         self._regions = self._desk.regions
         self._on_change = on_change
-        self.expiry = Expiry(self._desk, self._workers, self._open, self._note_unsettled, on_change)
+        self.expiry = Expiry(self._desk, self._workers, self._open, self._tell_change)
         self._admin_voids = AdminVoids(self._desk, trail or AuditTrail(store, clock))
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
@@ -199,7 +199,7 @@ class Authorizations:
         if isinstance(outcome, Repeated):
             return _repeated(outcome.authorization, wanted.fingerprint)
         self._open.add(policy.org_id, outcome.authorization)
-        self._on_change(policy.org_id, outcome.authorization)
+        self._tell_change(policy.org_id, outcome.authorization)
         return Authorized(outcome.authorization, outcome)
 
     async def capture(self, policy: Policy, authorization_id: str, usage: Usage) -> Captured:
@@ -383,16 +383,20 @@ class Authorizations:
         else:
             self._open.remove(settled.authorization.id)
             if settled.changed:
-                self._on_change(policy.org_id, settled.authorization)
-        settlement = settled.authorization.settlement
-        if submission is not None and settled.changed and settlement and self._watch:
-            cost = settlement.cost_usd_picos
-            self._watch.note_charged(policy.org_id, cost, is_unsettled=False)
+                self._tell_change(policy.org_id, settled.authorization)
         return settled
 
-    def _note_unsettled(self, org_id: str, held_usd_picos: int) -> None:
-        if self._watch is not None:
-            self._watch.note_charged(org_id, held_usd_picos, is_unsettled=True)
+    def _tell_change(self, org_id: str, changed: Authorization) -> None:
+        """Tell of an authorization that was granted or settled here, and what it is charged."""
+        self._on_change(org_id, changed)
+        if self._watch is None:
+            return
+        if changed.state is State.UNSETTLED:
+            held = changed.grant.held_usd_picos
+            self._watch.note_charged(org_id, held, is_unsettled=True)
+        elif changed.state is State.CAPTURED and changed.settlement is not None:
+            cost = changed.settlement.cost_usd_picos
+            self._watch.note_charged(org_id, cost, is_unsettled=False)
 
     async def _open_since(
         self, policy: Policy, seen: Authorization, tags: Mapping[str, str]

@@ -204,6 +204,8 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
                     for name, parameters in _LINKS[operation.name]
                 }
     content = {"application/problem+json": {"schema": schemas[ProblemBody]}}
+    if operation.oauth:  # but what is wrong with the method is told before anything else
+        content = {"application/json": {"schema": schemas[OAuthError]}, **content}
     for status in sorted(problem_statuses(operation) - operation.answers.keys()):
         made[str(status)] = {"description": _MEANINGS[status], "content": content}
     return made

@@ -15,6 +15,7 @@ of that minute are looked through, which are those of one organisation.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -151,7 +152,9 @@ class Voider:
         policy = org
         if terms.app_id is not None:
             client = Client(OrgId(org.org_id), AppId(terms.app_id))
-            policy = await self._tenants.read_policy(client)
+            # The accounts of an app that was deleted are gone; those of its organisation are not.
+            with contextlib.suppress(NotFoundError):
+                policy = await self._tenants.read_policy(client)
         found = self._budgets.find(
             policy, terms.label, dict(terms.tags), record.entry.happened_at_ms
         )

@@ -6,23 +6,23 @@ DynamoDB client does it. It changes nothing, so it may be sent again: a few time
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import random
-from hashlib import sha256
 from typing import Any, Final
 
 import aiohttp
 import msgspec
-import yarl
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import StoreError
 from pricekeeper.settings import AwsSecret
-from pricekeeper.sigv4 import AwsKeys, signed_headers
+from pricekeeper.sigv4 import AwsKeys
 from pricekeeper.storage.dynamodb.credentials import AwsAccess, find_service
 from pricekeeper.storage.dynamodb.faults import PASSING, Fault, Treatment, fault_of
+from pricekeeper.storage.dynamodb.signed_post import post_signed
 
 SERVICE: Final = "secretsmanager"
 ACTION: Final = "GetSecretValue"
@@ -30,10 +30,10 @@ ATTEMPTS_MAX: Final = 4
 TIMEOUT_SECS: Final = 3
 PAUSE_FIRST_MS: Final = 100
 PAUSE_MAX_MS: Final = 1_600
-REPLY_BYTES_MAX: Final = 256 * 1024
-"""A secret has 64 KB at most."""
-_CONTENT_TYPE: Final = "application/x-amz-json-1.1"
-_AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_HEADERS: Final = {
+    "content-type": "application/x-amz-json-1.1",
+    "x-amz-target": f"{SERVICE}.{ACTION}",
+}
 _OK: Final = 200
 
 
@@ -90,36 +90,16 @@ class SecretsManager:
         return outcome
 
     async def _send(self, access: AwsAccess, keys: AwsKeys, body: bytes) -> dict[str, Any] | Fault:
-        headers = signed_headers(
-            keys,
-            service=SERVICE,
-            method="POST",
-            host=access.host,
-            path="/",
-            region=access.region,
-            content_sha256=sha256(body).hexdigest(),
-            now_epoch=self._clock.now_ms() // 1000,
-            headers={"content-type": _CONTENT_TYPE, "x-amz-target": f"{SERVICE}.{ACTION}"},
-        )
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=access.trust),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_AUTO_HEADERS,
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECS),
-            ) as session,
-            session.post(
-                yarl.URL(f"{access.endpoint}/"), data=body, headers=headers, allow_redirects=False
-            ) as response,
-        ):
-            content = await response.content.read(REPLY_BYTES_MAX)
-            while part := await response.content.read(REPLY_BYTES_MAX + 1 - len(content)):
-                content += part
+        now_epoch = self._clock.now_ms() // 1000
+        async with asyncio.timeout(TIMEOUT_SECS):
+            status, content = await post_signed(
+                access, keys, SERVICE, body, headers=_HEADERS, now_epoch=now_epoch
+            )
         try:
             reply = msgspec.json.decode(content, type=dict[str, Any])
         except msgspec.DecodeError:  # not chained: it might quote what it could not read
-            return Fault(Treatment.LOST, f"HTTP {response.status}", "the reply is no JSON object")
-        return reply if response.status == _OK else fault_of(response.status, reply)
+            return Fault(Treatment.LOST, f"HTTP {status}", "the reply is no JSON object")
+        return reply if status == _OK else fault_of(status, reply)
 
     def _pause_ms(self, failures: int) -> int:
         return full_jitter_ms(
