@@ -20,6 +20,7 @@ from minting import minted
 from pricekeeper.authorizations import Authorization, Authorized, State
 from pricekeeper.authorizations.attempts import Attempts
 from pricekeeper.authorizations.authorization import Grant, GrantTerms
+from pricekeeper.authorizations.expiry import Swept
 from pricekeeper.authorizations.open_list import OpenList
 from pricekeeper.budgets import Balance, accounts_of
 from pricekeeper.errors import (
@@ -396,9 +397,9 @@ async def test_a_sweep_finds_what_a_dead_process_has_left(
     policy = a_policy(budgets=(a_budget(),))
     granted = await Instance(store, clock).authorize(policy, hold_secs=60)
     clock.advance_ms(60_000)
-    assert await instance.authorizations.expiry.sweep() == 0  # its region is not quiet yet
+    assert await instance.authorizations.expiry.sweep() == Swept()  # its region is not quiet yet
     clock.advance_ms(300_000)
-    assert await instance.authorizations.expiry.sweep() == 1
+    assert await instance.authorizations.expiry.sweep() == Swept(expired=1)
     found = await instance.authorizations.find(policy, granted.authorization.id)
     assert found.state is State.UNSETTLED
     assert (await balances(instance, policy, clock))["daily"].unsettled == HELD_USD_PICOS

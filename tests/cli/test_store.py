@@ -1,13 +1,24 @@
 """What is done on the store itself: tables, totals, prices, keys, and no traces."""
 
+import asyncio
+import os
 import stat
 import uuid
 from pathlib import Path
 
 import pytest
 
+from authorizations.conftest import HELD_USD_PICOS, Instance, a_budget
 from cli.conftest import ORG, ORG_FLAGS, Cli, drop_a_table
+from metering.conftest import a_policy
+from pricekeeper.authorizations import LedgerCheck, State
+from pricekeeper.authorizations.regions import Regions
+from pricekeeper.budgets import Balance
+from pricekeeper.clock import SystemClock
+from pricekeeper.settings import read_settings
+from pricekeeper.storage import open_store
 from pricekeeper.storage.tables import ALL_TABLES
+from selection.conftest import SettableClock
 
 NAMES = {table.name for table in ALL_TABLES}
 _DATA = Path(__file__).parents[1] / "pricing" / "data"
@@ -102,6 +113,35 @@ def test_aggregate_tells_what_it_did(cli: Cli) -> None:
     cli.register()
     assert cli.ok("aggregate")["failed"] == 0
     assert "totals written" in cli("aggregate").out
+
+
+def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> None:
+    """It is unsettled, its budget is charged what it held, and nothing is held any more."""
+    store.ok("tables", "create")
+    location, policy = read_settings(os.environ).store, a_policy(budgets=(a_budget(),))
+
+    async def leave() -> None:
+        clock = SettableClock(SystemClock().now_ms() - 600_000)
+        opened = await open_store(location, clock=clock)
+        instance = Instance(opened, clock)
+        await instance.authorize(policy, hold_secs=10)
+        await instance.close()
+        await opened.close()
+
+    async def look() -> tuple[list[Balance], list[State]]:
+        opened = await open_store(location, clock=SystemClock())
+        findings = await LedgerCheck(opened, SystemClock()).check([policy])
+        regions = Regions(opened, SystemClock())
+        states = [one.state async for one in regions.read_unfinished(policy.org_id, set(State))]
+        await opened.close()
+        assert all(one.agrees for one in findings)
+        return [one.enforced for one in findings], states
+
+    asyncio.run(leave())
+    assert asyncio.run(look()) == ([Balance(HELD_USD_PICOS, HELD_USD_PICOS)], [State.OPEN])
+    assert store.ok("aggregate")["expired"] == 1
+    assert asyncio.run(look()) == ([Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)], [State.UNSETTLED])
+    assert store.ok("aggregate")["expired"] == 0
 
 
 def test_prices_in_force(cli: Cli) -> None:

@@ -14,14 +14,17 @@ from typing import Any, TypeVar
 import pytest
 
 from alerts.conftest import COST_USD_MICROS, Instance, Org, budget
+from authorizations.conftest import Instance as AuthorizingInstance
+from authorizations.conftest import a_budget
 from deploy.conftest import DEPLOY
 from deploy.policies import Policy, permissions
 from deploy.stacks import filled_in, read_template
 from fault_proxy import Canned, FaultProxy
+from metering.conftest import a_policy
 from metering.older_version import counter_update, marker_put
 from pricekeeper.cli import aggregator_lambda
 from pricekeeper.cli.aggregator_lambda import WarmAggregator, handler
-from pricekeeper.clock import SystemClock
+from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Counters, org_day
 from pricekeeper.metering.counters import Account
@@ -223,13 +226,35 @@ async def test_accounts_left_behind_are_an_error_of_the_invocation(
     assert await total_of(store, account) == EIGHT_SHARDS
 
 
+async def test_an_authorization_that_could_not_be_charged_is_one_too(
+    invoke: Invoker, store: Store, proxy: FaultProxy
+) -> None:
+    """The next run charges it."""
+    await leave_an_authorization(store)
+    proxy.next(
+        "TransactWriteItems", Canned({"__type": "com.amazon.coral.service#AccessDeniedException"})
+    )
+
+    with pytest.raises(StoreUnavailableError, match="authorizations of 1 region"):
+        await invoke.handle()
+
+    assert (await invoke.handle())["expired"] == 1
+
+
+async def leave_an_authorization(store: Store) -> None:
+    """An instance grants it and is gone, and then it expires."""
+    gone = AuthorizingInstance(store, ManualClock(SystemClock().now_ms() - 600_000))
+    await gone.authorize(a_policy(budgets=(a_budget(),)), hold_secs=10)
+    await gone.close()
+
+
 async def test_the_functions_role_grants_exactly_what_it_needs(
     invoke: Invoker, store: Store, proxy: FaultProxy, prefix: str
 ) -> None:
     """On each table: what two runs do is allowed, and nothing else is.
 
-    They meet shards of an earlier version, records with a threshold that they cross, and a day that
-    is to be summed anew.
+    They meet shards of an earlier version, records with a threshold that they cross, a day that is
+    to be summed anew, and an authorization of an instance that is gone.
     """
     policy = role_policy(prefix)
     await count_a_request(store)
@@ -241,9 +266,9 @@ async def test_the_functions_role_grants_exactly_what_it_needs(
     await org.spend()
     today = org_day("UTC", clock.now_ms())
     await store.put(repair_put(Repair(org.id, today), "nonce", clock.now_ms() // 1000 + 3_600))
+    await leave_an_authorization(store)
 
-    await invoke()
-    await invoke()
+    assert [(await invoke()).expired, (await invoke()).expired] == [1, 0]
 
     assert [one.state for one in await org.history()] == ["pending"]
     await instance.close()

@@ -1,14 +1,16 @@
 """Authorizations that nobody settles are charged at what they hold, when their time is over.
 
 The process that granted an authorization remembers when it expires (`open_list`). For those of
-processes that are gone, a sweep visits the regions that are marked (`regions`).
+processes that are gone, a sweep visits the regions that are marked (`regions`). Any process can
+sweep, also one that serves nobody: it needs the store alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from random import Random
+from typing import Final, NamedTuple, Self
 
 import structlog
 
@@ -16,11 +18,15 @@ from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.commands import Settle
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.items import region_of
+from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.open_list import OpenList
 from pricekeeper.authorizations.regions import VISITS_MS
 from pricekeeper.authorizations.settling import Expire
 from pricekeeper.authorizations.worker import Workers
+from pricekeeper.clock import Clock
 from pricekeeper.errors import OverloadedError, StoreError
+from pricekeeper.metering.posting import Poster
+from pricekeeper.storage import Store
 
 EXPIRY_INTERVAL_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
@@ -29,6 +35,15 @@ SELDOM_MS: Final = 600_000
 """How often an instance sweeps whose totals another process aggregates."""
 
 _log = structlog.get_logger(__name__)
+
+
+class Swept(NamedTuple):
+    """What a sweep has done."""
+
+    expired: int = 0
+    """Authorizations that were charged at their hold."""
+    failed: int = 0
+    """Regions that could not be visited."""
 
 
 class Expiry:
@@ -47,6 +62,14 @@ class Expiry:
         self._open = open_list
         self._on_change = on_change
 
+    @classmethod
+    def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
+        """What sweeps in a process that grants nothing, and that nobody watches."""
+        random = Random()  # noqa: S311  # spreads, no secret
+        poster = Poster(store, clock, random, retention_days=retention_days)
+        desk = Desk(store, clock, poster, random, AuthorizationMeter())
+        return cls(desk, Workers(desk), OpenList(), lambda _, __: None)
+
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
         due = self._open.take_due(self._desk.clock.now_ms())
@@ -63,19 +86,20 @@ class Expiry:
                     raise failure
         return len(due)
 
-    async def sweep(self) -> int:
-        """Charge what processes that are gone have left; returns how many there were.
+    async def sweep(self) -> Swept:
+        """Charge what processes that are gone have left.
 
         What fails for one region waits for the next sweep, and the others are visited.
         """
-        expired = 0
+        expired, failed = 0, 0
         for visit in range(len(VISITS_MS)):
             for org_id, region in await self._desk.regions.read_due(visit):
                 try:
                     expired += await self._visit(org_id, region, visit)
                 except (StoreError, OverloadedError) as error:
+                    failed += 1
                     _log.warning("sweep_failed", org_id=org_id, region=region, error=error.code)
-        return expired
+        return Swept(expired, failed)
 
     async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
         """Expire what is due every second, and sweep now and then; a failure waits for the next."""

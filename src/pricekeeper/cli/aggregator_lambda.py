@@ -4,7 +4,8 @@ The function's handler is ``pricekeeper.cli.aggregator_lambda.handler``; its set
 service's own, from the environment. The event is not looked at, so any schedule will do, and
 two functions at once do no harm: totals only move forward. It opens the store and nothing else:
 a function that sums needs no keys, and has no folder to keep any in. Alerts that follow from what
-it sums are decided here, and delivered by the instances of the service.
+it sums are decided here, and delivered by the instances of the service. Authorizations of instances
+that are gone are charged at what they hold, also while there are no instances at all.
 
 Lambda gives one event at a time to a process and freezes it in between. So what took time to
 open is kept: the event loop, and the store that is bound to it. A frozen process loses its
@@ -22,9 +23,10 @@ import msgspec
 import structlog
 
 from pricekeeper.alerts import make_look
+from pricekeeper.cli.aggregation import aggregate_and_sweep
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.metering import AggregationReport, Aggregator
+from pricekeeper.metering import AggregationReport
 from pricekeeper.metering.folding import Look, look_at_nothing
 from pricekeeper.settings import RETENTION_DAYS_DEFAULT, StoreLocation, read_settings
 from pricekeeper.storage import Store, open_store
@@ -47,7 +49,7 @@ class WarmAggregator:
         self._look: Look = look_at_nothing
 
     def run_once(self) -> AggregationReport:
-        """Aggregate. If the store could not be opened, the next run tries that again."""
+        """Aggregate and sweep. If the store could not be opened, the next run tries that again."""
         return self._runner.run(self._run_once())
 
     def close(self) -> None:
@@ -60,10 +62,9 @@ class WarmAggregator:
         if self._store is None:
             self._store = await open_store(self._location, clock=self._clock)
             self._look = make_look(self._store, self._clock)
-        aggregator = Aggregator(
+        return await aggregate_and_sweep(
             self._store, self._clock, retention_days=self._retention_days, look=self._look
         )
-        return await aggregator.run_once()
 
 
 @cache
@@ -81,15 +82,19 @@ def warm_aggregator() -> WarmAggregator:
 def handler(event: object, context: object) -> dict[str, Any]:
     """Run one aggregation; what it did, as JSON can say it.
 
-    A schedule throws the answer away. So a run that left accounts behind raises, for Lambda's
+    A schedule throws the answer away. So a run that left something behind raises, for Lambda's
     error count and the alarm on it; the next run visits them again.
     """
     del event, context
     report = warm_aggregator().run_once()
     answer: dict[str, Any] = msgspec.to_builtins(report)
-    if report.failed or report.unreadable:
+    if report.failed or report.unreadable or report.unswept:
         log.error("aggregation_incomplete", **answer)
         behind = report.failed + report.unreadable
+        if not behind:
+            raise StoreUnavailableError(
+                f"expired authorizations of {report.unswept} regions could not be charged"
+            )
         raise StoreUnavailableError(
             f"{behind} of {report.accounts} totals could not be brought up to date: "
             + "; ".join(report.errors)

@@ -26,23 +26,25 @@ top = typer.Typer()
 async def aggregate(settings: Settings) -> Outcome:
     """Bring every daily total up to date, once: for cron, where no service does it.
 
-    Alerts that follow from them are decided; running services deliver them.
+    Alerts that follow from them are decided; running services deliver them. Authorizations of
+    services that are gone are charged at what they hold, once they have expired.
 
     [dim]* * * * * pricekeeper aggregate --json >> aggregate.log[/dim]
     """
     from pricekeeper.alerts import make_look  # noqa: PLC0415
+    from pricekeeper.cli.aggregation import aggregate_and_sweep  # noqa: PLC0415
     from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
-    from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
     async with open_local_store(settings) as store:
         clock = SystemClock()
         look, days = make_look(store, clock), settings.retention_days
-        aggregator = Aggregator(store, clock, retention_days=days, look=look)
-        report = await aggregator.run_once()
+        report = await aggregate_and_sweep(store, clock, retention_days=days, look=look)
     heading = Text("aggregated", "bold green")
     if report.unreadable:
         heading = Text(f"{report.unreadable} accounts can't be read; the others are done", "yellow")
+    if report.unswept:
+        heading = Text("not every expired authorization was charged; the next run tries", "yellow")
     if report.failed:
         heading = Text(f"{report.failed} totals could not be brought up to date", "bold red")
     lag = "unknown: the first run" if report.lag_ms is None else f"{report.lag_ms / 1000:.1f} s"
@@ -51,9 +53,11 @@ async def aggregate(settings: Settings) -> Outcome:
         "accounts": str(report.accounts),
         "totals written": str(report.written),
         "lag": lag,
+        "authorizations expired": str(report.expired),
         **{f"error {n}": Text(text, "red") for n, text in enumerate(report.errors, 1)},
     }
-    code = exits.FAILED if report.failed or report.unreadable else exits.OK
+    incomplete = report.failed or report.unreadable or report.unswept
+    code = exits.FAILED if incomplete else exits.OK
     return Outcome(report, page(heading, facts(about)), code)
 
 

@@ -34,6 +34,10 @@ class AggregationReport:
     """From the beginning of the last complete run, by anybody, to that of this one."""
     skipped: bool = False
     """Another instance had run a moment ago."""
+    expired: int = 0
+    """Authorizations of processes that are gone, which were charged at what they held."""
+    unswept: int = 0
+    """Regions in which some may be left, because they could not be read or charged."""
 
 
 class Change(NamedTuple):
