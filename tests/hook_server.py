@@ -1,8 +1,9 @@
 """A webhook on loopback in a thread, for tests that talk to a server in another process."""
 
+import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,8 @@ class Posted:
     path: str
     headers: dict[str, str]
     body: bytes
+    status: int = 200
+    """What it was answered with."""
 
     @property
     def json(self) -> dict[str, Any]:
@@ -30,6 +33,8 @@ class Hook:
     url: str
     status: int = 200
     requests: list[Posted] = field(default_factory=list)
+    before_answer: Callable[[], None] = lambda: None
+    """Called when a request was taken, and whoever sent it waits."""
 
 
 @contextmanager
@@ -40,10 +45,13 @@ def running_hook() -> Iterator[Hook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", "0")))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            hook.requests.append(Posted(self.path, headers, body))
-            self.send_response(hook.status)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            taken = Posted(self.path, headers, body, hook.status)
+            hook.requests.append(taken)
+            hook.before_answer()
+            with contextlib.suppress(OSError):  # whoever asked may be dead
+                self.send_response(taken.status)
+                self.send_header("content-length", "0")
+                self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
             del format, args
