@@ -9,17 +9,28 @@ was made of an item is good for as long as the store has that very item.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from memory_store import MemoryStore
 from pricekeeper.authorizations import Authorization, State
+from pricekeeper.authorizations.items import region_query
 from pricekeeper.authorizations.sheet import authorizations_on
-from pricekeeper.budgets import Balance, BudgetAccount
+from pricekeeper.budgets import Balance, BudgetAccount, accounts_of
 from pricekeeper.budgets.items import USED, balance_of
-from pricekeeper.metering.journal import Record, records_on
-from pricekeeper.storage import Item, Key
+from pricekeeper.clock import Clock
+from pricekeeper.metering.journal import (
+    TICK_MS,
+    Record,
+    lanes_of,
+    records_on,
+    region_at,
+    tick_of,
+)
+from pricekeeper.metering.journal_items import PostedRegion, pages_query
+from pricekeeper.storage import Item, Key, Put, Query, Store, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
+from pricekeeper.tenants import Policy
 
 AccountKey = tuple[Key, str]
 _T = TypeVar("_T")
@@ -118,6 +129,45 @@ class Auditor:
         for one in self.authorizations():
             expected = 1 if one.state is State.CAPTURED else 0
             assert counted[one.shown_id] == expected, f"{one.state}: {counted[one.shown_id]}"
+
+
+def region_queries(org: Policy, first_ms: int, last_ms: int) -> list[Query]:
+    """Everything that the journal has of an organisation, by when its ids were made."""
+    queries: list[Query] = []
+    for tick in range(tick_of(first_ms), tick_of(last_ms) + 1):
+        region, lanes = region_at(tick * TICK_MS), lanes_of(org.agg_shard_count)
+        queries.append(region_query(org.org_id, region))
+        posting = PostedRegion(org.org_id, region, lanes)
+        queries += [pages_query(posting, lane) for lane in range(lanes)]
+    return queries
+
+
+async def copy_books(
+    store: Store,
+    clock: Clock,
+    policies: Sequence[Policy],
+    moments_ms: Sequence[int],
+    queries: Sequence[Query],
+) -> Auditor:
+    """An auditor of a copy of the accounts of these moments, and of what these queries find."""
+    copy = MemoryStore(clock)
+    auditor = Auditor(copy)
+    accounts = [
+        account
+        for policy in policies
+        for at_ms in moments_ms
+        for account in accounts_of(policy, at_ms)
+    ]
+    auditor.know(tuple(accounts))
+    keys = list({account.key for account in accounts})
+    found = await store.batch_get([(RATE_BUCKETS, key) for key in keys])
+    for item in found:
+        if item is not None:
+            await copy.put(Put(RATE_BUCKETS, item))
+    for query in queries:
+        async for item in query_items(store, query):
+            await copy.put(Put(query.table, item))
+    return auditor
 
 
 def _authorizations_in(item: Item) -> list[Authorization]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from metering.conftest import CATALOGUE, PREMIUM, a_policy
+from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import (
     Authorization,
     AuthorizationRequest,
@@ -44,7 +45,13 @@ def clock() -> SettableClock:
 class Instance:
     """One instance of the service: everything that an authorization needs."""
 
-    def __init__(self, store: Store, clock: Clock, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        seed: int | None = None,
+        trail: AuditTrail | None = None,
+    ) -> None:
         randomness = random.Random(seed) if seed is not None else None
         prices = PriceBook(store, clock, CATALOGUE)
         self.budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
@@ -58,6 +65,7 @@ class Instance:
             selection=self.selection,
             budgets=self.budgets,
             randomness=randomness,
+            trail=trail,
         )
 
     async def close(self) -> None:

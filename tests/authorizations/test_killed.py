@@ -15,19 +15,13 @@ from random import Random
 import pytest
 
 from authorizations.authorize_process import policies
-from authorizations.books import Auditor
+from authorizations.books import Auditor, copy_books, region_queries
 from authorizations.conftest import COST_USD_PICOS, Instance
 from fault_proxy import Fault, FaultProxy
-from memory_store import MemoryStore
 from metering.conftest import new_org_id
 from pricekeeper.authorizations import State
-from pricekeeper.authorizations.items import region_query
-from pricekeeper.budgets import accounts_of
-from pricekeeper.metering.journal import lanes_of, region_at
-from pricekeeper.metering.journal_items import PostedRegion, pages_query
 from pricekeeper.settings import parse_store_location
-from pricekeeper.storage import Put, Query, Store, open_store, query_items
-from pricekeeper.storage.tables import RATE_BUCKETS
+from pricekeeper.storage import Query, Store, open_store
 from stores import ShiftedClock
 
 PROCESS = Path(__file__).with_name("authorize_process.py")
@@ -35,7 +29,6 @@ KILLS = 8
 LINES_BETWEEN = (10, 120)
 PATIENCE_SECS = 90
 HOUR_MS = 3_600_000
-REGION_MS = 65_536
 ODDS_PCT = {
     Fault.CLOSE_AFTER: 2,
     Fault.SERVER_ERROR_AFTER: 2,
@@ -124,14 +117,8 @@ class World:
 
     async def audit(self) -> Auditor:
         """Everything, while nobody writes: accounts are records, holds and what is unsettled."""
-        first = self.began_ms // REGION_MS
-        regions = range(first, first + 1 + -(-PATIENCE_SECS * 1000 // REGION_MS))
-        queries: list[Query] = []
-        for region in (region_at(number * REGION_MS) for number in regions):
-            queries.append(region_query(self.org_id, region))
-            lanes = lanes_of(self.policies[0].agg_shard_count)
-            posting = PostedRegion(self.org_id, region, lanes)
-            queries += [pages_query(posting, lane) for lane in range(lanes)]
+        last_ms = self.began_ms + PATIENCE_SECS * 1000
+        queries = region_queries(self.policies[0], self.began_ms, last_ms)
         auditor = await self.copy(queries)
         auditor.check()
         auditor.check_limits()
@@ -140,24 +127,8 @@ class World:
 
     async def copy(self, queries: list[Query]) -> Auditor:
         """An auditor of a copy of the accounts, and of what these queries find."""
-        copy = MemoryStore(self.clock)
-        auditor = Auditor(copy)
-        accounts = [
-            account
-            for policy in self.policies
-            for at_ms in (self.began_ms, self.began_ms + HOUR_MS)
-            for account in accounts_of(policy, at_ms)
-        ]
-        auditor.know(tuple(accounts))
-        keys = list({account.key for account in accounts})
-        found = await self.store.batch_get([(RATE_BUCKETS, key) for key in keys])
-        for item in found:
-            if item is not None:
-                await copy.put(Put(RATE_BUCKETS, item))
-        for query in queries:
-            async for item in query_items(self.store, query):
-                await copy.put(Put(query.table, item))
-        return auditor
+        moments_ms = (self.began_ms, self.began_ms + HOUR_MS)
+        return await copy_books(self.store, self.clock, self.policies, moments_ms, queries)
 
 
 @pytest.fixture(params=["sqlite-file", "dynamodb_local", "dynoxide"])

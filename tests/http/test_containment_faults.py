@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fault_proxy import Fault, FaultProxy
-from http_fixtures import ENVIRONMENT, Api, Reply, Tenant
+from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, usage
 from serving import running_server
 from thief import EVERYTHING, NOTHING, claim, thief_of
 
@@ -57,6 +57,25 @@ def entries_of(tenant: Tenant, done: Reply) -> int:
     return sum(entry["request_id"] == request_id for entry in read.json["entries"])
 
 
+def void_once(tenant: Tenant, proxy: FaultProxy, fault: Fault) -> None:
+    """A usage record and an authorization; a budget says whether it was given back once."""
+    api, token, request_id = tenant.api, tenant.org_token, str(uuid.uuid4())
+    sent = usage(request_id=request_id)
+    assert api.call("POST", f"{tenant.app}/usage", sent, token=token).status < 300
+    asked = {"model": "premium", "input_tokens": 1, "max_output_tokens": 1}
+    granted = api.call("POST", f"{tenant.app}/authorizations", asked, token=token).json
+    open_id = granted["authorization_id"]
+    for target in (f"usage/{request_id}", f"authorizations/{open_id}"):
+        proxy.next("TransactWriteItems", fault)
+        done = api.provision("POST", f"{tenant.org}/{target}/void", WHY)
+        assert (done.status, done.json["status"]) == (200, "voided"), (fault, done.data)
+        assert entries_of(tenant, done) == 1
+    listed = api.provision("GET", f"{tenant.org}/usage").json["records"]
+    assert sum(one.get("voids") == request_id for one in listed) == 1
+    (budget,) = api.provision("GET", f"{tenant.org}/budgets").json["budgets"]
+    assert (budget["spent_usd_micros"], budget["held_usd_micros"]) == (0, 0)
+
+
 @pytest.mark.timeout(300)
 async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
     tmp_path: Path, dynoxide: str
@@ -68,6 +87,8 @@ async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
         store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
         with running_server(tmp_path, environment=ENVIRONMENT, store=store) as server:
             tenant = Tenant(Api(server.url)).register()
+            budget = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 1_000_000}
+            tenant.api.provision("PUT", tenant.org, {**ORG, "budgets": [budget]})
             for fault in APPLIED:
                 contain_once(tenant, proxy, fault)
 
@@ -102,6 +123,7 @@ async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
         assert (done.status, done.json["labels"]) == (200, ["premium"])
         assert entries_of(tenant, done) == 1
         assert api.provision("POST", f"{tenant.org}/limits/reset", WHY).status == 200
+        void_once(tenant, proxy, fault)
 
     async with FaultProxy(dynoxide) as proxy:
         await asyncio.to_thread(contain, proxy)

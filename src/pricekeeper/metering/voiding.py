@@ -106,6 +106,9 @@ class Voider:
         for _ in range(ATTEMPTS_MAX):
             known = await self._find_marker(org.org_id, record)
             if known is not None:
+                # It may have arrived late, and nobody was told of it.
+                late = _correction(known, b"").receipt
+                await self._poster.repair_late(org.org_id, [late])
                 await self._trail.apply(by, _change(org.org_id, known), ())
                 return known, {}
             try:
