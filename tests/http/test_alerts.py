@@ -11,6 +11,7 @@ from hook_server import Hook, running_hook
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant, usage
 from minting import minted
 from pricekeeper.clock import SystemClock
+from receivers import Receivers, running_receivers
 from scraping import scrape, until
 from serving import Server, running_server
 from tenant_matrix import without_id
@@ -21,9 +22,17 @@ BUDGETS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def receivers() -> Iterator[Receivers]:
+    with running_receivers() as running:
+        yield running
+
+
 @pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    receivers: Receivers,
 ) -> Iterator[Server]:
     """A server that aggregates every second, and may call this machine."""
     folder: Path = tmp_path_factory.mktemp("alerts")
@@ -34,6 +43,7 @@ def server(
         store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
     environment = {
         **ENVIRONMENT,
+        **receivers.topics.environment,
         "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "1",
         "PRICEKEEPER_ALERT_NETWORKS": "127.0.0.0/8",
     }
@@ -191,6 +201,56 @@ def test_a_bad_channel_is_refused_and_changes_nothing(
     assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
     assert [one["field"] for one in refused.json["errors"]] == fields
     assert tenant.api.provision("GET", f"{tenant.org}/alert-channels").json == {"channels": []}
+
+
+@pytest.mark.parametrize("kind", ["SLACK", "SNS", "EMAIL"])
+def test_a_channel_of_every_kind_is_set_shown_tried_and_removed(
+    tenant: Tenant, receivers: Receivers, server: Server, kind: str
+) -> None:
+    """Through the service as it runs: what was sent arrives, and what is secret stays so."""
+    receiver = receivers.of_kind(kind)
+    channels = f"{tenant.org}/alert-channels"
+    made = tenant.api.provision("PUT", f"{channels}/people", receiver.body)
+    listed = tenant.api.provision("GET", channels)
+    tried = tenant.api.provision("POST", f"{channels}/people/test")
+    gone = tenant.api.provision("DELETE", f"{channels}/people")
+
+    assert made.status == 201, made.data
+    (shown,) = listed.json["channels"]
+    assert (shown["kind"], shown["address"]) == (kind, receiver.address)
+    assert shown.keys() == {"channel", "kind", "address", "kinds", "updated_at"}
+    assert tried.json["outcome"] == "delivered", tried.data
+    assert [tried.json["alert_id"] in text for text in receiver.texts()[-1:]] == [True]
+    for text in (made.data, listed.data, tried.data, server.output().encode()):
+        assert receiver.secret.encode() not in text
+    assert gone.status == 204
+    assert tenant.api.provision("GET", channels).json == {"channels": []}
+
+
+def test_what_a_kind_does_not_have_is_named(tenant: Tenant, receivers: Receivers) -> None:
+    """And so is what it needs; nothing is made."""
+    cases: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("SLACK", {"url": None}, ["url"]),
+        ("SLACK", {"url": "https://10.0.0.1/services/T000"}, ["url"]),
+        ("SLACK", {"secret": SECRET, "sender": "a@example.com"}, ["secret", "sender"]),
+        ("SNS", {"url": "https://sns.eu-central-1.amazonaws.com"}, ["url"]),
+        ("SNS", {"url": "arn:aws:sqs:eu-central-1:123456789012:alerts"}, ["url"]),
+        ("SNS", {"recipients": ["ops@example.com"], "user": "a"}, ["user", "recipients"]),
+        ("EMAIL", {"sender": None, "recipients": None}, ["sender", "recipients"]),
+        ("EMAIL", {"recipients": ["a@example.com", "b\r\n@c"]}, ["recipients[1]"]),
+        ("EMAIL", {"recipients": ["a@example.com"] * 11}, ["recipients"]),
+        ("EMAIL", {"recipients": "a@example.com"}, ["recipients"]),
+        ("EMAIL", {"user": None}, ["user"]),
+        ("EMAIL", {"url": "https://smtp.example.com"}, ["url"]),
+        ("EMAIL", {"url": "smtps://10.0.0.1"}, ["url"]),
+    ]
+    path = f"{tenant.org}/alert-channels"
+    for kind, changes, fields in cases:
+        asked = receivers.of_kind(kind).body | changes
+        refused = tenant.api.provision("PUT", f"{path}/people", asked)
+        assert (refused.status, refused.code) == (400, "INVALID_REQUEST"), (kind, changes)
+        assert [one["field"] for one in refused.json["errors"]] == fields, (kind, changes)
+    assert tenant.api.provision("GET", path).json == {"channels": []}
 
 
 def test_names_and_numbers_of_channels_are_bounded(tenant: Tenant, hook: Hook) -> None:
