@@ -15,6 +15,7 @@ from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Usage
 from pricekeeper.values import AppId, OrgId
+from receivers import Receivers, running_receivers
 
 SECRET = "a-secret-of-sixteen-or-more"
 
@@ -22,6 +23,12 @@ SECRET = "a-secret-of-sixteen-or-more"
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     with running_hook() as running:
+        yield running
+
+
+@pytest.fixture
+def receivers() -> Iterator[Receivers]:
+    with running_receivers() as running:
         yield running
 
 
@@ -70,6 +77,48 @@ def test_channels_are_set_shown_tried_and_removed(anywhere: Cli, hook: Hook) -> 
     gone = anywhere("alerts", "remove", "ops", *where)
     assert (gone.code, "pricekeeper alerts channels" in gone.err) == (3, True)
     assert anywhere("alerts", "test", *where).code == 1
+
+
+@pytest.mark.parametrize("kind", ["SLACK", "SNS", "EMAIL"])
+def test_a_channel_of_every_kind(
+    anywhere: Cli, receivers: Receivers, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Set, shown without its secret, tried and removed; what it does not have is named."""
+    for variable, value in receivers.topics.environment.items():
+        monkeypatch.setenv(variable, value)
+    receiver, where = receivers.of_kind(kind), ("--org", ORG)
+    anywhere.register()
+    flags = {"url": "--to", "user": "--user", "secret": "--secret", "sender": "--from"}
+    given = [
+        word
+        for name, flag in flags.items()
+        if name in receiver.body
+        for word in (flag, str(receiver.body[name]))
+    ]
+    if kind == "EMAIL":
+        given += ["--mail-to", ", ".join(receiver.body["recipients"])]
+    of_kind = ("--kind", kind.lower())
+    extra = {"SLACK": "--secret", "SNS": "--mail-to", "EMAIL": "--to"}[kind]
+    refused = anywhere("alerts", "set", "people", *where, *of_kind, *given, extra, "not-for-it")
+    made = anywhere("alerts", "set", "people", *where, *of_kind, *given)
+    anywhere.ok("alerts", "set", "people", *where, "--kinds", "budget")
+    anywhere.ok("alerts", "set", "people", *where)  # what is not said stays
+    (shown,) = anywhere.ok("alerts", "channels", *where)["channels"]
+    listed = anywhere("alerts", "channels", *where)
+    tried = anywhere("alerts", "test", *where, "--json")
+
+    field = {"SLACK": "secret", "SNS": "recipients", "EMAIL": "url"}[kind]
+    assert (refused.code, f"{field}: " in refused.err) == (2, True), refused
+    assert (made.code, f"people created: {receiver.address}" in made.out) == (0, True), made
+    assert (shown["kind"], shown["address"]) == (kind, receiver.address)
+    assert shown["kinds"] == ["BUDGET"]
+    assert tried.code == 0, tried
+    (result,) = tried.json["channels"]
+    assert [result["alert_id"] in text for text in receiver.texts()] == [True]
+    for done in (refused, made, listed, tried):
+        assert receiver.secret not in done.out + done.err
+    assert anywhere.ok("alerts", "remove", "people", *where)["status"] == "removed"
+    assert anywhere.ok("alerts", "channels", *where) == {"channels": []}
 
 
 def test_the_deployment_has_channels_too(anywhere: Cli, hook: Hook) -> None:

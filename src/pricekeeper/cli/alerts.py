@@ -84,7 +84,9 @@ async def set_channel(
     name: NameArgument,
     *,
     org: OrgOption = None,
-    kind: Annotated[str, typer.Option("--kind", help="webhook, slack, sns or email.")] = "webhook",
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="webhook (the default), slack, sns or email.")
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(
@@ -125,11 +127,17 @@ async def set_channel(
 
     [dim]pricekeeper alerts set ops --org $ORG --kinds BUDGET,QUOTA[/dim]
     """
-    body: dict[str, Any] = {"kind": kind.upper(), "url": to, "secret": secret, "user": user}
+    found = await backend.admin.alert_channels(org)
+    before: Mapping[str, Any] = next(
+        (one for one in found["channels"] if one["channel"] == name), {}
+    )
+    wanted = before.get("kind", "WEBHOOK") if kind is None else kind.upper()
+    body: dict[str, Any] = {"kind": wanted, "url": to, "secret": secret, "user": user}
     body |= {"sender": sender, "recipients": None if recipients is None else _split(recipients)}
     body = {field: value for field, value in body.items() if value is not None}
-    if kinds is not None:
-        body["kinds"] = [part.upper() for part in _split(kinds)]
+    body["kinds"] = (
+        before.get("kinds", []) if kinds is None else [part.upper() for part in _split(kinds)]
+    )
     answer = await backend.admin.put_alert_channel(org, name, body)
     where = f" --org {org}" if org else ""
     text = f"{name} {answer['status']}: {harmless(answer['address'])}"
