@@ -10,15 +10,27 @@ from typing import Any
 
 import pytest
 
+from attribution import BY
 from metering.conftest import CATALOGUE, DAY_MS, LABELS, a_policy
 from minting import minted
+from pricekeeper.audit import AuditTrail
+from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock
+from pricekeeper.days import day_start_ms
 from pricekeeper.export import Exporter
 from pricekeeper.export.folder import FolderDestination
-from pricekeeper.metering import Aggregator, Metering, Usage, UsageStatus, org_day
+from pricekeeper.metering import (
+    Aggregator,
+    Metering,
+    Usage,
+    UsageStatus,
+    WindowSpend,
+    org_day,
+)
+from pricekeeper.metering.voiding import Voider
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import Policy, Tenants
 from pricekeeper.values import AppId, OrgId
 from stores import ShiftedClock, location, meter, store
 
@@ -86,6 +98,23 @@ class Company:
             self.reported.append((policy, org_day(policy.timezone, at_ms), usage))
         await metering.close()
 
+    async def void(self, policy: Policy, request_id: str) -> str:
+        """Take a record out by a correction; its id."""
+        budgets = Budgets(self.store, self.clock, WindowSpend(self.store, self.clock).measure)
+        prices = PriceBook(self.store, self.clock, CATALOGUE)
+        metering = Metering(self.store, self.clock, prices, budgets=budgets)
+        voider = Voider(
+            self.store,
+            self.clock,
+            trail=AuditTrail(self.store, self.clock),
+            tenants=Tenants(self.store, self.clock, frozenset(LABELS)),
+            budgets=budgets,
+            poster=metering.poster,
+        )
+        voided, _ = await voider.void(policy, request_id, BY)
+        await metering.close()
+        return voided.correction_id
+
     def of(self, day: str, org_id: str | None = None) -> dict[str, tuple[Policy, Usage]]:
         """What was reported for that day, by request id."""
         return {
@@ -107,6 +136,25 @@ async def company(store: Store, clock: ShiftedClock) -> Company:
     clock.shift_ms += 4 * DAY_MS
     await company.aggregate()
     return company
+
+
+@pytest.fixture
+async def voided(store: Store, clock: ShiftedClock) -> tuple[Company, str, dict[str, str]]:
+    """Usage of a day, some of it voided, one of that at the last moment: correction by record."""
+    company = Company(store, clock)
+    await company.report(20, policies=company.policies()[:2])
+    today = [one for one in company.reported if one[1] == org_day("UTC", clock.now_ms())]
+    failed = next(one for one in today if one[2].status is UsageStatus.ERROR)
+    corrections: dict[str, str] = {}
+    for policy, day, usage in {one[2].request_id: one for one in (*today[:3], failed)}.values():
+        if len(corrections) == 2:
+            clock.shift_ms += day_start_ms("UTC", day) + 3 * DAY_MS - clock.now_ms() - 60_000
+        await company.aggregate()
+        corrections[usage.request_id] = await company.void(policy, usage.request_id)
+    await company.aggregate()
+    clock.shift_ms += DAY_MS
+    await company.aggregate()
+    return company, today[0][1], corrections
 
 
 @pytest.fixture

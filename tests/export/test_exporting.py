@@ -104,6 +104,32 @@ async def test_what_is_written_is_canonical(
             assert line.decode() == told
 
 
+async def test_a_correction_says_which_record_it_takes_out(
+    store: Store,
+    clock: ShiftedClock,
+    voided: tuple[Company, str, dict[str, str]],
+    folder: Path,
+) -> None:
+    """Both are there, the correction with negative amounts; the same bytes each time."""
+    company, day, corrections = voided
+    manifest = await exported(store, clock, folder / "a", day)
+    records = rows(gzip_of(folder / "a", day, ORGS[0], "records"))
+    by_id = {row["request_id"]: row for row in records}
+    assert by_id.keys() == company.of(day).keys() | set(corrections.values())
+    found = {row["voids"]: row["request_id"] for row in records if row["voids"] is not None}
+    assert found == corrections
+    for first, correction in ((by_id[one], by_id[two]) for one, two in corrections.items()):
+        for name in ("app_id", "model_label", "day", "happened_at_ms", "is_error", "tags"):
+            assert correction[name] == first[name]
+        for name in ("cost_usd_picos", "input_tokens", "output_tokens"):
+            assert correction[name] == -first[name]
+    assert manifest["records"] == len(records)
+    assert manifest["totals_equal_records"] is manifest["is_final"] is True
+    assert manifest["record_sums"]["requests"] == len(company.of(day)) - len(corrections)
+    await exported(store, clock, folder / "b", day, run_lines=3)
+    assert tree(folder / "a") == tree(folder / "b")
+
+
 def _refuse(text: str) -> Any:
     raise AssertionError(text)
 

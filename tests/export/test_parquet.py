@@ -48,6 +48,23 @@ async def test_parquet_has_the_same_rows(
     assert manifest["records"] == len(company.of(day))
 
 
+async def test_a_correction_says_which_record_it_takes_out(
+    store: Store,
+    clock: ShiftedClock,
+    voided: tuple[Company, str, dict[str, str]],
+    folder: Path,
+) -> None:
+    """In a column that is null for every other record."""
+    _, day, corrections = voided
+    for file_format in FileFormat:
+        await exported(store, clock, folder / file_format, day, file_format=file_format)
+    path = f"day={day}/org={ORGS[0]}/records"
+    records = read(folder / "parquet" / f"{path}.parquet")
+    assert records == rows((folder / "jsonl" / f"{path}.jsonl.gz").read_bytes())
+    found = {row["voids"]: row["request_id"] for row in records if row["voids"] is not None}
+    assert found == corrections
+
+
 def test_a_sum_may_be_longer_than_64_bits(tmp_path: Path) -> None:
     """Ten million dollars in pico-dollars are."""
     row = TotalRow("o", None, "ORG#o", "premium", "20260101", 10**19 + 1, 1, 2, 3, 4, 5, 6)

@@ -17,6 +17,8 @@ from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.journal import Record
 
 VERSION: Final = 1
+NOTE_VERSION: Final = 2
+"""Files that an earlier version has noted lack a column, and are written again."""
 DIFFERENCES_MAX: Final = 100
 """So many accounts that differ are listed for an organisation; all of them are counted."""
 
@@ -36,7 +38,7 @@ class FileFormat(StrEnum):
 
 
 class RecordRow(msgspec.Struct, frozen=True, gc=False):
-    """One usage record."""
+    """One usage record, or a correction of one."""
 
     request_id: str
     org_id: str
@@ -59,6 +61,8 @@ class RecordRow(msgspec.Struct, frozen=True, gc=False):
     cache_write_5m_tokens: int
     cache_write_1h_tokens: int
     tags: dict[str, str]
+    voids: str | None
+    """Of a correction, whose amounts are negative: the `request_id` of the record it takes out."""
 
 
 class TotalRow(msgspec.Struct, frozen=True, gc=False):
@@ -155,6 +159,7 @@ def record_row(org_id: str, record: Record) -> RecordRow:
         cache_write_5m_tokens=entry.cache_write_5m_tokens,
         cache_write_1h_tokens=entry.cache_write_1h_tokens,
         tags=dict(terms.tags),
+        voids=entry.voids or None,
     )
 
 
@@ -247,7 +252,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 def note_bytes(entry: OrgEntry) -> bytes:
     """What is noted of an organisation that is done."""
-    return _encode(DoneNote(VERSION, entry)) + b"\n"
+    return _encode(DoneNote(NOTE_VERSION, entry)) + b"\n"
 
 
 def entry_from_note(content: bytes | None) -> OrgEntry | None:
@@ -258,7 +263,7 @@ def entry_from_note(content: bytes | None) -> OrgEntry | None:
         note = msgspec.json.decode(content, type=DoneNote)
     except msgspec.MsgspecError:
         return None
-    return note.entry if note.version == VERSION else None
+    return note.entry if note.version == NOTE_VERSION else None
 
 
 def day_path(day: str) -> str:
