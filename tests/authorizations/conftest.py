@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metering.conftest import CATALOGUE, PREMIUM, a_policy
+from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_policy
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import (
     Authorization,
@@ -16,13 +16,13 @@ from pricekeeper.authorizations import (
     Authorized,
     Captured,
 )
-from pricekeeper.budgets import Budgets
+from pricekeeper.budgets import Budgets, Recounts
 from pricekeeper.clock import Clock
 from pricekeeper.metering import Metering, Recorded, Usage, WindowSpend
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Budget, Policy, QuotaEnforcement, Window
+from pricekeeper.tenants import Budget, Policy, QuotaEnforcement, Tenants, Window
 from selection.conftest import NOON_MS, SettableClock
 from stores import location, meter, store
 
@@ -54,7 +54,9 @@ class Instance:
     ) -> None:
         randomness = random.Random(seed) if seed is not None else None
         prices = PriceBook(store, clock, CATALOGUE)
-        self.budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
+        measure = WindowSpend(store, clock).measure
+        self.budgets = Budgets(store, clock, measure)
+        self.recounts = Recounts(store, clock, Tenants(store, clock, LABELS), measure)
         self.metering = Metering(store, clock, prices, budgets=self.budgets, randomness=randomness)
         self.selection = Selector(store, clock, self.metering, prices)
         self.authorizations = Authorizations(

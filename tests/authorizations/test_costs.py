@@ -21,12 +21,15 @@ from minting import minted
 from pricekeeper.authorizations import Authorization
 from pricekeeper.authorizations.items import sheet_key
 from pricekeeper.authorizations.pace import LOOK_EVERY
+from pricekeeper.budgets import Recounts
+from pricekeeper.metering import WindowSpend
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, Write, open_store
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.storage.values import item_bytes
 from pricekeeper.telemetry import StoreMeter
-from pricekeeper.tenants import Policy, RateLimit, Window
+from pricekeeper.tenants import Client, Policy, RateLimit, Tenants, Window
+from pricekeeper.tenants.recounts import Recount, recount_put
 from pricekeeper.values import AppId
 
 
@@ -333,3 +336,36 @@ def let_take(
 def test_the_page_says_the_same(row: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "costs.md").read_text()
     assert f"| {row} |" in page
+
+
+async def test_a_recount(
+    instance: Instance, known: Policy, store: Store, clock: StillClock, meter: StoreMeter
+) -> None:
+    """Of one app in whose accounts nothing is missing: the claim, and when it is made again.
+
+    It reads the note, the accounts twice, and of the journal two marks and a region.
+    """
+    policy = dataclasses.replace(known, budgets=(a_budget(),))
+    await call(instance, policy)
+    tenants = OneClient(store, clock, LABELS)
+    tenants.policy = policy
+    recounts = Recounts(store, clock, tenants, WindowSpend(store, clock).measure)
+    await instance.close()
+    meter.clear()
+    assert await recounts.run_due() == 0
+    assert (write_units(meter), read_units(meter)) == (0, 1), "a look for those that are due"
+    client = Client(policy.org_id, policy.app_id)
+    await store.put(recount_put(Recount(client, clock.now_ms())))
+    meter.clear()
+    assert await recounts.run_due() == 1
+    assert (write_units(meter), read_units(meter)) == (2, 6)
+
+
+class OneClient(Tenants):
+    """Knows one policy, which nobody has written down."""
+
+    policy: Policy
+
+    async def read_policy(self, client: Client) -> Policy:
+        assert client == self.policy.client
+        return self.policy

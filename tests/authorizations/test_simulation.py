@@ -4,18 +4,21 @@ Three instances with clocks up to two seconds wrong authorize, capture, void, ex
 two apps of an organisation, around a midnight of its zone. The wire loses requests and replies and
 delivers late, up to minutes; processes die at any call. Callers repeat what was not answered, at
 another instance, under ids of theirs or of ours; they abandon calls, capture after the expiry, and
-capture twice. In some histories usage is also recorded that nobody authorized, and a budget is
-given in the middle of the day.
+capture twice. In some histories usage is also recorded that nobody authorized. In others an
+administrator gives a budget in the middle, of which instances learn one after the other, within
+30 s; those that know of it recount it once all of them do.
 
 After every single step the items themselves are read: what a hard budget has used is at most its
 limit, and what every account has is exactly its records, its holds and what is unsettled. In the
-end nothing is held.
+account of the new budget may be less until it is recounted, and never more. In the end nothing is
+held, and the new budget has what was spent without it.
 """
 
 import asyncio
 import uuid
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,6 +47,7 @@ from pricekeeper.errors import (
 from pricekeeper.metering import Outcome
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy, QuotaEnforcement, RateLimit, Window
+from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS
 from pricekeeper.values import AppId, OrgId
 from slow_wire import SkewedClock, SlowWire
 
@@ -52,6 +56,9 @@ HISTORIES_EACH = 250
 INSTANCES, CALLERS, CALLS = 3, 5, 3
 SKEW_MS = 2_000
 HOUR_MS = 3_600_000
+CHANGED_EACH, CHANGED_AT = 8, 4
+"""In one history of so many, that one, a budget is given in the middle."""
+POLICY_MS_MAX = 30_000
 TAGS: tuple[dict[str, str], ...] = ({}, {"team": "a"})
 ZONES = ("Pacific/Kiritimati", "UTC", "America/Sao_Paulo")
 FAULTS = (
@@ -97,6 +104,7 @@ class World:
         self.wire = SlowWire(store, self.turns, self.random.choice(FAULTS), clock)
         self.calm = FaultyStore(store, self.turns, Faults())
         self.policies = self.make_policies()
+        self.change = Change(self, seed) if seed % CHANGED_EACH == CHANGED_AT else None
         self.instances = [self.instance() for _ in range(INSTANCES)]
         self.calls: list[Call] = []
         self.known_hours: set[int] = set()
@@ -156,7 +164,8 @@ class World:
         if hour in self.known_hours:
             return
         self.known_hours.add(hour)
-        for policy in self.policies:
+        policies = self.policies if self.change is None else self.change.policies
+        for policy in policies:
             for tags in TAGS:
                 for at_ms in ((hour - 1) * HOUR_MS, hour * HOUR_MS, (hour + 1) * HOUR_MS):
                     self.auditor.know(accounts_of(policy, at_ms, tags))
@@ -170,6 +179,8 @@ class World:
         """Ask any instance; one that dies is replaced."""
         number = self.random.randrange(INSTANCES)
         instance = self.instances[number]
+        if self.change is not None:
+            args = (self.change.known_to(instance, args[0]), *args[1:])
         try:
             return await getattr(instance, work)(*args, **kwargs)
         except Crashed:
@@ -301,11 +312,16 @@ class World:
         await self.wire.deliver()
         self.look()
         survivor = self.instance(self.calm)
+        if self.change is not None:
+            self.clock.advance_ms(RECOUNT_AFTER_MS)
+            assert await survivor.recounts.recount(self.change.recounted)
+            self.auditor.recounted.clear()
+            self.auditor.check()
         for call in self.calls:
             if call.granted is not None and call.captures and not call.counted:
                 with suppress(ConflictError):
                     captured = await survivor.capture(
-                        call.policy,
+                        self.change.after[call.policy] if self.change else call.policy,
                         call.id,
                         input_tokens=call.granted.grant.input_tokens // 2,
                         output_tokens=call.granted.grant.max_output_tokens // 3,
@@ -327,13 +343,71 @@ class World:
                 assert by_id[call.id].state is State.CAPTURED
 
 
+class Change:
+    """A budget that an administrator gives in the middle of a history, and who knows of it.
+
+    It draws its own dice, so that histories without it stay the same.
+    """
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._random = random = Random(f"change {seed}")
+        new = a_budget(random.choice((50_000, 1_000_000)), name="new", window=Window.MONTH)
+        of_org = random.random() < 0.5
+        self.after = {
+            policy: replace(
+                policy,
+                budgets=policy.budgets if of_org else (*policy.budgets, new),
+                org_budgets=(*policy.org_budgets, new) if of_org else policy.org_budgets,
+            )
+            for policy in world.policies
+        }
+        self.policies = list(self.after.values())
+        own = self.policies[0]
+        org = a_policy(
+            None, org_id=own.org_id, timezone=own.timezone, org_budgets=own.org_budgets,
+            tag_keys=own.tag_keys,
+        )  # fmt: skip
+        self.recounted = [org] if of_org else self.policies
+        self._made_at_ms: int | None = None
+        self._told_after_ms: dict[Instance, int] = {}
+
+    def known_to(self, instance: Instance, policy: Policy) -> Policy:
+        """The policy as that instance knows it now."""
+        if self._made_at_ms is None:
+            self._told_after_ms.setdefault(instance, self._random.randrange(POLICY_MS_MAX))
+            return policy
+        after_ms = self._told_after_ms.get(instance, 0)  # one that starts later knows it at once
+        told = self._world.clock.now_ms() - self._made_at_ms >= after_ms
+        return self.after[policy] if told else policy
+
+    async def make(self) -> None:
+        """Give the budget after a while, and have it recounted when everybody knows of it."""
+        world, random = self._world, self._random
+        for _ in range(random.randrange(60)):
+            await world.turns.turn()
+        self._made_at_ms = made_at_ms = world.clock.now_ms()
+        for policy in self.policies:
+            for account in accounts_of(policy, made_at_ms, {}):
+                if account.name == "new":
+                    world.auditor.recounted.add((account.key, account.id))
+        for _ in range(random.randrange(40, 200)):
+            await world.turns.turn()
+            if world.clock.now_ms() - made_at_ms >= RECOUNT_AFTER_MS and random.random() < 0.1:
+                with suppress(*_NO_ANSWER):
+                    instance = random.choice(world.instances)
+                    await instance.recounts.recount(self.recounted)
+
+
 async def simulate(seed: int) -> World:
     """One history, from ten minutes before a midnight on; raises what it finds wrong."""
     clock = ManualClock(day_start_ms(ZONES[seed % len(ZONES)], "20181104") - 90_000)
     store = MemoryStore(clock)
     await store.create_tables()
     world = World(store, clock, seed)
-    outcomes = await world.turns.run(*(world.caller() for _ in range(CALLERS)), world.expire())
+    changing = [] if world.change is None else [world.change.make()]
+    callers = [world.caller() for _ in range(CALLERS)]
+    outcomes = await world.turns.run(*callers, world.expire(), *changing)
     for one in outcomes:
         if isinstance(one, BaseException) and not isinstance(one, _NO_ANSWER):
             raise one

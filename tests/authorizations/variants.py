@@ -23,7 +23,7 @@ from pricekeeper.authorizations.attempts import Attempts
 from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.books import Books
 from pricekeeper.authorizations.settling import Changed, Expire
-from pricekeeper.budgets import Balance
+from pricekeeper.budgets import Balance, Recounts, recounting
 from pricekeeper.budgets import items as budget_items
 from pricekeeper.budgets import service as budget_service
 from pricekeeper.budgets.service import Budgets
@@ -248,8 +248,8 @@ def usage_debited_beside_the_record(patch: Patch) -> None:
 def nobody_sweeps(patch: Patch) -> None:
     """Only the process that granted a call expires it."""
 
-    async def sweep(_: Any) -> int:
-        return 0
+    async def sweep(_: Any) -> expiry.Swept:
+        return expiry.Swept()
 
     patch.setattr(expiry.Expiry, "sweep", sweep)
 
@@ -283,6 +283,41 @@ def window_of_another_zone(patch: Patch) -> None:
     patch.setattr(Budgets, "open_for", opened)
 
 
+def nobody_recounts(patch: Patch) -> None:
+    """What was counted by who did not know of a budget yet is never spent from it."""
+
+    async def recount(*_: Any) -> bool:
+        return True
+
+    patch.setattr(Recounts, "recount", recount)
+
+
+def recounted_twice(patch: Patch) -> None:
+    """Two that find the same missing both add it, and so does one whose reply was lost."""
+    real = budget_items.recount_update
+
+    def update(*args: Any) -> Update:
+        made = real(*args)
+        assert isinstance(made.condition, And)
+        return msgspec.structs.replace(made, condition=And(made.condition.parts[1:]))
+
+    patch.setattr(recounting, "recount_update", update)
+
+
+def recounted_by_one_look(patch: Patch) -> None:
+    """What is counted while the journal is read is taken for missing."""
+    real = recounting.read_open_accounts
+    seen: dict[int, Any] = {}
+
+    async def read(store: Any, policies: Any, now_ms: int) -> Any:
+        known = seen.pop(id(policies), None)
+        if known is None:
+            known = seen[id(policies)] = await real(store, policies, now_ms)
+        return known
+
+    patch.setattr(recounting, "read_open_accounts", read)
+
+
 Plant = Callable[[Patch], None]
 BROKEN: dict[str, Plant] = {
     plant.__name__.replace("_", " "): plant
@@ -311,6 +346,9 @@ BROKEN: dict[str, Plant] = {
         swept_once,
         held_at_half,
         window_of_another_zone,
+        nobody_recounts,
+        recounted_twice,
+        recounted_by_one_look,
     )
 }
 CAUGHT_BY: dict[str, int] = {
@@ -338,4 +376,7 @@ CAUGHT_BY: dict[str, int] = {
     "swept once": 1094,
     "held at half": 0,
     "window of another zone": 0,
+    "nobody recounts": 4,
+    "recounted twice": 4,
+    "recounted by one look": 4,
 }

@@ -395,6 +395,12 @@ def _(world: World, tenant: Tenant) -> Callable[[], object]:
     return lambda: world.administer(200, "PATCH", tenant.app, session_limit=7)
 
 
+@operation("change of the budgets of an app")
+def _(world: World, tenant: Tenant) -> Callable[[], object]:
+    budget = {"name": "daily", "window": "DAY", "limit_usd_micros": 1_000_000}
+    return lambda: world.administer(200, "PATCH", tenant.app, budgets=[budget])
+
+
 @operation("rotation")
 def _(world: World, tenant: Tenant) -> Callable[[], object]:
     path = f"{tenant.app}/credentials/rotate"

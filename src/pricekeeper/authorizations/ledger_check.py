@@ -6,28 +6,27 @@ cost, what open authorizations hold against it, and what unsettled ones are char
 changed is looked at again.
 
 What differs is named, and set right if that is wanted: on the condition that the account is still
-as it was seen. A difference comes from instances that did not know of a new budget yet, or from
-somebody who wrote into the store by hand.
+as it was seen. A difference comes from instances that did not know of a new budget yet, and is then
+set right by itself (`budgets.recounting`), or from somebody who wrote into the store by hand.
 
 Bounds: `ROUNDS_MAX` rounds for accounts that keep changing.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from pricekeeper.authorizations.authorization import HeldAccount, State
 from pricekeeper.authorizations.regions import Regions
-from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of, item_partition
-from pricekeeper.budgets.account import tags_of
-from pricekeeper.budgets.items import account_ids, balance_of, mend_update, partition_query
+from pricekeeper.budgets import Balance, BudgetAccount, read_open_accounts
+from pricekeeper.budgets.items import mend_update
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError
 from pricekeeper.metering import WindowSpend
-from pricekeeper.storage import Item, Key, Store, query_items
+from pricekeeper.storage import Key, Store
 from pricekeeper.tenants import Policy
 
 ROUNDS_MAX: Final = 3
@@ -105,24 +104,8 @@ class LedgerCheck:
         self, policies: Sequence[Policy]
     ) -> dict[AccountKey, tuple[BudgetAccount, Balance]]:
         """The open accounts of the present windows, and what they have."""
-        now_ms = self._clock.now_ms()
-        found: dict[AccountKey, tuple[BudgetAccount, Balance]] = {}
-        for policy in policies:
-            async for item in self._read_items(policy):
-                key = Key(item["PK"], item["SK"])
-                present = accounts_of(policy, now_ms, tags_of(key))
-                known = {account.id: account for account in present if account.key == key}
-                for account_id in account_ids(item):
-                    balance = balance_of(item, account_id)
-                    if account_id in known and balance is not None:
-                        found[key, account_id] = (known[account_id], balance)
-        return found
-
-    async def _read_items(self, policy: Policy) -> AsyncIterator[Item]:
-        scope = Scope.ORG if policy.app_id is None else Scope.APP
-        query = partition_query(item_partition(policy, scope))
-        async for item in query_items(self._store, query):
-            yield item
+        found = await read_open_accounts(self._store, policies, self._clock.now_ms())
+        return {key: (one.account, one.balance) for key, one in found.items()}
 
     async def _sum_authorizations(
         self, org_id: str

@@ -20,7 +20,7 @@ from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.bootstrap.telling import Teller
-from pricekeeper.budgets import Budgets
+from pricekeeper.budgets import Budgets, Recounts
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.containment import Containment
 from pricekeeper.credentials import (
@@ -75,6 +75,7 @@ class Services:
     aggregator: Aggregator
     selection: Selector
     budgets: Budgets
+    recounts: Recounts
     authorizations: Authorizations
     limiter: Limiter
     containment: Containment
@@ -121,7 +122,8 @@ async def open_services(
         activity = Activity(store, clock, listeners_max=settings.event_listeners_max)
         closing.push_async_callback(activity.close)
         teller = Teller(activity.feed)
-        budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
+        measure = WindowSpend(store, clock).measure
+        budgets = Budgets(store, clock, measure)
         metering = Metering(
             store,
             clock,
@@ -194,6 +196,7 @@ async def open_services(
             ),
             selection=selection,
             budgets=budgets,
+            recounts=Recounts(store, clock, tenants, measure),
             authorizations=authorizations,
             limiter=limiter,
             containment=Containment(trail, tenants, credentials, identity, limiter),

@@ -9,6 +9,7 @@ from pricekeeper.budgets.account import (
     item_partition,
 )
 from pricekeeper.budgets.items import Balance
+from pricekeeper.budgets.recounting import Recounts, read_open_accounts
 from pricekeeper.budgets.service import Budgets, check_accounts, debit_updates
 from pricekeeper.budgets.window import Span, window_at
 
@@ -17,6 +18,7 @@ __all__ = [
     "BudgetAccount",
     "Budgets",
     "Kind",
+    "Recounts",
     "Scope",
     "Span",
     "accounts_for",
@@ -24,5 +26,6 @@ __all__ = [
     "check_accounts",
     "debit_updates",
     "item_partition",
+    "read_open_accounts",
     "window_at",
 ]

@@ -10,6 +10,9 @@ those for a value of a tag in ``TAG#{tag}#{value}`` of the same partition. For e
 All are pico-dollars, and change by ``ADD`` alone. An account is **open** once ``u`` is there: it
 then has everything that was spent in its window before. A write on an account that is not open is
 refused, so no record is written between the sum of those before and the first debit.
+
+``mends`` counts how often accounts of the item were set right, so that nobody does it twice for the
+same reason.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
 
 USED, HELD, UNSETTLED = "u:", "h:", "x:"
+_MENDS: Final = "mends"
 LIFE_SECS: Final = 40 * 86_400
 """How long an item is kept after its last write: longer than its longest window."""
 KEPT_MS: Final = 27 * 3_600_000
@@ -189,6 +193,7 @@ def mend_update(key: Key, account_id: str, seen: Balance, right: Balance) -> Upd
             Set(USED + account_id, right.used),
             Set(HELD + account_id, right.held),
             Set(UNSETTLED + account_id, right.unsettled),
+            Add(_MENDS, 1),
         ),
         And(
             (
@@ -198,6 +203,26 @@ def mend_update(key: Key, account_id: str, seen: Balance, right: Balance) -> Upd
             )
         ),
     )
+
+
+def mends_of(item: Mapping[str, Any]) -> int:
+    """How often accounts of the item were set right."""
+    mends: int = TypedItem(RATE_BUCKETS, item).whole(_MENDS, 0)
+    return mends
+
+
+def recount_update(key: Key, missing: Mapping[str, int], mends: int) -> Update:
+    """Add to accounts what is missing in them, unless one of the item was set right meanwhile.
+
+    What is counted meanwhile is no hindrance: it is missing in any case.
+    """
+    counted = attr(_MENDS)
+    conditions: list[Condition] = [counted.eq(mends) if mends else counted.absent()]
+    actions: list[Action] = [Add(_MENDS, 1)]
+    for account_id, picos in missing.items():
+        conditions.append(attr(USED + account_id).exists())
+        actions.append(Add(USED + account_id, picos))
+    return Update(RATE_BUCKETS, key, tuple(actions), And(tuple(conditions)))
 
 
 def past_accounts(item: Item | None, now_ms: int) -> list[str]:

@@ -4,8 +4,8 @@ An account is opened once in its window, by whoever needs it first, with what th
 spent in the window before: nothing if the budget was there when the window began. From then on each
 record and each authorization moves it in the same transaction, and nothing is ever summed again.
 
-Instances that do not know of a new budget yet, for up to 30 s, count without it; `pricekeeper
-ledger check` finds and mends what that leaves out.
+Instances that do not know of a new budget yet, for up to 30 s, count without it; a recount adds
+what that leaves out (`recounting`).
 
 Bounds: `OPEN_MAX` accounts are remembered as open; a forgotten one costs a read.
 """

@@ -248,6 +248,7 @@ async def _run_background(
     supervisor.start(
         "expiry", lambda: services.authorizations.expiry.run_forever(sweep_interval_ms)
     )
+    supervisor.start("recounts", services.recounts.run_forever)
     supervisor.start("alerts", services.alerts.run_forever)
     supervisor.start("alert-checks", services.alerts.checks.run_forever)
     if services.key_watcher is not None:

@@ -54,11 +54,17 @@ def _kind(client: Client) -> str:
     return "org" if client.app_id is None else "app"
 
 
-def _stated(client: Client, item: Item) -> dict[str, Any] | None:
-    """What the client has stated; what can't be read has been reported, and is not told."""
+def read_settings(client: Client, item: Item) -> OrgSettings | AppSettings | None:
+    """The settings of a client; what can't be read has been reported, and is ``None``."""
     with contextlib.suppress(UnreadableItemError):
-        return stated_body(org_settings(item) if client.app_id is None else app_settings(item))
+        return org_settings(item) if client.app_id is None else app_settings(item)
     return None
+
+
+def _stated(client: Client, item: Item) -> dict[str, Any] | None:
+    """What the client has stated; what can't be read is not told."""
+    settings = read_settings(client, item)
+    return None if settings is None else stated_body(settings)
 
 
 def _frozen(freeze: Freeze | None) -> dict[str, Any] | None:

@@ -63,6 +63,7 @@ from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.patching import patched_body
 from pricekeeper.tenants.policy import Life, Policy
 from pricekeeper.tenants.reading import update_alone
+from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS, Recount, is_wanted, recount_put
 from pricekeeper.tenants.sweeping import sweep_apps
 from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 
@@ -157,7 +158,8 @@ class Tenants:
                 index = items.index_key(client)
                 listed = Put(CONFIG, {"PK": index.pk, "SK": index.sk})
                 change = changes.client_created(client, settings)
-                created = _Creation(client, item, ITEM_ABSENT, (listed,), change)
+                others = (listed, *self._recounts(client, None, settings))
+                created = _Creation(client, item, ITEM_ABSENT, others, change)
                 if await self._create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, item, item))
             else:
@@ -184,7 +186,8 @@ class Tenants:
             org, app = await self._read(client)
             if org is None:
                 raise NotFoundError(client.org.client_id)
-            settings = parse_app_settings(body, self._labels, items.org_settings(org))
+            own_org = items.org_settings(org)
+            settings = parse_app_settings(body, self._labels, own_org)
             org_life = items.life_of(org)
             if app is None or not items.is_app_of(app, org):
                 item = items.new_item(client, settings, self._new_life(), org_life.incarnation)
@@ -192,7 +195,9 @@ class Tenants:
                 org_exists = Check(CONFIG, org_key, items.same_life(org_life))
                 change = changes.client_created(client, settings)
                 vacant = items.no_app_of(org_life)
-                created = _Creation(client, item, vacant, (org_exists,), change)
+                recounts = self._recounts(client, None, settings, own_org)
+                others: tuple[Write, ...] = (org_exists, *recounts)
+                created = _Creation(client, item, vacant, others, change)
                 if await self._create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, org, item))
             elif updated := await self._update(client, settings, app, by):
@@ -455,12 +460,27 @@ class Tenants:
         )
         try:
             change = changes.settings_replaced(client, item, settings)
-            await self._trail.write(by, change, operation)
-        except ConditionFailedError:
+            before = changes.read_settings(client, item)
+            recounts = self._recounts(client, before, settings)
+            await self._trail.apply(by, change, (operation, *recounts))
+        except TransactionCancelledError:
             return None
         finally:
             self._cache.forget(client)
         return operation.apply(item)
+
+    def _recounts(
+        self,
+        client: Client,
+        before: OrgSettings | AppSettings | None,
+        after: OrgSettings | AppSettings,
+        org: OrgSettings | None = None,
+    ) -> list[Put]:
+        """Have the client's accounts recounted once everybody knows of a change, if need be."""
+        if not is_wanted(before, after, org):
+            return []
+        due_ms = self._clock.now_ms() + RECOUNT_AFTER_MS
+        return [recount_put(Recount(client, due_ms))]
 
     async def _update_alone(self, operation: Update | None) -> None:
         if operation is not None:

@@ -1,0 +1,247 @@
+"""Recounts: after a change of budgets, what their accounts have spent is set right by itself.
+
+For up to 30 s after a change there are instances that do not know of it. What they count is in the
+journal, and not in the account of a budget that is new or has come back. So a change leaves a note
+that the client is to be recounted once everybody knows of it (`tenants.recounts`). Any instance
+does that: it reads what the accounts have spent, then the journal, then the accounts again. Holds
+and what is unsettled need no recount: they move with their accounts alone.
+
+Nobody has to stand still for it. What is missing in an account stays the same, whatever is counted
+meanwhile. It is no less than what the journal has beyond the account as it was afterwards, and no
+more than beyond the account as it was before. The nearer of the two to zero is added, so a recount
+never goes too far; where both are the same, the account is right. Else it is tried again later.
+
+Bounds: `RECOUNTS_AT_ONCE` clients in a run; `ROUNDS_MAX` passes over the journal for each hundred
+apps; `TRIES_MAX` tries, each after twice as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import structlog
+
+from pricekeeper.budgets.account import (
+    BudgetAccount,
+    Scope,
+    accounts_of,
+    item_partition,
+    tags_of,
+)
+from pricekeeper.budgets.items import (
+    Balance,
+    account_ids,
+    balance_of,
+    mends_of,
+    partition_query,
+    recount_update,
+)
+from pricekeeper.clock import Clock
+from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError
+from pricekeeper.storage import Delete, Key, Put, Store, query_items
+from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.tenants.recounts import (
+    Recount,
+    is_as_seen,
+    recount_delete,
+    recount_of,
+    recount_put,
+    recounts_query,
+)
+from pricekeeper.values import AppId
+
+INTERVAL_MS: Final = 30_000
+AGAIN_MS: Final = 80 * 60_000
+"""How long after it a recount is made once more: a write that was late by minutes is found then."""
+CLAIM_MS: Final = 300_000
+"""For how long others leave a recount to the instance that has begun it."""
+PAUSE_MS_FIRST: Final = 60_000
+TRIES_MAX: Final = 10
+"""Ten tries, each after twice as long, are a day."""
+RECOUNTS_AT_ONCE: Final = 20
+ROUNDS_MAX: Final = 3
+
+_log = structlog.get_logger(__name__)
+
+AccountKey: TypeAlias = tuple[Key, str]
+Measure: TypeAlias = Callable[[Sequence[BudgetAccount]], Awaitable[Mapping[BudgetAccount, int]]]
+"""What the records of the journal add up to in each of these accounts, in pico-dollars."""
+
+
+class OpenAccount(NamedTuple):
+    """An account as it is in the store."""
+
+    account: BudgetAccount
+    balance: Balance
+    mends: int
+    """How often accounts of its item were set right."""
+
+
+async def read_open_accounts(
+    store: Store, policies: Collection[Policy], now_ms: int
+) -> dict[AccountKey, OpenAccount]:
+    """The open accounts of these clients in their present windows."""
+    found: dict[AccountKey, OpenAccount] = {}
+    for policy in policies:
+        scope = Scope.ORG if policy.app_id is None else Scope.APP
+        async for item in query_items(store, partition_query(item_partition(policy, scope))):
+            key = Key(item["PK"], item["SK"])
+            present = accounts_of(policy, now_ms, tags_of(key))
+            known = {account.id: account for account in present if account.key == key}
+            for account_id in account_ids(item):
+                balance = balance_of(item, account_id)
+                if account_id in known and balance is not None:
+                    account = known[account_id]
+                    found[key, account_id] = OpenAccount(account, balance, mends_of(item))
+    return found
+
+
+class Recounts:
+    """Makes the recounts that are due."""
+
+    def __init__(self, store: Store, clock: Clock, tenants: Tenants, measure: Measure) -> None:
+        self._store = store
+        self._clock = clock
+        self._tenants = tenants
+        self._measure = measure
+
+    async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
+        """Make the recounts that are due, now and then; a failure waits for the next time."""
+        while True:
+            await self._clock.sleep_ms(interval_ms)
+            try:
+                await self.run_due()
+            except StoreError as error:
+                _log.warning("recounts_failed", error=error.code)
+
+    async def run_due(self) -> int:
+        """Make the recounts that are due; returns how many.
+
+        What fails for one client is tried again later, and the others are recounted.
+        """
+        now_ms, due = self._clock.now_ms(), list[Recount]()
+        async for item in query_items(self._store, recounts_query()):
+            found = recount_of(item)
+            if found is not None and found.due_ms <= now_ms:
+                due.append(found)
+        due.sort(key=lambda one: one.due_ms)
+        made = 0
+        for one in due[:RECOUNTS_AT_ONCE]:
+            try:
+                made += await self._run(one)
+            except StoreError as error:
+                _log.warning("recount_failed", client_id=one.client.client_id, error=error.code)
+        return made
+
+    async def _run(self, due: Recount) -> bool:
+        """Recount a client, unless another instance does it."""
+        now_ms = self._clock.now_ms()
+        mine = due._replace(due_ms=now_ms + CLAIM_MS, tries=due.tries + 1)
+        if not await self._decide(recount_put(mine, is_as_seen(due))):
+            return False
+        is_right = True
+        async for some in self._read_policies(due.client):
+            is_right &= await self.recount(some)
+        now_ms = self._clock.now_ms()
+        if not is_right and mine.tries < TRIES_MAX:
+            again = mine._replace(due_ms=now_ms + (PAUSE_MS_FIRST << mine.tries))
+            await self._decide(recount_put(again, is_as_seen(mine)))
+            return True
+        if not is_right:
+            _log.error("recount_given_up", client_id=due.client.client_id, tries=mine.tries)
+        if due.visit == 0:
+            again = Recount(due.client, now_ms + AGAIN_MS, visit=1)
+            await self._decide(recount_put(again, is_as_seen(mine)))
+        else:
+            await self._decide(recount_delete(mine))
+        return True
+
+    async def recount(self, policies: Sequence[Policy]) -> bool:
+        """Set right what these clients of one organisation have spent; whether all of it is."""
+        wanted: set[AccountKey] | None = None
+        for _ in range(ROUNDS_MAX):
+            wanted = await self._round(policies, wanted)
+            if not wanted:
+                return True
+        return False
+
+    async def _round(
+        self, policies: Sequence[Policy], wanted: set[AccountKey] | None
+    ) -> set[AccountKey]:
+        """Add what is missing in these accounts, or in all; returns those that may lack more."""
+        now_ms = self._clock.now_ms()
+        before = await read_open_accounts(self._store, policies, now_ms)
+        if wanted is not None:
+            before = {key: one for key, one in before.items() if key in wanted}
+        if not before:
+            return set()
+        counted = await self._measure([one.account for one in before.values()])
+        after = await read_open_accounts(self._store, policies, now_ms)
+        left: set[AccountKey] = set()
+        missing: dict[Key, dict[str, int]] = {}
+        for key, one in before.items():
+            since = after.get(key)
+            if since is None:  # its window is long over
+                continue
+            sum_usd_picos = counted[one.account]
+            bounds = [sum_usd_picos - seen.balance.spent for seen in (one, since)]
+            least, most = min(bounds), max(bounds)
+            sure = max(least, 0) or min(most, 0)
+            if sure:
+                missing.setdefault(key[0], {})[key[1]] = sure
+            if least != most:
+                left.add(key)
+        for item_key, some in missing.items():
+            names = {(item_key, account_id) for account_id in some}
+            mends = before[next(iter(names))].mends
+            if await self._add(item_key, some, mends):
+                _log_added([(before[name].account, some[name[1]]) for name in names])
+            else:
+                left |= names
+        return left
+
+    async def _add(self, key: Key, missing: Mapping[str, int], mends: int) -> bool:
+        try:
+            await self._store.update(recount_update(key, missing, mends))
+        except ConditionFailedError:
+            return False
+        return True
+
+    async def _read_policies(self, client: Client) -> AsyncIterator[list[Policy]]:
+        """The client, and the apps of an organisation, a hundred at a time; none if it is gone."""
+        try:
+            yield [await self._tenants.read_policy(client)]
+            if client.app_id is not None:
+                return
+            after: AppId | None = None
+            while True:  # every page begins behind the one before
+                page = await self._tenants.list_apps(client.org_id, after)
+                yield list(page.policies)
+                after = page.after
+                if after is None:
+                    return
+        except NotFoundError:  # its accounts have ended with it
+            return
+
+    async def _decide(self, operation: Put | Delete) -> bool:
+        """Write what is to become of a recount; whether nobody else has decided meanwhile."""
+        try:
+            if isinstance(operation, Put):
+                await self._store.put(operation)
+            else:
+                await self._store.delete(operation)
+        except ConditionFailedError:
+            return False
+        return True
+
+
+def _log_added(added: Sequence[tuple[BudgetAccount, int]]) -> None:
+    for account, picos in added:
+        _log.warning(
+            "account_recounted",
+            org_id=account.org_id,
+            app_id=account.app_id,
+            budget=account.name,
+            added_usd_picos=picos,
+        )
