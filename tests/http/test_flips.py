@@ -1,5 +1,6 @@
 """The history of flips over a socket: what was given up or set by hand, when, why, until when."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from event_streams import Fleet, Tenant, running_fleet, settings_for
-from http_fixtures import KEY
+from http_fixtures import KEY, ORG
 from pricekeeper.selection import history
 from pricekeeper.usecases import flips
 
@@ -139,3 +140,36 @@ async def test_nobody_sees_flips_of_another(fleet: Fleet) -> None:
     assert (await fleet.call("GET", f"{mine.org}/flips")).status == 401
     reply = await fleet.call("GET", f"{mine.org}/flips?after=x", token=mine.org_token)
     assert (reply.status, reply.json["errors"][0]["field"]) == (400, "after")
+
+
+async def test_a_label_that_comes_back_is_in_the_timeline_once(fleet: Fleet) -> None:
+    """Its quota is raised, lowered and raised again, and spent: each is told by one instance."""
+    tenant = await fleet.register(str(uuid.uuid4()), **TINY)
+    await spend(fleet, tenant, "premium")
+
+    async def set_quota(usd_micros: int) -> None:
+        """Change the quota, and let both instances notice that, at the same moment."""
+        await fleet.pass_ms(1_000)
+        quotas = {**ORG["quotas"], "premium": usd_micros}
+        reply = await fleet.call("PUT", tenant.org, {**ORG, **TINY, "quotas": quotas}, key=KEY)
+        assert reply.status == 200, reply.json
+        for _ in range(2):  # with old settings at one of them, then with the new ones at both
+            path = f"{tenant.app}/model-selection?force_check=true"
+            asked = [fleet.call("GET", path, at=at, token=tenant.app_token) for at in (0, 1)]
+            await asyncio.gather(*asked)
+            fleet.clock.advance_ms(31_000)
+
+    for usd_micros in (900_000, 5_000, 950_000):
+        await set_quota(usd_micros)
+    await fleet.record(tenant, 1, "web", model_label="premium", output_tokens=50_000)
+    await set_quota(960_000)
+    rows = await listed(fleet, tenant.app, token=tenant.app_token)
+    assert [short(row) for row in reversed(rows)] == [
+        ("web", "QUOTA_EXCEEDED", "premium", "standard"),
+        ("web", "QUOTA_RAISED", "standard", "premium"),
+        ("web", "QUOTA_EXCEEDED", "premium", "standard"),
+        ("web", "QUOTA_RAISED", "standard", "premium"),
+        ("web", "QUOTA_EXCEEDED", "premium", "standard"),
+    ]
+    assert [len(row["given_up"]) for row in rows] == [1, 0, 1, 0, 1]
+    assert await listed(fleet, tenant.org, at=1, token=tenant.org_token) == rows

@@ -59,9 +59,11 @@ class Witness(FaultyStore):
         self.quotas: dict[str, int] = {}
         self.index = -1
         self.flips = 0
+        self.comebacks = 0
 
     async def update(self, operation: Update) -> Item:
         item = await super().update(operation)
+        self.comebacks += Set("comeback_version", item.get("comeback_version")) in operation.actions
         self._look(item)
         return item
 
@@ -158,6 +160,9 @@ class Simulation:
             assert item["active_model_label"] == final[0], "the record stayed behind"
             assert item["given_up_model_labels"] == witness.given_up
             assert witness.flips <= len(witness.given_up), "a step was made twice"
+            # Of the policies that are in use here one brings a label back, at most once.
+            backs = sum(PREMIUM in witness.given_up and one is RAISED for one in self.policies)
+            assert item.get("comeback_version", 0) == witness.comebacks == backs, "came back twice"
         finally:
             await world.close()
             await real.close()

@@ -6,7 +6,7 @@ from pricekeeper.activity import GivenUp
 from pricekeeper.activity import event as activity
 from pricekeeper.errors import ConditionFailedError
 from pricekeeper.selection import items
-from pricekeeper.selection.fallback import Flip, Override, StickyState
+from pricekeeper.selection.fallback import Comeback, Flip, Override, StickyState
 from pricekeeper.storage import Key, Store, Update
 from pricekeeper.storage.dynamodb.guards import guards_itself
 from pricekeeper.storage.tables import STICKY_STATE
@@ -47,6 +47,9 @@ def test_every_write_makes_its_own_condition_false() -> None:
     key = items.override_key(Client(ORG), DAY)
 
     assert guards_itself(items.flip_update(key, TO_STANDARD, ENTRY))
+    back = Comeback(PREMIUM, 8, True, 1, STANDARD)
+    assert guards_itself(items.comeback_update(key, back, 0, ENTRY))
+    assert guards_itself(items.comeback_update(key, back, 7, ENTRY))
     assert guards_itself(override(key, STANDARD, 0))
     assert guards_itself(override(key, STANDARD, 7))
     assert guards_itself(items.clear_update(key, {"override_version": 7}, ENTRY))

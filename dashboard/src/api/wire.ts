@@ -225,7 +225,7 @@ export interface FlipAnswer {
   org_id: string;
   at: string;
   app_id: string | null;
-  reason: "MANUAL_OVERRIDE" | "OVERRIDE_CLEARED" | "QUOTA_EXCEEDED";
+  reason: "MANUAL_OVERRIDE" | "OVERRIDE_CLEARED" | "QUOTA_EXCEEDED" | "QUOTA_RAISED";
   from_label: string | null;
   to_label: string | null;
   given_up: GivenUpLabel[];

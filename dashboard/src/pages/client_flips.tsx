@@ -15,6 +15,7 @@ import { type Lane, lanesOf, type Segment } from "./timeline";
 
 const REASONS: Readonly<Record<FlipAnswer["reason"], [string, "near" | "info" | "good"]>> = {
   QUOTA_EXCEEDED: ["quota spent", "near"],
+  QUOTA_RAISED: ["quota raised", "good"],
   MANUAL_OVERRIDE: ["set by hand", "info"],
   OVERRIDE_CLEARED: ["override cleared", "good"],
 };

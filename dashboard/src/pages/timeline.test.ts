@@ -42,6 +42,21 @@ describe("a timeline of flips", () => {
     assert.deepEqual(drawn([set, cleared]), [[null, "0-2 premium", "2-5 economy", "5-30 premium"]]);
   });
 
+  it("goes back to what the quotas have decided when an override was cleared", () => {
+    const set = flip(12, "standard", "economy", { reason: "MANUAL_OVERRIDE" });
+    const cleared = flip(15, "economy", null, { reason: "OVERRIDE_CLEARED" });
+    assert.deepEqual(drawn([flip(10, "premium", "standard"), set, cleared]), [
+      [null, "0-10 premium", "10-12 standard", "12-15 economy", "15-24 standard", "24-30 premium"],
+    ]);
+  });
+
+  it("goes back up when a quota was raised", () => {
+    const raised = flip(12, "standard", "premium", { reason: "QUOTA_RAISED" });
+    assert.deepEqual(drawn([flip(10, "premium", "standard"), raised]), [
+      [null, "0-10 premium", "10-12 standard", "12-24 premium", "24-30 premium"],
+    ]);
+  });
+
   it("has a lane for each app, and none where nothing happened", () => {
     assert.deepEqual(drawn([]), []);
     assert.deepEqual(drawn([flip(26, "premium", "standard", { app_id: "web", until: at(48) })]), [

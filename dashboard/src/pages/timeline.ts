@@ -35,7 +35,10 @@ export function lanesOf(
   }));
 }
 
-/** What was given up or set holds until its day ends; then the first label is back. */
+/**
+ * What was given up or set holds until its day ends; then the first label is back. After an override was
+ * cleared, what the quotas have decided holds again.
+ */
 function segmentsOf(
   flips: readonly FlipAnswer[],
   first: string,
@@ -49,6 +52,8 @@ function segmentsOf(
     reason: null,
     untilMs: Number.POSITIVE_INFINITY,
   };
+  const ordered: typeof state = { label: first, reason: null, untilMs: Number.POSITIVE_INFINITY };
+  let byQuota = ordered;
   const advance = (to: number): void => {
     const end = Math.min(to, toMs);
     if (end > at)
@@ -62,16 +67,16 @@ function segmentsOf(
       state = { label: flip.from_label ?? first, reason: null, untilMs: Number.POSITIVE_INFINITY };
     }
     advance(flipMs);
-    const isCleared = flip.to_label === null;
-    state = {
-      label: flip.to_label ?? first,
-      reason: isCleared ? null : flip.reason,
-      untilMs: isCleared ? Number.POSITIVE_INFINITY : Date.parse(flip.until),
-    };
+    if (flip.to_label === null) {
+      state = byQuota.untilMs > flipMs ? byQuota : ordered;
+    } else {
+      state = { label: flip.to_label, reason: flip.reason, untilMs: Date.parse(flip.until) };
+      if (flip.reason !== "MANUAL_OVERRIDE") byQuota = state;
+    }
   }
   if (state.untilMs < toMs) {
     advance(state.untilMs);
-    state = { label: first, reason: null, untilMs: Number.POSITIVE_INFINITY };
+    state = ordered;
   }
   advance(toMs);
   return segments;

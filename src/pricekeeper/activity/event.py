@@ -76,7 +76,7 @@ class GivenUp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     quota_usd_micros: int
 
 
-FlipReason = Literal["QUOTA_EXCEEDED", "MANUAL_OVERRIDE", "OVERRIDE_CLEARED"]
+FlipReason = Literal["QUOTA_EXCEEDED", "QUOTA_RAISED", "MANUAL_OVERRIDE", "OVERRIDE_CLEARED"]
 
 
 class Flip(msgspec.Struct, frozen=True, array_like=True, tag="flip", gc=False):

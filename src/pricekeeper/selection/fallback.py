@@ -86,6 +86,22 @@ class LabelQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class Comeback:
+    """That a label which was given up is used again, or no longer, since its quota was changed."""
+
+    label: ModelLabel
+    quota_usd_micros: int
+    """The quota at which it was given up."""
+    is_back: bool
+    """Its quota was raised above that; else it was lowered again."""
+    policy_epoch: int
+    """When the settings were changed that say so. An instance that knows older ones says nothing
+    new, so that two of them do not contradict each other for as long as one is behind."""
+    other_label: ModelLabel | None = None
+    """What is used without it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StickyState:
     """The fallback that is recorded for a scope today.
 
@@ -99,6 +115,10 @@ class StickyState:
     given_up: frozenset[ModelLabel] | None
     given_up_at_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
     """The quota that each of them had spent; a record of an earlier version does not say."""
+    comebacks: Mapping[ModelLabel, Comeback] = field(default_factory=dict)
+    """The last one of each of them that is recorded."""
+    comeback_version: int = 0
+    """How many comebacks were recorded."""
 
     def barred(self, policy: Policy) -> frozenset[ModelLabel]:
         """The labels that may not be used before midnight, unless their quotas are raised."""
@@ -153,6 +173,8 @@ class Choice:
     """The override that decided, if one did."""
     flip: Flip | None = None
     """The flip that has yet to be recorded, if there is one."""
+    comeback: Comeback | None = None
+    """The comeback that has yet to be recorded, if there is one and no flip."""
 
     @property
     def chosen(self) -> LabelQuota | None:
@@ -218,9 +240,11 @@ def choose(
         position = ordering.index(override.label)
         obstacles = [None] * len(ordering)
     roles = _roles(obstacles, position)
-    flip = None
+    flip = comeback = None
     if position is not None and policy.sticky_fallback_enabled:
         flip = _new_flip(policy, roles, position, state)
+    if position is not None and state is not None and override is None and flip is None:
+        comeback = _new_comeback(policy, obstacles, position, state)
     return Choice(
         label=None if position is None else ordering[position],
         reason=Reason.MANUAL_OVERRIDE if override else _reason(roles),
@@ -231,6 +255,7 @@ def choose(
         sticky_fallback_active=not given_up.isdisjoint(ordering),
         override=override,
         flip=flip,
+        comeback=comeback,
     )
 
 
@@ -286,10 +311,43 @@ def _new_flip(
     # The record's index only ever grows. With one order it is the position itself. Apps with
     # different orders count on from each other, so that no new flip is refused as an old one.
     index = position if state is None else max(position, state.active_index + 1)
-    previous = exceeded[0] if state is None else state.active_label
+    previous = exceeded[0] if state is None else _in_force(exceeded, state)
     given_up = frozenset[ModelLabel]() if state is None else state.given_up_in(ordering)
     quotas = {label: policy.quotas.get(label, 0) for label in exceeded}
     return Flip(ordering[position], index, previous, given_up.union(exceeded), quotas)
+
+
+def _in_force(exceeded: Sequence[ModelLabel], state: StickyState) -> ModelLabel:
+    """What was used before these were found exceeded: one that had come back, or the recorded."""
+    return next((label for label in exceeded if _is_back(label, state)), state.active_label)
+
+
+def _is_back(label: ModelLabel, state: StickyState) -> bool:
+    """Whether the comeback of a label is recorded, and it was not given up since."""
+    known = state.comebacks.get(label)
+    given_up_at = state.given_up_at_usd_micros.get(label)
+    return known is not None and known.is_back and known.quota_usd_micros == given_up_at
+
+
+def _new_comeback(
+    policy: Policy, obstacles: Sequence[LabelRole | None], position: int, state: StickyState
+) -> Comeback | None:
+    """The comeback of the chosen label, or the end of one before it, if nobody has recorded it."""
+    ordering, epoch = policy.model_ordering, policy.updated_at_epoch
+    chosen = ordering[position]
+    for label in ordering[:position]:
+        if _is_back(label, state) and state.comebacks[label].policy_epoch < epoch:
+            quota_usd_micros = state.given_up_at_usd_micros[label]
+            return Comeback(label, quota_usd_micros, False, epoch, chosen)  # noqa: FBT003
+    given_up_at = state.given_up_at_usd_micros.get(chosen)
+    if given_up_at is None or chosen == state.active_label or _is_back(chosen, state):
+        return None
+    known = state.comebacks.get(chosen)
+    if known is not None and known.quota_usd_micros == given_up_at and known.policy_epoch >= epoch:
+        return None
+    rest = zip(ordering[position + 1 :], obstacles[position + 1 :], strict=True)
+    other = next((label for label, obstacle in rest if obstacle is None), state.active_label)
+    return Comeback(chosen, given_up_at, True, epoch, other)  # noqa: FBT003
 
 
 def _label_quota(

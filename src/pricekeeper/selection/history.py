@@ -111,6 +111,28 @@ def quota_flip(
     )
 
 
+def comeback_flip(
+    policy: Policy, choice: Choice, comeback: fallback.Comeback, at_ms: int, until_ms: int
+) -> Flip:
+    """A comeback as its history has it; its end is a label that is given up again."""
+    label, other = comeback.label, comeback.other_label
+    back = comeback.is_back
+    return Flip(
+        org_id=policy.org_id,
+        at_ms=at_ms,
+        app_id=policy.app_id if policy.quota_scope is QuotaScope.APP else None,
+        reason="QUOTA_RAISED" if back else "QUOTA_EXCEEDED",
+        from_label=other if back else label,
+        to_label=label if back else other,
+        given_up=tuple(
+            GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros)
+            for use in choice.quotas
+            if use.label == label and not back
+        ),
+        until_ms=until_ms,
+    )
+
+
 def override_flip(
     policy: Policy,
     at_ms: int,

@@ -4,7 +4,9 @@
   ``reason``, ``previous_model_label``, ``activated_at_epoch``; and beside it
   ``given_up_model_labels``, a set that only grows, with ``given_up_quota.{label}``, the quota that
   a label had spent when it was last given up. It is in the item of the scope whose quotas
-  count: the organisation's under ORG scope, the app's under APP scope.
+  count: the organisation's under ORG scope, the app's under APP scope. ``comeback.{label}`` says
+  whether that label is used again because its quota was raised since, and ``comeback_version``
+  counts these changes.
 - The **override**: ``override_model_label`` and ``override_activated_at_epoch``, in the item of
   the client it was set on, whatever the scope. ``override_incarnation`` is that client's: one
   that is deleted and created again on the same day has no override. ``override_version`` counts
@@ -19,8 +21,9 @@ The day is in the key: the next day starts without either.
 In Activity, ``FLIPS#{org}`` / ``{day}#{app}`` marks that something may have changed there, for
 whoever looks at a whole organisation; without an app it is about the organisation itself.
 
-Each of these writes also leaves an entry of its history in the item, ``history_flip_{index}`` or
-``history_override_{version}``. So the item outlives its day by `KEPT_DAYS`.
+Each of these writes also leaves an entry of its history in the item: ``history_flip_{index}``,
+``history_comeback_{version}`` or ``history_override_{version}``. So the item outlives its day by
+`KEPT_DAYS`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ import msgspec
 from pricekeeper.activity import event as activity
 from pricekeeper.activity.event import decode_flip, encode_flip
 from pricekeeper.days import date_of
-from pricekeeper.selection.fallback import Flip, Override, Reason, StickyState
+from pricekeeper.selection.fallback import Comeback, Flip, Override, Reason, StickyState
 from pricekeeper.storage import (
     Action,
     Add,
@@ -54,6 +57,8 @@ KEPT_DAYS: Final = 35
 """How long an item outlives its day, for its history."""
 OVERRIDES_KEPT: Final = 50
 """Commands about an override that the history of one day has; the earliest make room."""
+COMEBACKS_KEPT: Final = 50
+"""Comebacks that the history of one day has; the earliest make room."""
 _SECS_PER_DAY: Final = 86_400
 
 _LABEL: Final = "active_model_label"
@@ -63,6 +68,8 @@ _PREVIOUS: Final = "previous_model_label"
 _ACTIVATED: Final = "activated_at_epoch"
 _GIVEN_UP: Final = "given_up_model_labels"
 _GIVEN_UP_QUOTA: Final = "given_up_quota."
+_COMEBACK: Final = "comeback."
+_COMEBACK_VERSION: Final = "comeback_version"
 _OVERRIDE: Final = "override_model_label"
 _OVERRIDE_ACTIVATED: Final = "override_activated_at_epoch"
 _OVERRIDE_INCARNATION: Final = "override_incarnation"
@@ -105,7 +112,20 @@ def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
             for name in item
             if name.startswith(_GIVEN_UP_QUOTA)
         },
+        comebacks={
+            one.label: one
+            for one in (_comeback(typed, name) for name in item if name.startswith(_COMEBACK))
+        },
+        comeback_version=typed.whole(_COMEBACK_VERSION, 0),
     )
+
+
+def _comeback(typed: TypedItem, name: str) -> Comeback:
+    stored = {**typed.mapping(name), "label": name.removeprefix(_COMEBACK)}
+    try:
+        return msgspec.convert(stored, Comeback)
+    except msgspec.ValidationError as error:
+        raise typed.report_unreadable(f"{name} can't be read: {error}") from error
 
 
 def override(client: Client, incarnation: str, item: Mapping[str, Any] | None) -> Override | None:
@@ -132,8 +152,10 @@ def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
     """The write that records a flip, unless another instance has recorded that one or a later one.
 
     Once it is applied, its own condition is false. So a store may send it again, and a copy that
-    arrives late is refused.
+    arrives late is refused. A label that is given up again before anybody used it changes nothing
+    for apps, so it is not in the history.
     """
+    told = (Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),) if is_change(entry) else ()
     return Update(
         STICKY_STATE,
         key,
@@ -148,13 +170,45 @@ def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
                 Set(_GIVEN_UP_QUOTA + label, quota_usd_micros)
                 for label, quota_usd_micros in flip.quotas_usd_micros.items()
             ),
-            Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),
+            *told,
             _expiry(entry),
         ),
         attr(_LABEL).absent()
         | attr(_INDEX).absent()
         | attr(_INDEX).lt(flip.index)
         | attr(_REASON).eq(Reason.MANUAL_OVERRIDE.value),
+    )
+
+
+def is_change(entry: activity.Flip) -> bool:
+    """Whether another label is recommended after it than before."""
+    return entry.from_label != entry.to_label
+
+
+def comeback_update(key: Key, comeback: Comeback, version: int, entry: activity.Flip) -> Update:
+    """The write that records a comeback, or its end, unless there was another one meanwhile.
+
+    Nor is it applied if the label was given up again meanwhile.
+    """
+    known, oldest = attr(_COMEBACK_VERSION), version + 1 - COMEBACKS_KEPT
+    forgotten = (Remove(f"{_HISTORY}comeback_{oldest}"),) if oldest > 0 else ()
+    stored = {
+        "quota_usd_micros": comeback.quota_usd_micros,
+        "is_back": comeback.is_back,
+        "policy_epoch": comeback.policy_epoch,
+    }
+    same_version = known.eq(version) if version else known.absent()
+    return Update(
+        STICKY_STATE,
+        key,
+        (
+            Set(_COMEBACK + comeback.label, stored),
+            Set(_COMEBACK_VERSION, version + 1),
+            Set(f"{_HISTORY}comeback_{version + 1}", encode_flip(entry)),
+            *forgotten,
+            _expiry(entry),
+        ),
+        same_version & attr(_GIVEN_UP_QUOTA + comeback.label).eq(comeback.quota_usd_micros),
     )
 
 

@@ -56,13 +56,14 @@ from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
 from pricekeeper.selection.decision import Decision
 from pricekeeper.selection.fallback import (
     Choice,
+    Comeback,
     Flip,
     Override,
     Reason,
     StickyState,
     choose,
 )
-from pricekeeper.selection.history import FlipHistory, override_flip, quota_flip
+from pricekeeper.selection.history import FlipHistory, comeback_flip, override_flip, quota_flip
 from pricekeeper.selection.meter import SelectionMeter
 from pricekeeper.storage import Item, Store, Update
 from pricekeeper.storage.tables import STICKY_STATE
@@ -335,14 +336,18 @@ class Selector:
         return found[: len(keys)], totals_from(accounts, found[len(keys) :])
 
     async def _choose_and_record(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
-        """Choose a label and record the flip, again if another instance recorded one first."""
+        """Choose a label and record the flip or comeback, again if another instance was first."""
         defined, sticky = self._prices.catalogue, found.sticky
         for _ in range(FLIP_ATTEMPTS_MAX):
             choice = choose(policy, defined, found.spends_usd_micros, sticky, found.overrides)
-            if choice.flip is None:
+            if choice.flip is None and choice.comeback is None:
                 return choice
             try:
-                await self._record_flip(policy, choice, choice.flip, moment)
+                if choice.flip is not None:
+                    await self._record_flip(policy, choice, choice.flip, moment)
+                elif choice.comeback is not None and sticky is not None:
+                    version = sticky.comeback_version
+                    await self._record_comeback(policy, choice, choice.comeback, version, moment)
             except ConditionFailedError as lost:
                 self.meter.flips_lost += 1
                 sticky = items.sticky_state(lost.item)
@@ -354,7 +359,7 @@ class Selector:
                 _log.warning("sticky_flip_failed", scope=policy.scope_key, error=error.code)
                 return choice
             else:
-                return choice.recorded()
+                return choice if choice.flip is None else choice.recorded()
         return choice
 
     async def _record_flip(
@@ -368,7 +373,8 @@ class Selector:
         await self._history.mark(policy.org_id, entry.app_id, moment.day)
         await self._store.update(items.flip_update(key, flip, entry))
         self.meter.flips += 1
-        self._on_flip(entry)
+        if items.is_change(entry):
+            self._on_flip(entry)
         _log.info(
             "sticky_flip",
             scope=key.pk,
@@ -376,6 +382,26 @@ class Selector:
             from_label=flip.previous_label,
             to_label=flip.label,
             given_up=sorted(flip.given_up),
+        )
+
+    async def _record_comeback(
+        self, policy: Policy, choice: Choice, comeback: Comeback, version: int, moment: _Moment
+    ) -> None:
+        """Record that a label is used again, or no longer, unless another instance was first."""
+        key, entry = (
+            items.sticky_key(policy.scope_key, moment.day),
+            comeback_flip(policy, choice, comeback, moment.now_ms, moment.ends_at_ms),
+        )
+        await self._history.mark(policy.org_id, entry.app_id, moment.day)
+        await self._store.update(items.comeback_update(key, comeback, version, entry))
+        self._on_flip(entry)
+        _log.info(
+            "sticky_comeback",
+            scope=key.pk,
+            day=moment.day,
+            label=comeback.label,
+            is_back=comeback.is_back,
+            to_label=entry.to_label,
         )
 
 
