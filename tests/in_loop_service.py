@@ -111,10 +111,10 @@ async def serving(
             await running
 
 
-async def register(service: Service, org_id: str) -> Account:
+async def register(service: Service, org_id: str, **changes: Any) -> Account:
     """Make an organisation with an app, and claim the secret of the app."""
     org = f"/api/v1/orgs/{org_id}"
-    assert (await service.provision("PUT", org, ORG)).status == 201
+    assert (await service.provision("PUT", org, {**ORG, **changes})).status == 201
     made = await service.provision("PUT", f"{org}/apps/web", {"app_name": "Web"})
     retrieval = {"token": made.json["secret_retrieval"]["token"]}
     claimed = await service.call("POST", "/api/v1/credentials/claim", retrieval)

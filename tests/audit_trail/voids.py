@@ -16,7 +16,9 @@ from pricekeeper.authorizations import State
 from pricekeeper.clock import Clock
 from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters
-from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.metering.journal import TICK_MS, region_at, tick_of
+from pricekeeper.metering.journal_items import PostedRegion, VoidNote
+from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.voiding import Voider
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants
@@ -100,6 +102,8 @@ async def check_voids(
     }
     assert len(made) == len(corrections), "a record was voided twice"
     assert told == made, "corrections and their entries differ"
+    notes = await _notes(store, policy, span_ms)
+    assert notes == made, "corrections and what stands beside the records differ"
     revoked = {entry.target for entry in entries if entry.action == "authorization.void"}
     assert revoked == _voided(auditor), "voided authorizations and their entries differ"
     assert await findings(store, clock, OrgId(policy.org_id)) == []
@@ -117,6 +121,17 @@ async def check_totals(
     found = await found_totals(store, {account.day for some in sums for account in some})
     known = {account for some in sums for account in some}
     assert {account: one for account, one in found.items() if account in known} == expected
+
+
+async def _notes(
+    store: Store, policy: Policy, span_ms: tuple[int, int]
+) -> dict[str, dict[str, str]]:
+    ticks = range(tick_of(span_ms[0]), tick_of(span_ms[1]) + 1)
+    regions = [PostedRegion(policy.org_id, region_at(tick * TICK_MS), 1) for tick in ticks]
+    found: dict[str, VoidNote] = {}
+    async for _ in JournalReader(store).read_records(regions, voided=found):
+        pass
+    return {f"usage/{one}": {"correction_id": found[one].correction_id} for one in found}
 
 
 def _voided(auditor: Auditor) -> set[str]:

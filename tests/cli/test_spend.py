@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -108,6 +109,22 @@ def test_single_records(anywhere: Cli) -> None:
     assert [record["request_id"] for record in red] == [IDS[2]]
     assert IDS[0] in anywhere("usage", "list", ORG).out
     assert "no records" in anywhere("usage", "list", ORG, "--tag", "team:none").out
+
+
+@pytest.mark.usefixtures("spent")
+def test_a_voided_record_says_so(anywhere: Cli) -> None:
+    """And so does its correction; the others say nothing of the kind."""
+    assert "voided" not in anywhere("usage", "list", ORG).out
+    done = anywhere.ok("usage", "void", ORG, IDS[0], "--reason", "a test")
+    by_id = {one["request_id"]: one for one in anywhere.ok("usage", "list", ORG)["records"]}
+    assert by_id[IDS[0]]["correction_id"] == done["correction_id"]
+    assert by_id[done["correction_id"]]["voids"] == IDS[0]
+    blocks = re.split(r"\n\s*\n", anywhere("usage", "list", ORG).out)
+    found = {one: next(block for block in blocks if one in block) for one in by_id}
+    words = {one: ("voided" in block, "correction" in block) for one, block in found.items()}
+    assert words.pop(IDS[0]) == (True, False)
+    assert words.pop(done["correction_id"]) == (False, True)
+    assert set(words.values()) == {(False, False)}
 
 
 def test_what_cannot_be_asked(anywhere: Cli, spent: str) -> None:

@@ -85,6 +85,9 @@ class TestUsage:
         correction, first = listed(shop)
         assert (first["request_id"], first["cost_usd_micros"]) == (request_id, COST)
         assert "voids" not in first
+        told = ("voided_at", "correction_id")
+        assert [first[name] for name in told] == [done.json[name] for name in told]
+        assert not any(name in correction for name in told)
         assert correction["voids"] == request_id
         assert correction["request_id"] == done.json["correction_id"]
         assert correction["cost_usd_micros"] == -COST
@@ -102,11 +105,14 @@ class TestUsage:
         request_id = new_id()
         for one in (request_id, str(uuid.uuid4())):
             record(shop, one)
+        assert not any("voided_at" in one for one in listed(shop))
         first, again = void(shop, request_id), void(shop, request_id)
         assert (again.status, again.json) == (200, first.json)
         assert record(shop, request_id).json["status"] == "duplicate"
         assert shop.budgets()["monthly"]["spent_usd_micros"] == COST
         assert len(listed(shop)) == 3
+        (corrected,) = [one for one in listed(shop) if "voided_at" in one]
+        assert corrected["voided_at"] == first.json["voided_at"]
         assert len(entries_of(shop.api, shop.tenant.org_id, "&action=usage.void")) == 2
 
     def test_what_is_voided_can_be_spent_again(self, shop: Shop) -> None:

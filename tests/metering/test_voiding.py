@@ -16,11 +16,14 @@ from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Behind, Fold
-from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.metering.journal import TICK_MS, tick_of
+from pricekeeper.metering.journal_listing import JournalListing, RecordPage, Wanted
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 
 COST = 15_400
 NOON = 1_767_960_000_000
+LANES = {"agg_shard_count": 32}
+"""Four lanes, over which the pages of a region are spread."""
 BUDGET = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 10 * COST}
 
 
@@ -42,6 +45,14 @@ class World:
         done = await self.service.call("POST", f"{self.account.path}/usage", sent, token=self.token)
         assert done.status < 300, done.json
         return str(sent["request_id"])
+
+    async def record_in_all_lanes(self) -> list[str]:
+        """Pages that follow each other are in different lanes; one has an id without a time."""
+        ids = [await self.record(str(uuid.uuid4()))]
+        for _ in range(5):
+            self.clock.advance_ms(16)
+            ids.append(await self.record())
+        return ids
 
     async def void(self, request_id: str) -> Reply:
         path = f"{self.org}/usage/{request_id}/void"
@@ -78,8 +89,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     clock = ManualClock(NOON)
     given_settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path, provisioning_key=KEY)
     async with serving(given_settings, clock) as service:
-        account = await register(service, str(uuid.uuid4()))
-        org = {**ORG, "budgets": [BUDGET], "tag_keys": ["team"]}
+        account = await register(service, str(uuid.uuid4()), **LANES)
+        org = {**ORG, **LANES, "budgets": [BUDGET], "tag_keys": ["team"]}
         path = f"/api/v1/orgs/{account.org_id}"
         assert (await service.provision("PUT", path, org)).status == 200
         made = await service.call("POST", "/auth/token", account.credentials)
@@ -116,7 +127,7 @@ async def test_a_budget_that_is_opened_later_has_neither(world: World) -> None:
     voided = await world.record()
     await world.record()
     assert (await world.void(voided)).status == 200
-    another = {**ORG, "budgets": [{**BUDGET, "name": "another"}], "tag_keys": ["team"]}
+    another = {**ORG, **LANES, "budgets": [{**BUDGET, "name": "another"}], "tag_keys": ["team"]}
     assert (await world.service.provision("PUT", world.org, another)).status == 200
     assert await world.budget() == COST
 
@@ -131,6 +142,46 @@ async def test_a_record_of_an_app_that_is_gone(world: World) -> None:
     await world.fold()
     assert await world.budget() == COST
     assert await world.spent() == (COST, 1)
+
+
+async def test_a_record_says_that_it_is_voided_wherever_its_correction_is(world: World) -> None:
+    """Two days later, where the list does not look."""
+    ids = await world.record_in_all_lanes()
+    world.clock.advance_ms(50 * 3_600_000)
+    voided = {one: (await world.void(one)).json for one in ids[1:]}
+    records = (await world.get(f"{world.org}/usage?to=2026-01-09"))["records"]
+    assert {one["request_id"] for one in records} == set(ids)
+    told = {one["request_id"]: one["correction_id"] for one in records if "voided_at" in one}
+    assert told == {one: answer["correction_id"] for one, answer in voided.items()}
+
+
+async def test_a_list_takes_no_more_reads_for_what_is_voided(world: World) -> None:
+    """What it says of a record is read together with the record."""
+    ids = await world.record_in_all_lanes()
+    store = world.service.inside.store
+    reads: list[str] = []
+
+    class Watched:
+        """The store, and what was called."""
+
+        def __getattr__(self, name: str) -> object:
+            reads.append(name)
+            return getattr(store, name)
+
+    async def read() -> tuple[RecordPage, list[str]]:
+        reads.clear()
+        listing = JournalListing(Watched())  # type: ignore[arg-type]
+        ticks, wanted = (tick_of(NOON), tick_of(NOON)), Wanted(NOON, NOON + TICK_MS)
+        return await listing.read_page(world.account.org_id, ticks, wanted, None), list(reads)
+
+    first, before = await read()
+    assert first.voided == {}
+    world.clock.advance_ms(4 * TICK_MS)
+    for one in ids:
+        assert (await world.void(one)).status == 200
+    page, after = await read()
+    assert page.voided.keys() == set(ids) == {one.request_id for one in page.records}
+    assert after == before
 
 
 async def test_until_its_day_is_final(world: World) -> None:

@@ -442,4 +442,6 @@ export interface UsageRecord {
   tags: Record<string, string>;
   status: "ERROR" | "OK";
   voids?: string;
+  voided_at?: string;
+  correction_id?: string;
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { type Calls, merged } from "./calls";
+import { type Call, type Calls, isPlain, merged } from "./calls";
 
 function page(next: string | undefined, ...times: string[]): Calls {
   return { calls: times.map((recorded_at) => ({ recorded_at })) as Calls["calls"], next };
@@ -23,5 +23,20 @@ describe("calls of several organisations", () => {
       ["9", "8", "7", "6"],
     );
     assert.equal(next, "x");
+  });
+});
+
+describe("a call", () => {
+  const ok = { status: "OK", price_estimated: false } as Call;
+
+  it("is plain if it counts at known prices", () => {
+    assert.ok(isPlain(ok));
+    assert.ok(!isPlain({ ...ok, status: "ERROR" }));
+    assert.ok(!isPlain({ ...ok, price_estimated: true }));
+  });
+
+  it("is not plain if it is voided, or a correction", () => {
+    assert.ok(!isPlain({ ...ok, voided_at: "2026-01-09T12:00:00Z" }));
+    assert.ok(!isPlain({ ...ok, voids: "01928f7c-12ab-7c3d-8e4f-0123456789ab" }));
   });
 });

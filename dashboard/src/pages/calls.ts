@@ -23,3 +23,9 @@ export function merged(pages: readonly Calls[]): Calls {
   if (pages.length > 1) calls.sort((a, b) => (a.recorded_at < b.recorded_at ? 1 : -1));
   return { calls, next: pages.find(({ next }) => next !== undefined)?.next };
 }
+
+/** Whether there is nothing to say about a call but that it counts. */
+export function isPlain(call: UsageRecord): boolean {
+  const isVoid = call.voided_at !== undefined || call.voids !== undefined;
+  return call.status === "OK" && !call.price_estimated && !isVoid;
+}

@@ -24,6 +24,17 @@ export function Decision(how: { view: View; call: UsageRecord; org: string }): J
         {call.calling_region ? ` · from ${call.calling_region}` : ""} · prices of{" "}
         {call.pricing_version}
       </p>
+      {call.voided_at === undefined ? null : (
+        <p>
+          Voided <Instant at={call.voided_at} zone={zone} /> by the correction{" "}
+          <span class="mono">{call.correction_id}</span>: it does not count any more.
+        </p>
+      )}
+      {call.voids === undefined ? null : (
+        <p>
+          This is a correction, which takes out <span class="mono">{call.voids}</span>.
+        </p>
+      )}
       {found.data !== null ? (
         <dl class="facts">
           <dt>Decision</dt>

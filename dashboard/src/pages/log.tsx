@@ -12,7 +12,7 @@ import { Instant } from "../parts/time";
 import { isDate } from "../format/time";
 import { linkTo } from "../state/route";
 import { UTC, type View } from "../state/view";
-import { type Call, type Calls, merged } from "./calls";
+import { type Call, type Calls, isPlain, merged } from "./calls";
 import { Decision } from "./decision";
 
 /** Of how many organisations records are read at once: the API lists them one by one. */
@@ -160,12 +160,16 @@ function CallTable(how: { view: View; calls: Call[]; hasOrgs: boolean }): JSX.El
         <span class="badges">
           {call.status === "ERROR" ? <Badge tone="over">failed</Badge> : null}
           {call.price_estimated ? <Badge tone="near">price estimated</Badge> : null}
-          {call.status === "OK" && !call.price_estimated ? <Badge tone="good">ok</Badge> : null}
+          {call.voided_at === undefined ? null : <Badge tone="near">voided</Badge>}
+          {call.voids === undefined ? null : <Badge tone="near">correction</Badge>}
+          {isPlain(call) ? <Badge tone="good">ok</Badge> : null}
         </span>
       ),
       csv: [
         ["status", (call) => call.status],
         ["price_estimated", (call) => call.price_estimated],
+        ["voided_at", (call) => call.voided_at ?? null],
+        ["voids", (call) => call.voids ?? null],
       ],
     },
     {

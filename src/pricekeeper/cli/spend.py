@@ -130,6 +130,13 @@ def _csv(answer: Mapping[str, Any], names: list[str]) -> Text:
     return Text(text.replace("\r\n", "\n").removesuffix("\n"))
 
 
+def _state(record: Mapping[str, Any]) -> Text:
+    """What is unusual about a record."""
+    voiding = "voided" if "voided_at" in record else "correction" if "voids" in record else ""
+    failed = "" if record["status"] == "OK" else record["status"]
+    return Text(" ").join(Text(*one) for one in ((failed, "red"), (voiding, "yellow")) if one[0])
+
+
 def _records(answer: Mapping[str, Any]) -> RenderableType:
     rows = table(
         "recorded (UTC)", "app", "model", "spent", "tokens in", "out", "", "tags", "request",
@@ -143,7 +150,7 @@ def _records(answer: Mapping[str, Any]) -> RenderableType:
             usd(record["cost_usd_micros"]),
             f"{record['input_tokens']:,}",
             f"{record['output_tokens']:,}",
-            Text("" if record["status"] == "OK" else record["status"], "red"),
+            _state(record),
             "  ".join(f"{name}:{value}" for name, value in record["tags"].items()),
             record["request_id"],
         )

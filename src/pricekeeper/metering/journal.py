@@ -55,8 +55,8 @@ _VERSION_AT: Final = 14
 _VARIANT_AT: Final = 19
 _NAME_LENGTH: Final = 14
 _TERMS_BYTES: Final = 12
-_PRIVATE, _SHEET = "x", "s"
-"""What the sort keys of a private page and of a sheet start with: no digits."""
+_PRIVATE, _SHEET, _VOID_NOTE = "x", "s", "v"
+"""What the sort keys of a private page, a sheet and a void note start with: no digits."""
 SHEET_NUMBERS_MAX: Final = 1 << 12
 _ERROR, _ESTIMATED = 1, 2
 
@@ -359,6 +359,16 @@ def region_at(epoch_ms: int) -> str:
 def private_sort_key(nonce: bytes) -> str:
     """The sort key of a page that one commit alone writes."""
     return _PRIVATE + nonce.hex()
+
+
+def void_note_sort_key(request_id: str) -> str:
+    """The sort key of the item beside a record that says that it is voided."""
+    return _VOID_NOTE + request_id
+
+
+def is_void_note(sort_key: str) -> bool:
+    """Whether the item of that sort key is no page, but says that a record is voided."""
+    return sort_key.startswith(_VOID_NOTE)
 
 
 def weight_of(terms: StoredTerms) -> int:

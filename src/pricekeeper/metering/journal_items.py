@@ -5,6 +5,7 @@ All of them are in UsageAggSharded:
 - ``ORG#{org}#J#{region}#{lane}`` / digits of an id: a page, with ``n``, what it weighs
 - the same / ``x{nonce}``: a private page, which one commit alone writes
 - lane 0 / ``s{digits}``: a sheet of authorizations, with the records of those that were captured
+- lane 0 / ``v{request_id}``: a void note: a record of that region is voided, by which correction
 - ``TICKS`` / tick: in this tick something was posted
 - ``TICK#{tick}`` / ``{org}#{region}#{lanes}``: into that region
 - ``REPAIR`` / ``{org}#{day}``: sum this day of that organisation anew
@@ -27,6 +28,7 @@ from pricekeeper.metering.journal import (
     partition_of,
     private_name,
     private_sort_key,
+    void_note_sort_key,
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
@@ -48,6 +50,8 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 REPAIR: Final = "REPAIR"
 TICKS: Final = "TICKS"
 _WEIGHT: Final = "n"
+_CORRECTION, _AT = "correction_id", "at_ms"
+"""Of a void note. No name is as long as that of a record, so whoever sums finds no record on it."""
 _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _MARGIN_DAYS: Final = 2
@@ -79,6 +83,14 @@ class Repair(NamedTuple):
 
     org_id: str
     day: str
+
+
+class VoidNote(NamedTuple):
+    """What stands beside a voided record: which correction takes it out, and since when."""
+
+    request_id: str
+    correction_id: str
+    at_ms: int
 
 
 def page_expires_at_epoch(region: str, retention_days: int) -> int:
@@ -144,6 +156,25 @@ def private_page_put(
         item[private_name(number)] = record.data
         item[record.terms.name] = record.terms.data
     return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
+
+
+def void_note_put(org_id: str, region: str, note: VoidNote, expires_at_epoch: int) -> Put:
+    """Say that a record of the region is voided, where whoever lists the region reads it."""
+    key = page_key(org_id, region, 0, void_note_sort_key(note.request_id))
+    item: Item = {
+        "PK": key.pk,
+        "SK": key.sk,
+        _CORRECTION: note.correction_id,
+        _AT: note.at_ms,
+        _EXPIRY: expires_at_epoch,
+    }
+    return Put(USAGE_AGG_SHARDED, item)
+
+
+def void_note_from(item: Item) -> VoidNote:
+    """What the item says. Raises `UnreadableItemError` if that can't be made out."""
+    typed = TypedItem(USAGE_AGG_SHARDED, item)
+    return VoidNote(str(item["SK"])[1:], typed.text(_CORRECTION), typed.whole(_AT))
 
 
 def pages_query(posting: PostedRegion, lane: int, after: str = "") -> Query:

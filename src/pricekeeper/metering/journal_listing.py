@@ -4,17 +4,20 @@ Records come in the order of the ticks in which they were posted, and within a t
 at which they were sent. One call looks at a bounded number of ticks, so that a page may be empty
 and yet have a next one: where nobody of the organisation has posted anything for hours, or where
 nothing fits.
+
+Whether a record is voided stands beside it, in its region, which is read as a whole anyway.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from heapq import nlargest
 from typing import Final, NamedTuple
 
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record
-from pricekeeper.metering.journal_items import PostedRegion
+from pricekeeper.metering.journal_items import PostedRegion, VoidNote
 from pricekeeper.metering.journal_reading import CONCURRENCY, JournalReader
 from pricekeeper.storage import Store
 
@@ -82,6 +85,8 @@ class RecordPage(NamedTuple):
 
     records: list[Record]
     after: Cursor | None
+    voided: Mapping[str, VoidNote]
+    """Of these and maybe of others of their regions: those that are voided."""
 
 
 class JournalListing:
@@ -99,28 +104,34 @@ class JournalListing:
             last = min(last, after.tick if after.request_id else after.tick - 1)
         looked_at = await self._reader.read_newest_ticks(first, last, TICKS_MAX)
         found: list[Record] = []
+        voided: dict[str, VoidNote] = {}
         records_read = 0
         for start in range(0, len(looked_at), CONCURRENCY):
             some = looked_at[start : start + CONCURRENCY]
             for tick, postings in zip(
                 some, await self._reader.read_postings_by_tick(some, org_id), strict=True
             ):
-                read, fitting = await self._read_tick(tick, postings, wanted, after)
+                read, fitting = await self._read_tick(tick, postings, wanted, after, voided)
                 found += fitting
                 records_read += read
                 if len(found) > PAGE_MAX:
-                    return RecordPage(found[:PAGE_MAX], _cursor(found[PAGE_MAX - 1]))
+                    return RecordPage(found[:PAGE_MAX], _cursor(found[PAGE_MAX - 1]), voided)
                 if len(found) == PAGE_MAX or records_read >= RECORDS_MAX:
-                    return RecordPage(found, Cursor(tick))
+                    return RecordPage(found, Cursor(tick), voided)
         is_end = len(looked_at) < TICKS_MAX
-        return RecordPage(found, None if is_end else Cursor(looked_at[-1]))
+        return RecordPage(found, None if is_end else Cursor(looked_at[-1]), voided)
 
     async def _read_tick(
-        self, tick: int, postings: list[PostedRegion], wanted: Wanted, after: Cursor | None
+        self,
+        tick: int,
+        postings: list[PostedRegion],
+        wanted: Wanted,
+        after: Cursor | None,
+        voided: dict[str, VoidNote],
     ) -> tuple[int, list[Record]]:
         """How many records were looked at, and those that are wanted, the newest first."""
         read, found = 0, list[Record]()
-        async for record in self._reader.read_records(postings):
+        async for record in self._reader.read_records(postings, voided=voided):
             read += 1
             if record.entry.tick == tick and wanted.has(record) and _is_behind(record, after):
                 found.append(record)

@@ -11,15 +11,17 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from typing import Final, TypeVar
 
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.metering.journal import Record, records_on
+from pricekeeper.metering.journal import Record, is_void_note, records_on
 from pricekeeper.metering.journal_items import (
     PostedRegion,
+    VoidNote,
     newest_ticks_query,
     pages_query,
     postings_from,
     tick_markers_query,
     ticks_from,
     ticks_query,
+    void_note_from,
 )
 from pricekeeper.storage import Item, Page, Store, query_items
 
@@ -69,13 +71,17 @@ class JournalReader:
         return sorted(found)
 
     async def read_records(
-        self, postings: Iterable[PostedRegion], skipped: list[UnreadableItemError] | None = None
+        self,
+        postings: Iterable[PostedRegion],
+        skipped: list[UnreadableItemError] | None = None,
+        voided: dict[str, VoidNote] | None = None,
     ) -> AsyncIterator[Record]:
         """The records of these regions, whenever they were posted.
 
         An organisation that was made anew with another number of shards has posted into one region
         under two numbers of lanes; each lane is read once. A page that can't be read is left out
-        and told of in ``skipped``; without that, `UnreadableItemError` is raised.
+        and told of in ``skipped``; without that, `UnreadableItemError` is raised. Once all is read,
+        ``voided`` has the notes of those that are voided.
         """
         lanes = {
             (posting._replace(lanes=1), lane)
@@ -89,6 +95,9 @@ class JournalReader:
             for (posting, lane), page in zip(some, first, strict=True):
                 async for item in self._read_pages(posting, lane, page):
                     try:
+                        if voided is not None and is_void_note(item["SK"]):
+                            note = void_note_from(item)
+                            voided[note.request_id] = note
                         records = list(records_on(item))
                     except UnreadableItemError as error:
                         if skipped is None:

@@ -4,7 +4,8 @@ Nothing is removed. A correction is a record of its own in the journal: of the s
 and day, with the amounts of the first, negative. So totals follow by the fold that they follow
 records by, and both records stay visible. The budgets that the record was spent from get it back in
 the same transaction. That also has the entry of the audit trail, and a marker by which a record is
-voided once: voiding it again changes nothing.
+voided once: voiding it again changes nothing. A void note in the region of the record is for those
+who list records: they read that region anyway.
 
 A record can be voided until its day is final. Then exports and bills were made from it.
 
@@ -45,7 +46,13 @@ from pricekeeper.metering.journal import (
     region_at,
     store_form,
 )
-from pricekeeper.metering.journal_items import PostedRegion, Written, private_page_put
+from pricekeeper.metering.journal_items import (
+    PostedRegion,
+    VoidNote,
+    Written,
+    private_page_put,
+    void_note_put,
+)
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.posting import Poster, page_at
 from pricekeeper.metering.receipt import receipt_from, receipt_key, receipt_taken_for
@@ -68,6 +75,13 @@ class Voided(NamedTuple):
     record: Record
     correction_id: str
     at_ms: int
+
+
+class _Found(NamedTuple):
+    """A record, and the region in which it is."""
+
+    record: Record
+    region: str
 
 
 class Voider:
@@ -99,9 +113,10 @@ class Voider:
         Raises `NotFoundError` if the organisation has no such record, and `ConflictError` if its
         day is final or it is itself a correction.
         """
-        record = await self._find(org, parse_request_id(request_id), about_ms)
-        if record is None:
+        found = await self._find(org, parse_request_id(request_id), about_ms)
+        if found is None:
             raise NotFoundError("usage record")
+        record = found.record
         self._check(record)
         for _ in range(ATTEMPTS_MAX):
             known = await self._find_marker(org.org_id, record)
@@ -112,7 +127,7 @@ class Voider:
                 await self._trail.apply(by, _change(org.org_id, known), ())
                 return known, {}
             try:
-                return await self._post(org, record, by)
+                return await self._post(org, found, by)
             except TransactionCancelledError as cancelled:
                 await self._open_again(org, record, cancelled)
         raise ContendedError("others kept changing what the record counts in")
@@ -126,9 +141,10 @@ class Voider:
             raise ConflictError("request_id", message)
 
     async def _post(
-        self, org: Policy, record: Record, by: Attribution
+        self, org: Policy, found: _Found, by: Attribution
     ) -> tuple[Voided, Mapping[Account, Counters]]:
         """Write the correction, what it gives back to budgets, and the entry: all or nothing."""
+        record = found.record
         accounts = await self._accounts(org, record)
         now_ms, nonce = self._clock.now_ms(), self._poster.new_nonce()
         voided = Voided(record, new_request_id(now_ms), now_ms)
@@ -142,6 +158,7 @@ class Voider:
         operations: tuple[Write, ...] = (
             _marker_put(org.org_id, voided, expires),
             private_page_put(org.org_id, posting.region, nonce, [written], expires),
+            self._note_put(org.org_id, found, voided),
             *debits,
         )
         await self._trail.apply(by, _change(org.org_id, voided), operations)
@@ -169,7 +186,7 @@ class Voider:
         self, org: Policy, record: Record, cancelled: TransactionCancelledError
     ) -> None:
         """Find out why it was refused: it is voided already, or an account is not open."""
-        marker, page, *debits = cancelled.reasons
+        marker, page, _, *debits = cancelled.reasons
         if marker.code is ReasonCode.CONDITION_FAILED or page.code is ReasonCode.CONDITION_FAILED:
             return
         if not any(debit.code is ReasonCode.CONDITION_FAILED for debit in debits):
@@ -186,7 +203,13 @@ class Voider:
         typed = TypedItem(table, item)
         return Voided(record, typed.text(_CORRECTION), typed.whole(_AT))
 
-    async def _find(self, org: Policy, request_id: str, about_ms: int | None) -> Record | None:
+    def _note_put(self, org_id: str, found: _Found, voided: Voided) -> Put:
+        """Say beside the record that it is voided, for as long as the record is there."""
+        note = VoidNote(found.record.request_id, voided.correction_id, voided.at_ms)
+        expires = self._poster.expires_at_epoch(found.region)
+        return void_note_put(org_id, found.region, note, expires)
+
+    async def _find(self, org: Policy, request_id: str, about_ms: int | None) -> _Found | None:
         """The record of that id; a captured one is on the sheet of its authorization."""
         if about_ms is not None:
             return await self._scan(org.org_id, request_id, about_ms)
@@ -196,9 +219,9 @@ class Voider:
             for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
                 key = page_at(org.org_id, lanes, address, depth)
                 page = await self._store.get(USAGE_AGG_SHARDED, key)
-                found = None if page is None else entry_on(page, address.name)
-                if found is not None:
-                    return found
+                record = None if page is None else entry_on(page, address.name)
+                if record is not None:
+                    return _Found(record, address.region)
                 if page is None or not is_full(page):
                     break
         receipt = await self._store.get(*receipt_key(org.org_id, request_id))
@@ -206,12 +229,12 @@ class Voider:
             return None
         return await self._scan(org.org_id, request_id, receipt_from(receipt).accepted_at_ms)
 
-    async def _scan(self, org_id: str, request_id: str, about_ms: int) -> Record | None:
+    async def _scan(self, org_id: str, request_id: str, about_ms: int) -> _Found | None:
         """Look through the private pages and the sheets of that minute."""
         posting = PostedRegion(org_id, region_at(about_ms), 1)
         async for record in self._reader.read_records([posting]):
             if record.request_id == request_id:
-                return record
+                return _Found(record, posting.region)
         return None
 
 

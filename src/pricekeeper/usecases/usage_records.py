@@ -12,6 +12,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record, tick_of
+from pricekeeper.metering.journal_items import VoidNote
 from pricekeeper.metering.journal_listing import Cursor, JournalListing, Wanted
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
@@ -73,10 +74,11 @@ async def list_usage(services: Services, policy: Policy, request: ListRequest) -
     listing = JournalListing(services.store)
     page = await listing.read_page(policy.org_id, ticks, wanted, request.after)
     more = {} if page.after is None else {"next": page.after.text}
-    return wire.UsageList([_answer(record) for record in page.records], **more)
+    records = [_answer(one, page.voided.get(one.request_id)) for one in page.records]
+    return wire.UsageList(records, **more)
 
 
-def _answer(record: Record) -> wire.UsageRecord:
+def _answer(record: Record, voided: VoidNote | None) -> wire.UsageRecord:
     entry, terms = record.entry, record.terms
     status: Literal["OK", "ERROR"] = "ERROR" if entry.counters.errors else "OK"
     return wire.UsageRecord(
@@ -98,6 +100,8 @@ def _answer(record: Record) -> wire.UsageRecord:
         tags=dict(terms.tags),
         status=status,
         voids=entry.voids or UNSET,
+        voided_at=UNSET if voided is None else rfc3339(voided.at_ms),
+        correction_id=UNSET if voided is None else voided.correction_id,
     )
 
 
