@@ -6,10 +6,13 @@ one: that is the whole defence against a tenant writing into another tenant's ke
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import getrandbits
-from typing import Final, NewType
+from typing import Any, Final, NewType
 from uuid import UUID
 
 from pricekeeper.errors import InvalidValueError
@@ -24,6 +27,17 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _APP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 """``.`` and ``..`` are names to no one: many a client takes them out of a path by itself."""
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def settings_tag(answer: Mapping[str, Any]) -> str:
+    """What tells the settings in an answer about a client from others: another one, another tag.
+
+    Whoever has read them can make it, and so can the service: it is made of the JSON itself.
+    """
+    named = ("org_name", "app_name", "configuration", "inherited_fields")
+    shown = {name: answer[name] for name in named if name in answer}
+    text = json.dumps(shown, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def new_request_id(epoch_ms: int) -> str:

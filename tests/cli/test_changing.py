@@ -1,11 +1,15 @@
 """``org set`` and ``app set``: what a flag names changes, the rest stays, and it is told."""
 
+import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from pricekeeper.cli.backends import Backend, Target, open_backend
+from pricekeeper.cli.changing import set_app, set_org
 
 QUOTAS = {"premium": 50_000_000, "standard": 20_000_000, "economy": 500_000}
 RPM = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}
@@ -194,3 +198,29 @@ def test_a_name_from_outside_is_harmless(cli: Cli, words: tuple[str, ...]) -> No
     """It is shown as it is: never as markup."""
     cli.register()
     assert "[red]x" in cli(*words, "--name", "[red]x").out
+
+
+def test_budgets_that_are_added_at_the_same_time_are_all_there(anywhere: Cli) -> None:
+    """Of an organisation and of an app, from several places that opened the store for themselves.
+
+    Each of them has read the list before anybody writes, and a list is replaced as a whole.
+    """
+    anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--budget", "old=DAY:1")
+    anywhere.ok("app", "put", ORG, "chat", "--name", "Chat")
+    target = Target(url=anywhere.place[1] if anywhere.place else None)
+    names = ["a", "b", "c", "d"]
+
+    async def add(backend: Backend, name: str) -> None:
+        await set_org(backend, ORG, budget=[f"{name}=DAY:1"])
+        await set_app(backend, ORG, "chat", budget=[f"{name}=DAY:2"], quota=["premium=1"])
+
+    async def add_all() -> None:
+        async with AsyncExitStack() as closing:
+            backends = [await closing.enter_async_context(open_backend(target)) for _ in names]
+            await asyncio.gather(*map(add, backends, names))
+
+    asyncio.run(add_all())
+    of_org = anywhere.ok("org", "get", ORG)["configuration"]["budgets"]
+    of_app = anywhere.ok("app", "get", ORG, "chat")["configuration"]["budgets"]
+    assert sorted(one["name"] for one in of_org) == ["a", "b", "c", "d", "old"]
+    assert sorted(one["name"] for one in of_app) == names

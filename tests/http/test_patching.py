@@ -10,6 +10,7 @@ from http_fixtures import KEY, ORG, Api, Reply, Tenant
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.edge import MERGE_PATCH
 from pricekeeper.http.openapi import openapi
+from pricekeeper.values import settings_tag
 
 MONTHLY = {
     "name": "monthly",
@@ -229,3 +230,24 @@ def test_the_document_says_what_can_be_removed(name: str) -> None:
     path = "/api/v1/orgs/{org_id}" + ("" if name == "OrgPatch" else "/apps/{app_id}")
     content = document["paths"][path]["patch"]["requestBody"]["content"]
     assert set(content) == {MERGE_PATCH, "application/json"}
+
+
+@pytest.mark.parametrize("of_app", [False, True])
+def test_a_patch_for_settings_that_have_changed_is_refused(fresh: Tenant, *, of_app: bool) -> None:
+    """By the ETag of what was read, if the patch names one; another change gives another ETag."""
+    path = fresh.app if of_app else fresh.org
+
+    def send(limit: int, tag: str) -> Reply:
+        headers = {"content-type": MERGE_PATCH, "if-match": tag}
+        body = {"session_limit": limit}
+        return fresh.api.call("PATCH", path, body, key=KEY, headers=headers)
+
+    read = fresh.api.provision("GET", path)
+    tag = read.headers["etag"]
+    assert tag == f'"{settings_tag(read.json)}"'
+    first = send(7, f'"another", {tag}')
+    assert (first.status, first.headers["etag"] != tag) == (200, True)
+    refused = send(8, tag)
+    assert (refused.status, refused.json["code"]) == (409, "CONFLICT")
+    assert fresh.api.provision("GET", path).headers["etag"] == first.headers["etag"]
+    assert [send(9, one).status for one in (first.headers["etag"], "*")] == [200, 200]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -45,8 +45,14 @@ from pricekeeper.cli.settings_input import (
     settings_patch,
 )
 from pricekeeper.cli.terminal import harmless
+from pricekeeper.errors import ConflictError, PriceKeeperError
+from pricekeeper.values import settings_tag
 
 __all__ = ["apps", "orgs"]
+
+ATTEMPTS_MAX: Final = 24
+"""How often settings are read anew that others keep changing."""
+Json: TypeAlias = dict[str, Any]
 
 
 @backend_command(orgs, "set")
@@ -87,8 +93,11 @@ async def set_org(
         **shared_fields(order, quota, rate_limit, session_limit, tight_pct),
     }
     removals = Removals(unset or (), no_quota or (), no_rate_limit or (), no_budget or ())
-    before = await backend.admin.get_org(org)
-    answer = await backend.admin.patch_org(org, settings_patch(before, given, removals))
+    admin = backend.admin
+    before, answer = await _change(
+        lambda: admin.get_org(org),
+        lambda read, tag: admin.patch_org(org, settings_patch(read, given, removals), tag=tag),
+    )
     return Outcome(answer, _picture(before, answer, f"org get {org}"))
 
 
@@ -125,14 +134,39 @@ async def set_app(
         **shared_fields(order, quota, rate_limit, session_limit, tight_pct),
     }
     removals = Removals(unset or (), no_quota or (), no_rate_limit or (), no_budget or ())
-    before = await backend.admin.get_app(org, app)
+    admin = backend.admin
+    before = await admin.get_app(org, app)
     if (quota or no_quota) and before["configuration"]["quota_scope"] == "ORG":
         raise MisusedError(
             "--quota: the apps of this organisation spend from its quotas, and their own do not "
             f"count; change those with 'pricekeeper org set {org}', or its scope with --scope APP"
         )
-    answer = await backend.admin.patch_app(org, app, settings_patch(before, given, removals))
+    before, answer = await _change(
+        lambda: admin.get_app(org, app),
+        lambda read, tag: admin.patch_app(org, app, settings_patch(read, given, removals), tag=tag),
+    )
     return Outcome(answer, _picture(before, answer, f"app get {org} {shlex.quote(app)}"))
+
+
+async def _change(
+    read: Callable[[], Awaitable[Json]], patch: Callable[[Json, str], Awaitable[Json]]
+) -> tuple[Json, Json]:
+    """Change settings as they are: if others change them meanwhile, they are read again.
+
+    A list of budgets is replaced as a whole, so what another has added must not be missing in it.
+    Returns the settings before and after.
+    """
+    before, attempts = await read(), 1
+    while True:
+        tag = settings_tag(before)
+        try:
+            return before, await patch(before, tag)
+        except PriceKeeperError as error:
+            if error.code != ConflictError.code or attempts == ATTEMPTS_MAX:
+                raise
+            before, attempts = await read(), attempts + 1
+            if settings_tag(before) == tag:  # it is refused for another reason
+                raise
 
 
 def _picture(before: Mapping[str, Any], after: Mapping[str, Any], look: str) -> RenderableType:

@@ -66,11 +66,11 @@ class LocalAdmin:
         body = msgspec.to_builtins(settings)
         return plain(await provisioning.put_org(self._services, parse_org_id(org_id), body, _by()))
 
-    async def patch_org(self, org_id: str, patch: Mapping[str, Any]) -> Json:
-        body = msgspec.to_builtins(patch)
-        return plain(
-            await provisioning.patch_org(self._services, parse_org_id(org_id), body, _by())
-        )
+    async def patch_org(
+        self, org_id: str, patch: Mapping[str, Any], *, tag: str | None = None
+    ) -> Json:
+        org, body, expects = parse_org_id(org_id), msgspec.to_builtins(patch), _expects(tag)
+        return plain(await provisioning.patch_org(self._services, org, body, _by(), expects))
 
     async def get_org(self, org_id: str) -> Json:
         return plain(await provisioning.get_org(self._services, parse_org_id(org_id)))
@@ -94,10 +94,12 @@ class LocalAdmin:
         body = msgspec.to_builtins(settings)
         return plain(await provisioning.put_app(self._services, org, app, body, _by()))
 
-    async def patch_app(self, org_id: str, app_id: str, patch: Mapping[str, Any]) -> Json:
+    async def patch_app(
+        self, org_id: str, app_id: str, patch: Mapping[str, Any], *, tag: str | None = None
+    ) -> Json:
         org, app = parse_org_id(org_id), parse_app_id(app_id)
-        body = msgspec.to_builtins(patch)
-        return plain(await provisioning.patch_app(self._services, org, app, body, _by()))
+        body, expects = msgspec.to_builtins(patch), _expects(tag)
+        return plain(await provisioning.patch_app(self._services, org, app, body, _by(), expects))
 
     async def get_app(self, org_id: str, app_id: str) -> Json:
         org, app = parse_org_id(org_id), parse_app_id(app_id)
@@ -441,6 +443,10 @@ async def _read_pages(
         page, after = await read_page(after)
         found += page
     return found
+
+
+def _expects(tag: str | None) -> provisioning.Expects:
+    return None if tag is None else tag.__eq__
 
 
 def _org(org_id: str | None) -> OrgId | None:

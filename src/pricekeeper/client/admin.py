@@ -59,9 +59,14 @@ class Admin:
         """Create an organisation or replace its settings."""
         return await self._ask("PUT", _org(org_id), settings)
 
-    async def patch_org(self, org_id: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Change some settings of an organisation; ``None`` restores a default."""
-        return await self._ask("PATCH", _org(org_id), patch)
+    async def patch_org(
+        self, org_id: str, patch: Mapping[str, Any], *, tag: str | None = None
+    ) -> dict[str, Any]:
+        """Change some settings of an organisation; ``None`` restores a default.
+
+        With the ``tag`` of settings, `values.settings_tag`, only if it has those.
+        """
+        return await self._ask("PATCH", _org(org_id), patch, headers=_if_match(tag))
 
     async def get_org(self, org_id: str) -> dict[str, Any]:
         return await self._ask("GET", _org(org_id))
@@ -88,9 +93,14 @@ class Admin:
         """Create an app or replace what it overrides."""
         return await self._ask("PUT", _client(org_id, app_id), settings)
 
-    async def patch_app(self, org_id: str, app_id: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Change some of what an app overrides; what is ``None`` is inherited again."""
-        return await self._ask("PATCH", _client(org_id, app_id), patch)
+    async def patch_app(
+        self, org_id: str, app_id: str, patch: Mapping[str, Any], *, tag: str | None = None
+    ) -> dict[str, Any]:
+        """Change some of what an app overrides; what is ``None`` is inherited again.
+
+        ``tag`` is as in `patch_org`.
+        """
+        return await self._ask("PATCH", _client(org_id, app_id), patch, headers=_if_match(tag))
 
     async def get_app(self, org_id: str, app_id: str) -> dict[str, Any]:
         return await self._ask("GET", _client(org_id, app_id))
@@ -288,8 +298,10 @@ class Admin:
         *,
         query: Mapping[str, str] | None = None,
         repeatable: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        request = Request(method, path, query or {}, body, repeatable or method == "GET")
+        repeatable = repeatable or method == "GET"
+        request = Request(method, path, query or {}, body, repeatable, headers=headers or {})
         answer: dict[str, Any] | None = await self._transport.send(request)
         return answer or {}
 
@@ -315,3 +327,7 @@ def _channels(org_id: str | None) -> str:
 
 def _client(org_id: str, app_id: str | None) -> str:
     return _org(org_id) if app_id is None else _org(org_id) + path_of("apps", parse_app_id(app_id))
+
+
+def _if_match(tag: str | None) -> dict[str, str]:
+    return {} if tag is None else {"If-Match": f'"{tag}"'}

@@ -57,6 +57,8 @@ class Request(msgspec.Struct, frozen=True):
     """Whether having it done twice is the same as once."""
     waits_for_limit: bool = False
     """Whether to send it again after a 429, as after a 503: what reports usage must not be lost."""
+    headers: Mapping[str, str] = {}
+    """Beside those of whoever asks."""
 
 
 class Transport(Protocol):
@@ -121,7 +123,11 @@ class Wire:
         try:
             # A redirect is not followed: it would carry the credentials somewhere else.
             async with self._pool().request(
-                request.method, url, data=data, headers={**kind, **headers}, allow_redirects=False
+                request.method,
+                url,
+                data=data,
+                headers={**kind, **request.headers, **headers},
+                allow_redirects=False,
             ) as response:
                 content = await response.read()
         except _NEVER_SENT as error:

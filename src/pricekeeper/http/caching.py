@@ -34,7 +34,7 @@ def cached_answer(
 
 
 def matches(known: str | None, etag: bytes) -> bool:
-    """Whether one of the ETags in ``If-None-Match`` is this one: then the caller has it."""
+    """Whether one of the ETags in ``If-None-Match`` or ``If-Match`` is this one."""
     wanted = etag.decode()
     return known is not None and any(
         mark.strip().removeprefix("W/") == wanted for mark in known.split(",")

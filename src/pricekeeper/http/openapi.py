@@ -38,6 +38,14 @@ _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
     Access.ANY_CLIENT: [{"accessToken": []}],
     Access.METRICS: [{"metricsToken": []}],
 }
+_IF_MATCH: Final = {
+    "name": "If-Match",
+    "in": "header",
+    "description": "The ETag of the settings that the patch was made for: if they have changed "
+    "since, it is refused with 409.",
+    "required": False,
+    "schema": {"type": "string"},
+}
 _UUID: Final = {"type": "string", "format": "uuid"}
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "org_id": {**_UUID, "pattern": "^[0-9a-f-]+$"},
@@ -158,6 +166,8 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         }
         for p in operation.query
     ]
+    if operation.takes_patch:
+        parameters.append(_IF_MATCH)
     if parameters:
         made["parameters"] = parameters
     if operation.body is not None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pricekeeper.authority import Role
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
+from pricekeeper.http.caching import matches
 from pricekeeper.http.edge import read_body, require_merge_patch, strict_json
 from pricekeeper.http.gate import (
     REASON,
@@ -54,12 +55,13 @@ async def patch_org(call: Call) -> Answer:
     """Change some settings of an organisation by a JSON merge patch; null restores a default."""
     require_merge_patch(call.request)
     patch, by = await _read_settings(call), attribution_with_reason(call)
-    return Answer(200, await cases.patch_org(call.services, call.org_id, patch, by))
+    expects = _expected_tags(call)
+    return _tagged(await cases.patch_org(call.services, call.org_id, patch, by, expects))
 
 
 async def get_org(call: Call) -> Answer:
     """An organisation's settings."""
-    return Answer(200, await cases.get_org(call.services, call.org_id))
+    return _tagged(await cases.get_org(call.services, call.org_id))
 
 
 async def get_org_settings(call: Call) -> Answer:
@@ -104,12 +106,30 @@ async def patch_app(call: Call) -> Answer:
     """Change some settings of an app by a JSON merge patch; what is null is inherited again."""
     require_merge_patch(call.request)
     patch, by = await _read_settings(call), attribution_with_reason(call)
-    return Answer(200, await cases.patch_app(call.services, call.org_id, call.app_id, patch, by))
+    client, expects = (call.org_id, call.app_id), _expected_tags(call)
+    return _tagged(await cases.patch_app(call.services, *client, patch, by, expects))
 
 
 async def get_app(call: Call) -> Answer:
     """An app's settings, and which of them are inherited."""
-    return Answer(200, await cases.get_app(call.services, call.org_id, call.app_id))
+    return _tagged(await cases.get_app(call.services, call.org_id, call.app_id))
+
+
+def _tagged(answer: wire.OrgAnswer | wire.AppAnswer) -> Answer:
+    """The settings with their ETag, which a patch may expect."""
+    return Answer(200, answer, ((b"etag", _quoted(cases.tag_of(answer))),))
+
+
+def _expected_tags(call: Call) -> cases.Expects:
+    """Whether ``If-Match`` has the tag of some settings; ``None`` if any will do."""
+    header = call.request.header(b"if-match")
+    if header is None or header.strip() == "*":
+        return None
+    return lambda tag: matches(header, _quoted(tag))
+
+
+def _quoted(tag: str) -> bytes:
+    return f'"{tag}"'.encode()
 
 
 async def get_app_settings(call: Call) -> Answer:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -72,6 +72,10 @@ PATCH_ATTEMPTS_MAX: Final = 24
 """More than for what replaces: a patch that another write came before has to be made anew."""
 PATCH_PAUSE_FIRST_MS: Final = 5
 PATCH_PAUSE_MAX_MS: Final = 100
+
+
+def _accept_any(_: Policy) -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +208,22 @@ class Tenants:
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         return await self._read_winner(client)
 
-    async def patch_org(self, org_id: OrgId, patch: Mapping[str, Any], by: Attribution) -> Saved:
-        """Change the settings of an organisation that the patch names, and no others."""
+    async def patch_org(
+        self,
+        org_id: OrgId,
+        patch: Mapping[str, Any],
+        by: Attribution,
+        check: Callable[[Policy], None] = _accept_any,
+    ) -> Saved:
+        """Change the settings of an organisation that the patch names, and no others.
+
+        ``check`` refuses the change by an error, if the settings are not as somebody expects.
+        """
         client = Client(org_id)
         for attempt in range(PATCH_ATTEMPTS_MAX):
             await self._pause_patch(attempt)
             org = (await self.read_record(client)).item
+            check(items.policy_of(client, org, org))
             body = patched_body(items.org_settings(org), patch)
             settings = parse_org_settings(body, self._labels, items.shard_count_of(org))
             if updated := await self._update(client, settings, org, by):
@@ -219,14 +233,23 @@ class Tenants:
         raise _contended(client)
 
     async def patch_app(
-        self, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any], by: Attribution
+        self,
+        org_id: OrgId,
+        app_id: AppId,
+        patch: Mapping[str, Any],
+        by: Attribution,
+        check: Callable[[Policy], None] = _accept_any,
     ) -> Saved:
-        """Change what the patch names of that which an app overrides, and nothing else."""
+        """Change what the patch names of that which an app overrides, and nothing else.
+
+        ``check`` is as in `patch_org`.
+        """
         client = Client(org_id, app_id)
         for attempt in range(PATCH_ATTEMPTS_MAX):
             await self._pause_patch(attempt)
             record = await self.read_record(client)
             org, app = record.org_item, record.item
+            check(items.policy_of(client, org, app))
             body = patched_body(items.app_settings(app), patch)
             settings = parse_app_settings(body, self._labels, items.org_settings(org))
             if updated := await self._update(client, settings, app, by):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -11,12 +11,15 @@ from pricekeeper.authority import Authority, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import Claim
-from pricekeeper.errors import NotPermittedError
+from pricekeeper.errors import ConflictError, NotPermittedError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy, Saved
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
-from pricekeeper.values import AppId, Attribution, OrgId, parse_model_label
+from pricekeeper.values import AppId, Attribution, OrgId, parse_model_label, settings_tag
+
+Expects: TypeAlias = Callable[[str], bool] | None
+"""Whether settings with that tag are those that somebody expects; ``None`` if any will do."""
 
 
 async def put_org(
@@ -28,10 +31,15 @@ async def put_org(
 
 
 async def patch_org(
-    services: Services, org_id: OrgId, patch: Mapping[str, Any], by: Attribution
+    services: Services,
+    org_id: OrgId,
+    patch: Mapping[str, Any],
+    by: Attribution,
+    expects: Expects = None,
 ) -> wire.OrgAnswer:
     """Change some settings of an organisation; null restores a default."""
-    return _org(*_changed(await services.tenants.patch_org(org_id, patch, by)))
+    check = _check(_org, expects)
+    return _org(*_changed(await services.tenants.patch_org(org_id, patch, by, check)))
 
 
 async def get_org(services: Services, org_id: OrgId) -> wire.OrgAnswer:
@@ -56,10 +64,16 @@ async def put_app(
 
 
 async def patch_app(
-    services: Services, org_id: OrgId, app_id: AppId, patch: Mapping[str, Any], by: Attribution
+    services: Services,
+    org_id: OrgId,
+    app_id: AppId,
+    patch: Mapping[str, Any],
+    by: Attribution,
+    expects: Expects = None,
 ) -> wire.AppAnswer:
     """Change some of what an app overrides; what is null is inherited again."""
-    return _app(*_changed(await services.tenants.patch_app(org_id, app_id, patch, by)))
+    check = _check(_app, expects)
+    return _app(*_changed(await services.tenants.patch_app(org_id, app_id, patch, by, check)))
 
 
 async def get_app(services: Services, org_id: OrgId, app_id: AppId) -> wire.AppAnswer:
@@ -119,6 +133,23 @@ async def put_override(
 async def delete_override(services: Services, client: Client, by: Attribution) -> None:
     """Let quotas decide again."""
     await services.selection.clear_override(await services.tenants.get(client), by)
+
+
+def tag_of(answer: wire.OrgAnswer | wire.AppAnswer) -> str:
+    """The tag of the settings in an answer."""
+    return settings_tag(msgspec.to_builtins(answer))
+
+
+def _check(
+    answer: Callable[[Policy], wire.OrgAnswer | wire.AppAnswer], expects: Expects
+) -> Callable[[Policy], None]:
+    """What refuses a change of settings that are not those that its caller has read."""
+
+    def check(policy: Policy) -> None:
+        if expects is not None and not expects(tag_of(answer(policy))):
+            raise ConflictError("If-Match", "the settings have changed since; read them again")
+
+    return check
 
 
 def _changed(saved: Saved) -> tuple[Policy, Provisioned]:
