@@ -200,6 +200,7 @@ async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console
     async with open_services(settings, store_wait_ms=STORE_WAIT_MS) as services:
         await require_administrator(services)
         if demo:
+            configure_logging("error", for_good=False)  # the demo's changes are no news to anybody
             await prepare_demo(services, url, console)
 
 

@@ -12,18 +12,19 @@ import structlog
 
 @contextmanager
 def logs_to_logging() -> Iterator[None]:
-    """Send what the service logs to `logging`, unless the program has configured structlog itself.
+    """Send what the service logs to `logging`, unless the program says itself where logs go.
 
     Loggers of the program's own go on as they were.
     """
-    if structlog.is_configured():
+    before = structlog.get_config()
+    if not isinstance(before["logger_factory"], structlog.PrintLoggerFactory):
         yield
         return
     structlog.configure(logger_factory=_make_logger)
     try:
         yield
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**before)
 
 
 def _make_logger(*names: Any) -> Any:
