@@ -2,11 +2,17 @@
 
 import asyncio
 
+import pytest
+
+from attribution import BY
 from authorizations.conftest import COST_USD_PICOS, HELD_USD_PICOS, Instance, a_budget
 from metering.conftest import a_policy, a_usage
-from pricekeeper.authorizations import LedgerCheck
+from pricekeeper.authorizations import LedgerCheck, State
+from pricekeeper.authorizations.expiry import Swept
 from pricekeeper.budgets import Balance, accounts_of
 from pricekeeper.budgets.items import mend_update
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.errors import ConflictError
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Window
 from selection.conftest import SettableClock
@@ -80,3 +86,67 @@ async def test_an_account_that_changes_meanwhile_is_not_accused(
     (last,) = await LedgerCheck(store, clock).check([policy])
     assert last.agrees
     assert last.enforced == Balance(15 * COST_USD_PICOS)
+
+
+async def test_what_is_unsettled_for_days_stays_charged_and_listed(
+    store: Store, instance: Instance, clock: SettableClock
+) -> None:
+    """A capture is refused after a day; an administrator voids it as long as it is kept.
+
+    The account of its day is gone by then; that of its month gets back what it was charged.
+    """
+    policy = a_policy(budgets=(a_budget(), a_budget(name="monthly", window=Window.MONTH)))
+    org = a_policy(None, org_id=policy.org_id)
+    granted = await instance.authorize(policy, hold_secs=10)
+    name = granted.authorization.id
+    clock.advance_ms(10_000)
+    await instance.authorizations.expiry.expire_due()
+
+    async def check() -> Balance:
+        findings = await LedgerCheck(store, clock).check([policy])
+        assert all(one.agrees and not one.moving for one in findings)
+        (monthly,) = [one.enforced for one in findings if one.account.name == "monthly"]
+        return monthly
+
+    async def unsettled() -> list[str]:
+        return [
+            one.id
+            for one in await instance.authorizations.list_unfinished(policy, {State.UNSETTLED})
+        ]
+
+    for days in (1, 5, 9):  # one, six and fifteen days after it has expired
+        clock.advance_ms(days * MS_PER_DAY)
+        await instance.authorizations.expiry.sweep()
+        await instance.authorize(policy, hold_secs=10)  # it opens an account of that day
+        await instance.authorizations.expiry.expire_due()
+        assert (await unsettled())[-1] == name
+        assert (await instance.authorizations.find(policy, name)).state is State.UNSETTLED
+        if days > 1:
+            with pytest.raises(ConflictError, match="24 hours"):
+                await instance.capture(policy, name)
+            with pytest.raises(ConflictError, match="24 hours"):
+                await instance.void(policy, name)
+        assert (await check()).used % HELD_USD_PICOS == 0
+    began_ms = granted.authorization.grant.authorized_at_ms
+    in_its_day = await instance.authorizations.read_exposed({policy.org_id}, began_ms, began_ms)
+    assert [one.id for _, one in in_its_day] == [name], "the spend of that day has it"
+    before = await check()
+    voided = await instance.authorizations.void_for_admin(org, name, BY)
+    assert voided.state is State.VOIDED
+    assert name not in await unsettled()
+    assert await check() == before - Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)
+
+
+async def test_what_was_left_open_is_charged_after_days_without_any_instance(
+    store: Store, instance: Instance, clock: SettableClock
+) -> None:
+    """As long as it is kept, a sweep finds it, and the check knows what is held."""
+    policy = a_policy(budgets=(a_budget(name="monthly", window=Window.MONTH),))
+    await Instance(store, clock).authorize(policy, hold_secs=10)
+    clock.advance_ms(12 * MS_PER_DAY)
+    (held,) = await LedgerCheck(store, clock).check([policy])
+    assert (held.agrees, held.enforced.held) == (True, HELD_USD_PICOS)
+    assert await instance.authorizations.expiry.sweep() == Swept(expired=1)
+    (charged,) = await LedgerCheck(store, clock).check([policy])
+    assert charged.agrees
+    assert charged.enforced == Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)

@@ -1,7 +1,8 @@
 """An administrator's void: what a client was granted goes back, with its entry in the audit trail.
 
-It is the void that the client itself could ask for. But it is sent by itself, in the transaction of
-its entry, and not together with what others of the organisation are granted.
+It is the void that the client itself could ask for, and later than that: for as long as the
+authorization is kept. It is sent by itself, in the transaction of its entry, and not together with
+what others of the organisation are granted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pricekeeper.authorizations.refunds import tokens_beyond
 from pricekeeper.authorizations.settling import Changed, Void, settle
 from pricekeeper.authorizations.sheet import find_on
 from pricekeeper.budgets import Balance
-from pricekeeper.budgets.items import account_update
+from pricekeeper.budgets.items import USED, account_update
 from pricekeeper.errors import (
     ContendedError,
     NotFoundError,
@@ -48,8 +49,8 @@ class AdminVoids:
 
         Raises `ConflictError` if it was captured: then there is a usage record to void.
         """
-        action = Void(by.reason or "")
-        gone = set[Key]()
+        action = Void(by.reason or "", by_admin=True)
+        gone = set[tuple[Key, str]]()
         for _ in range(ATTEMPTS_MAX):
             changed = settle(action, seen, self._desk.clock.now_ms(), nonce)
             entry = _change(org_id, seen)
@@ -70,9 +71,11 @@ class AdminVoids:
                         raise NotFoundError("authorization") from cancelled
                     seen = found
                 gone.update(
-                    key
+                    (key, account.id)
                     for key, reason in zip(keys, others, strict=True)
                     if reason.code is ReasonCode.CONDITION_FAILED
+                    for account in seen.grant.accounts
+                    if USED + account.id not in (reason.item or {})
                 )
                 continue
             self._desk.forget(keys)
@@ -80,11 +83,13 @@ class AdminVoids:
             return changed.after
         raise ContendedError("others kept changing the authorization")
 
-    def _account_updates(self, changed: Changed, gone: set[Key]) -> tuple[list[Key], list[Update]]:
+    def _account_updates(
+        self, changed: Changed, gone: set[tuple[Key, str]]
+    ) -> tuple[list[Key], list[Update]]:
         """What goes back to the accounts; those of windows that are long over are gone."""
         changes: dict[Key, dict[str, Balance]] = {}
         for account in changed.after.grant.accounts:
-            if account.key not in gone:
+            if (account.key, account.id) not in gone:
                 changes.setdefault(account.key, {})[account.id] = changed.change
         now_ms = self._desk.clock.now_ms()
         updates = [account_update(key, some, {}, now_ms) for key, some in changes.items()]

@@ -19,15 +19,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from pricekeeper.authorizations.authorization import (
-    HOLD_MS_MAX,
-    LATE_MS_MAX,
-    Authorization,
-)
+from pricekeeper.authorizations.authorization import Authorization
 from pricekeeper.authorizations.sheet import GRANT, STATE, encode_grant, state_text
 from pricekeeper.metering.journal import (
     REGION_DIGITS,
-    TICK_MS,
     StoredTerms,
     sheet_number,
     sheet_sort_key,
@@ -53,8 +48,6 @@ from pricekeeper.storage.values import EXPIRY
 HOLDS: Final = "HOLDS#"
 UNSETTLED: Final = "UNSETTLED#"
 PERIOD_DIGITS: Final = 5
-LIFE_SECS: Final = 3 * 86_400 + (HOLD_MS_MAX + LATE_MS_MAX) // 1000
-"""How long a region is remembered that is to be swept: longer than anything in it can change."""
 _SHEETS: Final = "s"
 _MARKER: Final = re.compile(r"([0-9a-f]{8})#([^#]{1,100})")
 
@@ -117,10 +110,13 @@ def is_as_seen(state: Attribute, seen: Authorization) -> Condition:
     return state.eq(state_text(seen))
 
 
-def marker_put(org_id: str, region: str, visit: int = 0) -> Put:
-    """Have a region swept, any number of times."""
-    sort_key = f"{region}#{org_id}"
-    return _marker(f"{HOLDS}{visit}", sort_key, region)
+def marker_put(org_id: str, region: str, expires_at_epoch: int, visit: int = 0) -> Put:
+    """Have a region swept, any number of times.
+
+    It is remembered for as long as what is in it: nobody may be there to sweep it for days.
+    """
+    key = {"PK": f"{HOLDS}{visit}", "SK": f"{region}#{org_id}"}
+    return Put(USAGE_AGG_SHARDED, {**key, EXPIRY: expires_at_epoch})
 
 
 def marker_delete(org_id: str, region: str, visit: int) -> Delete:
@@ -183,8 +179,3 @@ def marker_of(item: Item) -> tuple[str, str] | None:
 def region_query(org_id: str, region: str) -> Query:
     """The sheets of a region."""
     return Query(USAGE_AGG_SHARDED, sheet_partition(org_id, region), prefix=_SHEETS)
-
-
-def _marker(pk: str, sk: str, region: str) -> Put:
-    expires = int(region, 16) * TICK_MS // 1000 + LIFE_SECS
-    return Put(USAGE_AGG_SHARDED, {"PK": pk, "SK": sk, EXPIRY: expires})

@@ -53,7 +53,7 @@ class Regions:
     async def mark(self, org_id: str, region: str) -> None:
         """Mark a region before something is granted in it, unless this process has."""
         if (org_id, region) not in self._marked:
-            await self._store.put(marker_put(org_id, region))
+            await self._store.put(marker_put(org_id, region, self._expires(region)))
             self._marked.put((org_id, region), True)  # noqa: FBT003
 
     async def read_due(self, visit: int) -> list[tuple[str, str]]:
@@ -136,8 +136,7 @@ class Regions:
     async def note_unsettled(self, org_id: str, region: str) -> None:
         """Let those who list unsettled authorizations know where one is."""
         if (org_id, region) not in self._noted:
-            expires = page_expires_at_epoch(region, self._retention_days)
-            await self._store.put(unsettled_put(org_id, region, expires))
+            await self._store.put(unsettled_put(org_id, region, self._expires(region)))
             self._noted.put((org_id, region), True)  # noqa: FBT003
 
     async def note_visited(
@@ -145,10 +144,14 @@ class Regions:
     ) -> None:
         """Nothing is open in the region: it is visited later once more, or never again."""
         if visit + 1 < len(VISITS_MS):
-            await self._store.put(marker_put(org_id, region, visit + 1))
+            await self._store.put(marker_put(org_id, region, self._expires(region), visit + 1))
         elif not some_unsettled:
             await self._store.delete(unsettled_delete(org_id, region))
         await self._store.delete(marker_delete(org_id, region, visit))
+
+    def _expires(self, region: str) -> int:
+        """Until when the authorizations of a region are kept."""
+        return page_expires_at_epoch(region, self._retention_days)
 
     async def _read_marked(self, visit: int, until_ms: int) -> list[tuple[str, str]]:
         last = region_at(max(0, until_ms))

@@ -34,6 +34,8 @@ class Void(NamedTuple):
     """The model was never reached."""
 
     reason: str
+    by_admin: bool = False
+    """Whether an administrator says so, who may do it as long as the authorization is kept."""
 
 
 class Expire(NamedTuple):
@@ -61,7 +63,7 @@ def settle(action: Action, seen: Authorization, now_ms: int, nonce: bytes) -> Ch
     if isinstance(action, Capture):
         return _capture(action.settlement, seen, now_ms, nonce)
     if isinstance(action, Void):
-        return _void(action.reason, seen, now_ms, nonce)
+        return _void(action, seen, now_ms, nonce)
     if isinstance(action, Extend):
         return _extend(action.hold_ms, seen, now_ms, nonce)
     if seen.state is not State.OPEN or seen.expires_at_ms > now_ms:
@@ -88,17 +90,18 @@ def _capture(
     return Changed(after, change)
 
 
-def _void(reason: str, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
+def _void(action: Void, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
     if seen.state is State.VOIDED:
         return None
     if seen.state is State.CAPTURED:
         raise _conflict("was captured")
     change = capture(seen.held_usd_picos, 0)
     if seen.state is State.UNSETTLED:
-        _check_late(seen, now_ms)
+        if not action.by_admin:
+            _check_late(seen, now_ms)
         change = capture_late(seen.held_usd_picos, 0)
     after = msgspec.structs.replace(
-        seen, state=State.VOIDED, nonce=nonce, settlement=Settlement(now_ms, reason=reason)
+        seen, state=State.VOIDED, nonce=nonce, settlement=Settlement(now_ms, reason=action.reason)
     )
     return Changed(after, change)
 
@@ -114,7 +117,10 @@ def _extend(hold_ms: int, seen: Authorization, now_ms: int, nonce: bytes) -> Cha
 
 def _check_late(seen: Authorization, now_ms: int) -> None:
     if now_ms > seen.expires_at_ms + LATE_MS_MAX:
-        raise _conflict("expired more than 24 hours ago, and stays charged at what it held")
+        raise _conflict(
+            "expired more than 24 hours ago, and stays charged at what it held unless an "
+            "administrator voids it"
+        )
 
 
 def _conflict(message: str) -> ConflictError:
