@@ -6,8 +6,11 @@ targets are usage records and authorizations that other such processes void, too
 """
 
 import asyncio
+import contextlib
 import os
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -34,22 +37,26 @@ async def main(url: str, org_id: str, name: str, changes: int, *targets: str) ->
     voiding = Voiding(store, clock, policy)
     tenants, random = voiding.tenants, Random(os.getpid())
 
-    async def void(target: str) -> None:
+    async def until_done(change: Callable[[], Awaitable[object]]) -> None:
         while True:
-            try:
-                await voiding.void(target, _by(name, "void"))
-            except ContendedError:  # others were always faster, and nothing was done
-                continue
-            _tell(target)
-            return
+            with contextlib.suppress(ContendedError):  # others were faster, nothing was done
+                await change()
+                return
+
+    async def void(target: str) -> None:
+        await until_done(lambda: voiding.void(target, _by(name, "void")))
+        _tell(target)
 
     async def work(task: int) -> None:
         """Change an app of one's own, and void what is one's own and what is shared."""
         app_id = AppId(f"{name}-{task}")
-        await tenants.put_app(OrgId(org_id), app_id, {"app_name": "new"}, _by(name, "first"))
+        org, first = OrgId(org_id), _by(name, "first")
+        await until_done(lambda: tenants.put_app(org, app_id, {"app_name": "new"}, first))
         for number in range(task, changes, TASKS):
-            patch = {"app_name": str(number)}
-            await tenants.patch_app(OrgId(org_id), app_id, patch, _by(name, str(number)))
+            patch = partial(
+                tenants.patch_app, org, app_id, {"app_name": str(number)}, _by(name, str(number))
+            )
+            await until_done(patch)
             _tell(str(number))
             if number % 2:
                 await void(f"usage/{await voiding.record(random)}")

@@ -16,11 +16,12 @@ from rich.text import Text
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_widths import APP, MORE_RUNS, RUNS, filled, shown
 from pricekeeper import cli as cli_package
-from pricekeeper.cli import local
+from pricekeeper.cli import changing, local
 from pricekeeper.cli.command import print_json
 from pricekeeper.cli.local import plain
 from pricekeeper.cli.settings_input import settings_file
 from pricekeeper.cli.terminal import harmless, is_harmless, make_console
+from pricekeeper.values import settings_tag
 
 __all__ = ["filled"]  # the fixture
 
@@ -44,10 +45,17 @@ def spoil(answer: Any) -> Any:
     }
 
 
+def tag_of_spoiled(answer: dict[str, Any]) -> str:
+    """The tag of the settings as they are in the store."""
+    sound: dict[str, Any] = json.loads(json.dumps(answer).replace(json.dumps(EVIL)[1:-1], ""))
+    return settings_tag(sound)
+
+
 @pytest.fixture
 def spoiled(filled: Cli) -> Cli:
     """A store whose every answer is evil where it can be."""
     filled.monkeypatch.setattr(local, "plain", lambda answer: spoil(plain(answer)))
+    filled.monkeypatch.setattr(changing, "settings_tag", tag_of_spoiled)
     filled.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", "a-key-of-thirty-two-characters--")
     return filled
 

@@ -35,6 +35,7 @@ from pricekeeper.telemetry import StoreMeter
 from sessions.conftest import LIMIT, Client, InstantClock, MeetingStore, Watch
 
 RACERS = 100
+RACES_MAX = 10
 STARTS = (0, LIMIT - 1, LIMIT, LIMIT + 3)
 
 
@@ -120,9 +121,12 @@ class ListThenInsert:
 
 @pytest.mark.parametrize("start", [0, LIMIT - 1, LIMIT + 3])
 async def test_the_check_catches_listing_then_inserting(client: Client, start: int) -> None:
-    """The same race and the same watch find the documented sequence out."""
-    watch, _, _ = await race(client, start, ListThenInsert(client).open)
-    assert watch.too_many
+    """The same race and the same watch find the documented sequence out, soon or at once."""
+    for _ in range(RACES_MAX):
+        watch, _, _ = await race(client, start, ListThenInsert(client).open)
+        if watch.too_many:
+            return
+    pytest.fail(f"nothing was seen in {RACES_MAX} races")
 
 
 async def test_of_two_that_saw_the_same_one_loses(client: Client) -> None:
