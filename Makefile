@@ -3,7 +3,10 @@
 
 PYTHON ?= python3
 ARGS ?=
-PARALLEL ?= -n 2 --dist loadscope --no-loadscope-reorder
+PARALLEL ?= -n 3 --dist loadscope --no-loadscope-reorder
+
+# The tests start hundreds of processes, and each would compile all of us again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +23,7 @@ INSTALL := $(PIP) install --require-hashes -r requirements/build.txt
 OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run dashboard page-types screenshots demo test test-clients check audit sbom format lock clean \
+.PHONY: help setup run dashboard page-types screenshots demo test test-stores test-clients check audit sbom format lock clean \
 	walk backtest simulate soak-client soak-processes soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-page bench-large bench-overload
 
 help: ## show this list
@@ -54,6 +57,9 @@ test: $(DEV) ## run the tests, on SQLite and on a DynamoDB engine
 	@$(BIN)/python tools/engine.py fetch --best-effort
 	@$(BIN)/python tools/dashboard.py prepare --best-effort
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-stores: $(DEV) ## run the tests again, each of them on every store that it knows
+	@EVERY_STORE=1 $(MAKE) test
 
 test-clients: $(DEV) ## run real clients (langchain, strands, litellm ...); ARGS='--kind gateway'
 	@$(BIN)/python tools/clients.py $(ARGS)

@@ -50,7 +50,7 @@ def scrape(api: Api) -> Dollars:
     return read_dollars(reply.data.decode())
 
 
-@pytest.fixture(params=["sqlite-file", "dynoxide"])
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite-file":
         return f"sqlite:///{tmp_path}/store.db"
@@ -58,7 +58,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"dynamodb://us-east-1?prefix=http-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("store", "workers"), [("sqlite-file", 2), ("dynoxide", 1)], indirect=["store"]
+)
 def test_dollars_by_name_are_the_same_after_a_restart(
     tmp_path: Path, store: str, workers: int
 ) -> None:
