@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from alerts.conftest import PEPPERS, Instance, Org
@@ -10,7 +11,7 @@ from alerts.endpoint import SECRET, Endpoint
 from attribution import BY
 from pricekeeper.alerts import ChannelKind, ChannelRequest, Guard, Kind, Owner
 from pricekeeper.alerts.alert import DEPLOYMENT
-from pricekeeper.alerts.channel import CHANNELS_MAX, address_of
+from pricekeeper.alerts.channel import CHANNELS_MAX, Address, address_of
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.items import Receiver
 from pricekeeper.credentials import Pepper, Peppers, Sealer
@@ -149,7 +150,7 @@ async def test_an_item_that_makes_no_sense_is_reported(org: Org, instance: Insta
 
 
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:alerts"
-MAIL = {
+MAIL: dict[str, Any] = {
     "url": "smtps://smtp.example.com",
     "user": "someone",
     "secret": "a-password",
@@ -181,6 +182,67 @@ async def test_every_kind_is_sealed(
     assert opened is not None
     assert {name: getattr(opened.address, name) for name in fields} == fields
     assert "password" not in repr(opened)
+
+
+ANOTHER_SERVER = [
+    (ChannelKind.EMAIL, "smtps://other.example.com"),
+    (ChannelKind.EMAIL, "smtps://smtp.example.com:2525"),
+    (ChannelKind.EMAIL, "smtp://smtp.example.com"),
+    (ChannelKind.EMAIL, "smtp://smtp.example.com:465"),
+    (ChannelKind.WEBHOOK, "https://other.example.com/a-secret-path"),
+    (ChannelKind.WEBHOOK, "https://hooks.example.com:8443/a-secret-path"),
+]
+FIRST: dict[ChannelKind, dict[str, Any]] = {
+    ChannelKind.EMAIL: MAIL,
+    ChannelKind.WEBHOOK: {"url": URL, "secret": SECRET},
+}
+
+
+@pytest.mark.parametrize(("kind", "url"), ANOTHER_SERVER)
+async def test_another_server_is_not_given_the_secret_of_the_first(
+    org: Org, instance: Instance, kind: ChannelKind, url: str
+) -> None:
+    """Who may set a channel could otherwise have its password sent to a server of theirs."""
+    channels, said = instance.alerts.channels, FIRST[kind]
+    names = ["secret", "user"] if kind is ChannelKind.EMAIL else ["secret"]
+    for owner in (await org.owner(), DEPLOYMENT):
+        await channels.put(owner, "ops", ChannelRequest(kind, **said), BY)
+        before = await channels.open(Receiver(owner, "ops"))
+        with pytest.raises(RequestRefusedError, match="say it again") as refused:
+            await channels.put(owner, "ops", ChannelRequest(kind, url=url), BY)
+        assert [one.field for one in refused.value.mistakes] == names
+        assert await channels.open(Receiver(owner, "ops")) == before
+
+        again = {name: said[name] for name in names}
+        await channels.put(owner, "ops", ChannelRequest(kind, url=url, **again), BY)
+        opened = await channels.open(Receiver(owner, "ops"))
+        assert opened is not None
+        assert (opened.address.url, opened.address.secret) == (url, said["secret"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "url"),
+    [
+        (ChannelKind.EMAIL, "smtps://SMTP.example.com:465/"),
+        (ChannelKind.WEBHOOK, "https://hooks.example.com:443/another-path"),
+    ],
+)
+def test_the_same_server_keeps_them(kind: ChannelKind, url: str) -> None:
+    """However it is spelled, and whatever the path is."""
+    before = Address(**FIRST[kind])
+    after = address_of(ChannelRequest(kind, url=url), before, Guard())
+    assert after == msgspec.structs.replace(before, url=url)
+
+
+def test_a_login_can_be_dropped_with_the_server() -> None:
+    """Who says that there is none has said it; where there was none, nothing is asked for."""
+    url, before = "smtps://other.example.com", Address(**MAIL)
+    none = address_of(
+        ChannelRequest(ChannelKind.EMAIL, url=url, user="", secret=""), before, Guard()
+    )
+    assert (none.url, none.user, none.secret) == (url, "", "")
+    back = address_of(ChannelRequest(ChannelKind.EMAIL, url=MAIL["url"]), none, Guard())
+    assert (back.url, back.user, back.secret) == (MAIL["url"], "", "")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,21 @@ def test_a_channel_of_every_kind(
     assert anywhere.ok("alerts", "channels", *where) == {"channels": []}
 
 
+def test_another_server_needs_the_secret_again(anywhere: Cli, hook: Hook) -> None:
+    """The command says which, and the channel stays as it was."""
+    anywhere.register()
+    where = ("--org", ORG)
+    anywhere.ok("alerts", "set", "ops", *where, "--to", hook.url, "--secret", SECRET)
+    before = anywhere.ok("alerts", "channels", *where)
+    elsewhere = ("alerts", "set", "ops", *where, "--to", "https://hooks.example.com/other")
+    refused = anywhere(*elsewhere)
+    assert (refused.code, "secret: " in refused.err) == (2, True), refused
+    assert "say it again" in refused.err
+    assert anywhere.ok("alerts", "channels", *where) == before
+    answer = anywhere.ok(*elsewhere, "--secret", SECRET)
+    assert (answer["status"], answer["address"]) == ("updated", "https://hooks.example.com")
+
+
 def test_the_deployment_has_channels_too(anywhere: Cli, hook: Hook) -> None:
     """Without --org it is the deployment that is meant."""
     anywhere.register()

@@ -164,6 +164,24 @@ def test_a_channel_is_changed_without_saying_its_secrets_again(tenant: Tenant, h
         assert (gone.status, gone.code) == (404, "NOT_FOUND")
 
 
+def test_a_password_is_not_sent_to_another_server(
+    tenant: Tenant, receivers: Receivers, api: Api
+) -> None:
+    """Of an organisation and of the deployment: it is said again, or the change is refused."""
+    first = receivers.of_kind("EMAIL").body
+    elsewhere = {"kind": "EMAIL", "url": "smtp://127.0.0.1:9"}
+    for path in (f"{tenant.org}/alert-channels/mail", "/api/v1/alert-channels/mail"):
+        assert api.provision("PUT", path, first).status == 201
+        refused = api.provision("PUT", path, elsewhere)
+        assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+        assert [one["field"] for one in refused.json["errors"]] == ["secret", "user"]
+        assert all("say it again" in one["message"] for one in refused.json["errors"])
+        assert api.provision("POST", f"{path}/test").json["outcome"] == "delivered"
+        said = {**elsewhere, "user": first["user"], "secret": first["secret"]}
+        assert api.provision("PUT", path, said).status == 200
+        assert api.provision("DELETE", path).status == 204
+
+
 def test_a_test_says_what_is_wrong(tenant: Tenant, hook: Hook) -> None:
     """The answer of the endpoint is told, and nothing else of it."""
     put_channel(tenant, hook, url=hook.url.replace("127.0.0.1", "localhost"))

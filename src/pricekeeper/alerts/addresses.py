@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -21,6 +21,8 @@ from aiohttp.resolver import ThreadedResolver
 from pricekeeper.errors import InvalidValueError
 
 URL_LENGTH_MAX: Final = 2_048
+PORTS: Final = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
+"""Where a server is that names no port."""
 _LOCALHOST: Final = "localhost"
 _NAT64: Final = ip_network("64:ff9b::/96")
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -75,6 +77,20 @@ class Guard:
     @property
     def _allows_loopback(self) -> bool:
         return any(network.is_loopback for network in self._allowed)
+
+
+class Server(NamedTuple):
+    """Who is called, whatever for."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def server_of(url: str) -> Server:
+    """The server of an address that was checked, however that is spelled."""
+    parts = urlsplit(url)
+    return Server(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme])
 
 
 class AddressNotAllowedError(OSError):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from pricekeeper.alerts.addresses import Guard
+from pricekeeper.alerts.addresses import Guard, server_of
 from pricekeeper.alerts.alert import Kind
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 
@@ -52,6 +53,8 @@ _FIELDS: Final = {
     ChannelKind.SNS: ("url",),
     ChannelKind.EMAIL: ("url", "secret", "user", "sender", "recipients"),
 }
+_OF_SERVER: Final = ("secret", "user")
+"""What is for the server that the url names, and for no other one."""
 _WHERE: Final = {
     ChannelKind.WEBHOOK: "where alerts are posted to",
     ChannelKind.SLACK: "the incoming webhook that Slack gave you",
@@ -93,7 +96,10 @@ class Channel(msgspec.Struct, frozen=True):
 
 
 class ChannelRequest(msgspec.Struct, frozen=True):
-    """What a channel is to be; what of its address is ``None`` stays as it is."""
+    """What a channel is to be; what of its address is ``None`` stays as it is.
+
+    What is secret stays with its server: for another one it has to be said again.
+    """
 
     kind: ChannelKind
     url: str | None = None
@@ -122,7 +128,8 @@ def address_of(request: ChannelRequest, before: Address | None, guard: Guard) ->
     if not address.url:
         mistakes.append(FieldError("url", f"is required: {_WHERE[request.kind]}"))
     else:
-        mistakes += _url_mistakes(request.kind, address.url, guard)
+        bad_urls = _url_mistakes(request.kind, address.url, guard)
+        mistakes += bad_urls or _unsaid(before, address.url, said)
     if request.kind is ChannelKind.WEBHOOK:
         mistakes += _secret_mistakes(address.secret)
     if request.kind is ChannelKind.EMAIL:
@@ -166,6 +173,18 @@ def _url_mistakes(kind: ChannelKind, url: str, guard: Guard) -> list[FieldError]
     except InvalidValueError as error:
         return [FieldError(error.field, error.message)]
     return []
+
+
+def _unsaid(before: Address | None, url: str, said: Mapping[str, object]) -> list[FieldError]:
+    """What another server would be given, or sign with, though nobody has said it for that one.
+
+    Whoever may change a channel could otherwise have its password sent to a server of theirs.
+    """
+    kept = [name for name in _OF_SERVER if getattr(before, name, "") and name not in said]
+    if before is None or not kept or server_of(before.url) == server_of(url):
+        return []
+    message = "is not kept, since url names another server: say it again"
+    return [FieldError(name, message) for name in kept]
 
 
 def _mail_mistakes(address: Address) -> list[FieldError]:

@@ -11,12 +11,11 @@ import ssl
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
-from typing import Final
 from urllib.parse import SplitResult
 
 import structlog
 
-from pricekeeper.alerts.addresses import Guard, GuardedResolver
+from pricekeeper.alerts.addresses import PORTS, Guard, GuardedResolver
 from pricekeeper.alerts.body import parse_body
 from pricekeeper.alerts.channel import Address
 from pricekeeper.alerts.channels import OpenChannel
@@ -24,8 +23,6 @@ from pricekeeper.alerts.smtp import LINE_BYTES_MAX, Envelope, Login, SmtpConnect
 from pricekeeper.alerts.webhook import ATTEMPT_SECS
 from pricekeeper.clock import Clock
 from pricekeeper.errors import DeliveryError, InvalidValueError
-
-PORTS: Final = {"smtp": 587, "smtps": 465}
 
 _log = structlog.get_logger(__name__)
 

@@ -121,6 +121,8 @@ async def set_channel(
 ) -> Outcome:
     """Create a channel or change it; what a change does not say stays as it is.
 
+    Another server needs --secret and --user again: they are never sent to a server by themselves.
+
     [dim]pricekeeper alerts set ops --org $ORG --to https://hooks.example.com --secret @FILE[/dim]
 
     [dim]pricekeeper alerts set chat --org $ORG --kind slack --to @FILE[/dim]

@@ -61,7 +61,10 @@ class AlertList(Response, frozen=True, omit_defaults=True):
 
 
 class ChannelBody(Request, frozen=True):
-    """Where alerts go, and which; of a channel that there is, what is left out stays as it is."""
+    """Where alerts go, and which; of a channel that there is, what is left out stays as it is.
+
+    If `url` names another server (scheme, host or port), `secret` and `user` are said again.
+    """
 
     kind: Literal["WEBHOOK", "SLACK", "SNS", "EMAIL"]
     url: (
