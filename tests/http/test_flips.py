@@ -173,3 +173,39 @@ async def test_a_label_that_comes_back_is_in_the_timeline_once(fleet: Fleet) -> 
     ]
     assert [len(row["given_up"]) for row in rows] == [1, 0, 1, 0, 1]
     assert await listed(fleet, tenant.org, at=1, token=tenant.org_token) == rows
+
+
+async def test_a_void_does_not_end_a_fallback_but_what_is_shown_is_really_spent(
+    fleet: Fleet,
+) -> None:
+    """A label that was given up stays so until midnight or a higher quota, and the text says so."""
+    quotas = {"premium": 5_000, "standard": 5_000, "economy": 900}
+    tenant = await fleet.register(str(uuid.uuid4()), quotas=quotas, timezone="UTC")
+    body = await fleet.record(tenant, output_tokens=4_000)
+    path = f"{tenant.app}/model-selection?force_check=true"
+    found = (await fleet.call("GET", path, token=tenant.app_token)).json
+    assert found["recommended_model"]["reason"] == "QUOTA_EXCEEDED"
+    why = {"reason": "a load test by mistake"}
+    void = f"{tenant.org}/usage/{body['request_id']}/void"
+    assert (await fleet.call("POST", void, why, key=KEY)).status == 200
+    await fleet.pass_ms(2_000)
+    found = (await fleet.call("GET", path, at=1, token=tenant.app_token)).json
+    model = found["recommended_model"]
+    assert (model["label"], model["reason"]) == ("standard", "STICKY_FALLBACK")
+    assert found["quota_status"]["sticky_fallback_active"] is True
+    assert found["quota_status"]["models_status"]["premium"] == {
+        "spend_usd_micros": 0,
+        "quota_usd_micros": 5_000,
+        "quota_pct": 0.0,
+        "status": "NORMAL",
+    }
+    told = "premium was given up earlier today, until midnight or a higher quota: 0.00 % of its "
+    assert found["client_guidance"]["explanation"].startswith(told)
+    assert len(await listed(fleet, tenant.app, token=tenant.app_token)) == 1
+    for label in ("standard", "economy"):
+        await spend(fleet, tenant, label)
+        await fleet.pass_ms(2_000)
+    call = {"model": "auto", "input_tokens": 1, "max_output_tokens": 1}
+    denied = await fleet.call("POST", f"{tenant.app}/authorizations", call, token=tenant.app_token)
+    (quota,) = denied.json["denied_by"]
+    assert (quota["name"], quota["needed"], quota["remaining"]) == ("quota-premium", 1, 0)

@@ -50,6 +50,17 @@ def test_a_fallback_in_words() -> None:
     )
 
 
+def test_a_label_that_was_given_up_and_has_room_again_in_words() -> None:
+    """It says why the label is not used, though its quota is not spent."""
+    given_up = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}), {PREMIUM: 1_000})
+
+    assert decided(choose(policy(), CHAIN, {PREMIUM: 100}, given_up)).explanation == (
+        "premium was given up earlier today, until midnight or a higher quota: "
+        "10.00 % of its quota is spent (100 of 1000 micro-dollars); "
+        "standard is recommended: 0.00 % of its quota is spent (0 of 500 micro-dollars)" + ANEW
+    )
+
+
 def test_the_end_in_words() -> None:
     """Each exhausted quota is named."""
     only = policy(ordering=(PREMIUM,))

@@ -204,6 +204,17 @@ def test_a_label_that_was_given_up_stays_so_for_a_reader_of_older_totals() -> No
     assert (choice.label, choice.reason) == (STANDARD, Reason.STICKY_FALLBACK)
 
 
+def test_what_a_label_that_was_given_up_has_spent_is_what_the_totals_say() -> None:
+    """Not the quota that it had: a record may have been voided since. That is told beside it."""
+    state = held(choose(policy(), CHAIN, {PREMIUM: 1_200}).flip)
+
+    premium, standard, _ = choose(policy(), CHAIN, {PREMIUM: 300}, state).quotas
+
+    assert (premium.role, premium.status) == (LabelRole.GIVEN_UP, QuotaStatus.NORMAL)
+    assert (premium.spend_usd_micros, premium.given_up_at_usd_micros) == (300, QUOTAS[PREMIUM])
+    assert (standard.role, standard.given_up_at_usd_micros) == (LabelRole.CHOSEN, 0)
+
+
 def test_when_the_sticky_label_is_exceeded_the_chain_moves_on() -> None:
     """The record's label is no promise: its own quota counts too."""
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500}, ON_STANDARD)

@@ -370,15 +370,17 @@ def _require_unfrozen(policy: Policy) -> None:
 
 
 def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:
+    """The quota that is in the way. What was given up needs more than the quota that it had."""
     by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
     scope = Scope.APP if by_app else Scope.ORG
+    used_usd_micros = max(use.spend_usd_micros, use.given_up_at_usd_micros)
     return DeniedBy(
         Obstacle.QUOTA,
         f"quota-{use.label}",
         scope.value,
         use.label,
         1,
-        (use.quota_usd_micros - use.spend_usd_micros) * PICOS_PER_MICRO,
+        (use.quota_usd_micros - used_usd_micros) * PICOS_PER_MICRO,
         next_midnight_ms(policy.timezone, now_ms),
     )
 

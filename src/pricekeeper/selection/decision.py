@@ -122,8 +122,11 @@ def _explain_quota(use: LabelQuota, choice: Choice) -> str:
             return f"{use.label} is recommended: {spent}"
         case LabelRole.EXCEEDED:
             return f"{use.label} is exhausted: {spent}"
-        case LabelRole.GIVEN_UP:
+        case LabelRole.GIVEN_UP if use.status is QuotaStatus.EXCEEDED:
             return f"{use.label} was given up earlier today: {spent}"
+        case LabelRole.GIVEN_UP:  # a record was voided since, or the total is older
+            until = "until midnight or a higher quota"
+            return f"{use.label} was given up earlier today, {until}: {spent}"
         case LabelRole.DISABLED:
             return f"{use.label} has no quota"
         case _:

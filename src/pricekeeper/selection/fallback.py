@@ -78,6 +78,11 @@ class LabelQuota:
     quota_usd_micros: int
     status: QuotaStatus
     role: LabelRole
+    given_up_at_usd_micros: int = 0
+    """The quota that it had spent when it was given up, if that is its role and is known.
+
+    What it has spent may be less by now: a total may be older, and a void takes a record out.
+    """
 
     @property
     def quota_pct_hundredths(self) -> int:
@@ -249,7 +254,7 @@ def choose(
         label=None if position is None else ordering[position],
         reason=Reason.MANUAL_OVERRIDE if override else _reason(roles),
         quotas=tuple(
-            _label_quota(policy, label, _spend(label, role, spends_usd_micros, state), role)
+            _label_quota(policy, label, spends_usd_micros.get(label, 0), role, state)
             for label, role in zip(ordering, roles, strict=True)
         ),
         sticky_fallback_active=not given_up.isdisjoint(ordering),
@@ -266,19 +271,6 @@ def _obstacle(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> L
     if given_up:
         return LabelRole.GIVEN_UP
     return LabelRole.EXCEEDED if spend_usd_micros >= quota_usd_micros else None
-
-
-def _spend(
-    label: ModelLabel,
-    role: LabelRole,
-    spends_usd_micros: Mapping[ModelLabel, int],
-    state: StickyState | None,
-) -> int:
-    """What a label has spent; one that is given up, the whole quota that it had, whoever reads."""
-    spend = spends_usd_micros.get(label, 0)
-    if state is None or role is not LabelRole.GIVEN_UP:
-        return spend
-    return max(spend, state.given_up_at_usd_micros.get(label, 0))
 
 
 def _roles(obstacles: Sequence[LabelRole | None], position: int | None) -> list[LabelRole]:
@@ -351,8 +343,15 @@ def _new_comeback(
 
 
 def _label_quota(
-    policy: Policy, label: ModelLabel, spend_usd_micros: int, role: LabelRole
+    policy: Policy,
+    label: ModelLabel,
+    spend_usd_micros: int,
+    role: LabelRole,
+    state: StickyState | None,
 ) -> LabelQuota:
     quota_usd_micros = policy.quotas.get(label, 0)
     status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
-    return LabelQuota(label, spend_usd_micros, quota_usd_micros, status, role)
+    given_up_at = 0
+    if state is not None and role is LabelRole.GIVEN_UP:
+        given_up_at = state.given_up_at_usd_micros.get(label, 0)
+    return LabelQuota(label, spend_usd_micros, quota_usd_micros, status, role, given_up_at)
