@@ -109,6 +109,9 @@ def test_single_records(anywhere: Cli) -> None:
     assert [record["request_id"] for record in red] == [IDS[2]]
     assert IDS[0] in anywhere("usage", "list", ORG).out
     assert "no records" in anywhere("usage", "list", ORG, "--tag", "team:none").out
+    assert anywhere.ok("usage", "list", ORG, "--tag", "nothing:")["records"] == everything
+    refused = anywhere("usage", "list", ORG, "--tag", "team")
+    assert (refused.code, "KEY:VALUE" in refused.err) == (2, True)
 
 
 @pytest.mark.usefixtures("spent")

@@ -145,7 +145,7 @@ def report(query: dict[str, Any]) -> None:
     groups = query.get("group_by")
     if isinstance(groups, str) and re.fullmatch(GROUPS, groups):
         query["group_by"] = groups.split(",")[0]
-        if query["group_by"].startswith("tag:") and re.match("[^:#]", str(query.get("tag", ""))):
+        if query["group_by"].startswith("tag:") and re.match("[^:#]+:", str(query.get("tag", ""))):
             query |= {"group_by": "tag:team", "tag": "team:red"}
 
 

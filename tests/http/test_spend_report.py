@@ -294,6 +294,7 @@ def test_who_gets_csv(world: World, tenant: Tenant, accept: str, is_csv: bool) -
         (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:a%23b", {"group_by"}),
         (f"from={date_at(0)}&to={date_at(0)}&group_by=tag:a&tag=b:c", {"tag"}),
         (f"from={date_at(0)}&to={date_at(0)}&tag=:c", {"tag"}),
+        (f"from={date_at(0)}&to={date_at(0)}&tag=team", {"tag"}),
         (f"from={date_at(0)}&to={date_at(0)}&org_id=x", {"org_id"}),
         (f"from={date_at(0)}&to={date_at(0)}&app_id=a/b", {"app_id"}),
         (f"from={date_at(0)}&to={date_at(0)}&label=A", {"label"}),

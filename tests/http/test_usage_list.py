@@ -113,7 +113,8 @@ def test_a_record_is_as_it_was_sent_and_counted(
         ("app_id=absent", []),
         ("tag=team:red", [5, 3, 1]),
         ("tag=team:" + quote("no such"), []),
-        ("tag=team", [5, 4, 3, 2, 1, 0]),
+        ("tag=team:", [6]),
+        ("tag=feature:", [6, 5, 4, 3, 2, 1, 0]),
         ("tag=team:blue&label=premium&app_id=web", [2, 0]),
         (f"from={moment_at(1)}&to={moment_at(2)}", [6]),
         (f"from={moment_at(0)}&to={moment_at(1)}", [5, 4, 3, 2, 1, 0]),
@@ -195,11 +196,31 @@ def test_who_may_read(world: World, tenant: Tenant, bodies: list[Any]) -> None:
     assert world.get(path).status == 401
 
 
+def test_the_rows_behind_a_sum_by_tag_are_as_many_as_it_counts(world: World) -> None:
+    """Also behind what has no such tag, or an empty one: the filter means the same in both."""
+    tenant = world.tenant(tag_keys=["team"])
+    made = ({"team": "red"}, {"team": "red"}, {"team": "blue"}, {"team": ""}, {}, {"x": "y"})
+    for tags in made:
+        world.record(tenant, tags=tags)
+    world.aggregate()
+    span = f"from={date_at(0)}&to={date_at(0)}"
+    answer = world.read(f"/api/v1/spend?{span}&group_by=tag:team", token=tenant.org_token)
+    counted = {row["tag:team"]: row["requests"] for row in answer["rows"]}
+    assert counted == {"red": 2, "blue": 1, "": 3}
+    for value, requests in counted.items():
+        query = f"{span}&tag={quote(f'team:{value}')}"
+        total = world.read(f"/api/v1/spend?{query}", token=tenant.org_token)["total"]
+        assert total["requests"] == requests
+        assert len(list_all(world, tenant, query)) == requests
+
+
 @pytest.mark.parametrize(
     ("query", "fields"),
     [
         ("from=x&to=y&app_id=!&label=!&tag=:x&after=zz",
          {"from", "to", "app_id", "label", "tag", "after"}),
+        ("tag=team", {"tag"}),
+        ("tag=", {"tag"}),
         (f"from={date_at(1)}&to={date_at(0)}", {"from"}),
         (f"from={moment_at(1)}&to={moment_at(1)}", {"from"}),
         ("after=00000000-1", {"after"}),

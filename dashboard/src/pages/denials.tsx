@@ -13,7 +13,7 @@ import { type Column, Table } from "../parts/table";
 import { Away, Instant, Moment } from "../parts/time";
 import { linkTo } from "../state/route";
 import { UTC, type View } from "../state/view";
-import { isMoney, type Obstacle, readWhy, type Why } from "./why";
+import { hasTag, isMoney, type Obstacle, readWhy, type Why } from "./why";
 
 const PAGES_MAX = 10;
 const ROWS_MAX = 500;
@@ -101,7 +101,7 @@ function isWanted({ filters }: View, { model, example }: DenialAnswer): boolean 
     if (!readWhy(example).obstacles.some(({ label }) => label === filters.label)) return false;
   }
   if (filters.tag === undefined) return true;
-  return readWhy(example).tags.some(([key, value]) => `${key}:${value}` === filters.tag);
+  return hasTag(readWhy(example), filters.tag);
 }
 
 function keyOf(one: DenialAnswer): string {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { isMoney, readWhy } from "./why";
+import { hasTag, isMoney, readWhy } from "./why";
 
 describe("why a call was denied", () => {
   it("has everything that stood in the way", () => {
@@ -42,6 +42,15 @@ describe("why a call was denied", () => {
     assert.deepEqual([limit?.name, limit?.needed, limit?.remaining], ["tpm", 10, -3]);
     const spent = readWhy({ models: { premium: { quota_pct: 100.4 } } });
     assert.deepEqual(spent.models, [{ label: "premium", quotaPct: "100.4" }]);
+  });
+
+  it("has a tag with its value, and none such without it or with an empty one", () => {
+    const wants = ["team:red", "team:", "team:blue", "url:a:b", "url:"];
+    const fitting = (tags: Record<string, string>): string[] =>
+      wants.filter((wanted) => hasTag(readWhy({ tags }), wanted));
+    assert.deepEqual(fitting({ team: "red" }), ["team:red", "url:"]);
+    assert.deepEqual(fitting({ team: "", url: "a:b" }), ["team:", "url:a:b"]);
+    assert.deepEqual(fitting({}), ["team:", "url:"]);
   });
 
   it("makes nothing up", () => {

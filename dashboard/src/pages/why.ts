@@ -56,6 +56,13 @@ export function readWhy(example: Readonly<Record<string, unknown>>): Why {
   };
 }
 
+/** Whether the call had that tag: `KEY:VALUE`, or `KEY:` if it had none such, or an empty one. */
+export function hasTag({ tags }: Pick<Why, "tags">, wanted: string): boolean {
+  const end = wanted.indexOf(":");
+  const value = tags.find(([key]) => key === wanted.slice(0, end))?.[1] ?? "";
+  return value === wanted.slice(end + 1);
+}
+
 function obstacleOf(one: Record<string, unknown>): Obstacle {
   return {
     kind: text(one["kind"]) ?? "",

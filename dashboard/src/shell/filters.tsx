@@ -229,7 +229,7 @@ function TagChoice({ view }: { view: View }): JSX.Element | null {
         key={view.filters.tag ?? ""}
         name="value"
         defaultValue={value}
-        placeholder="any value"
+        placeholder={view.filters.tag === `${name}:` ? "(no tag)" : "any value"}
         aria-label={`Value of the tag ${name}`}
         size={10}
       />

@@ -14,7 +14,7 @@ export interface Filters {
   org?: string;
   app?: string;
   label?: string;
-  /** `KEY:VALUE`. */
+  /** `KEY:VALUE`, or `KEY:` for what has no such tag or an empty one. */
   tag?: string;
 }
 

@@ -70,7 +70,8 @@ async def list_usage(
     ] = None,
     label: Annotated[str | None, typer.Option("--label", help="Of this model label.")] = None,
     tag: Annotated[
-        str | None, typer.Option("--tag", metavar="KEY:VALUE", help="With this tag.")
+        str | None,
+        typer.Option("--tag", metavar="KEY:VALUE", help="With this tag; KEY: is without it."),
     ] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="NEXT", help="Behind the page before.")

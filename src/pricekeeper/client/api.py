@@ -271,7 +271,10 @@ class Api:
         tag: str | None = None,
         after: str | None = None,
     ) -> dict[str, Any]:
-        """A page of single usage records, the newest first; it may be empty and have a next."""
+        """A page of single usage records, the newest first; it may be empty and have a next.
+
+        ``tag`` is ``KEY:VALUE``, or ``KEY:`` for records that have no such tag or an empty one.
+        """
         query = {"from": first, "to": last, "label": label, "tag": tag, "after": after}
         query["app_id"] = self._client.app_id
         given = {name: value for name, value in query.items() if value is not None}

@@ -42,9 +42,9 @@ _SPEND: Final = (
     Parameter("label", "Of this model label alone, also of a former one.", _LABEL),
     Parameter(
         "tag",
-        "With this declared tag alone: KEY:VALUE, or KEY: for what does not have it. If group_by "
-        "names a tag, it must be the same.",
-        {"type": "string", "minLength": 1, "examples": ["team:red"], "pattern": "^[^:#]+"},
+        "With this declared tag alone: KEY:VALUE, or KEY: for what has no such tag or an empty "
+        "one. If group_by names a tag, it must be the same.",
+        {"type": "string", "minLength": 2, "examples": ["team:red"], "pattern": "^[^:#]+:"},
     ),
     _LIVE,
 )
@@ -55,8 +55,9 @@ _RECORDS: Final = (
     Parameter("label", "Records of this model label alone, also of a former one.", _LABEL),
     Parameter(
         "tag",
-        "Records with this tag: KEY:VALUE, or KEY for any value.",
-        {"type": "string", "minLength": 1, "examples": ["team:red"], "pattern": "^[^:]"},
+        "Records with this tag: KEY:VALUE, or KEY: for those that have no such tag or an empty "
+        "one.",
+        {"type": "string", "minLength": 2, "examples": ["team:red"], "pattern": "^[^:]+:"},
     ),
     Parameter(
         "after",

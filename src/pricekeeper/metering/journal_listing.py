@@ -60,8 +60,8 @@ class Wanted(NamedTuple):
     last_ms: int
     app_id: str | None = None
     label: str | None = None
-    tag: tuple[str, str | None] | None = None
-    """A tag that the record has, with that value or with any."""
+    tag: tuple[str, str] | None = None
+    """A tag that the record has with that value. An empty one is no tag, as in the totals."""
 
     def has(self, record: Record) -> bool:
         """Whether the record is one of them."""
@@ -77,7 +77,7 @@ class Wanted(NamedTuple):
         if self.tag is None:
             return True
         key, value = self.tag
-        return any(name == key and value in (None, has) for name, has in terms.tags)
+        return dict(terms.tags).get(key, "") == value
 
 
 class RecordPage(NamedTuple):

@@ -31,6 +31,14 @@ def parse_each(
     return found
 
 
+def parse_tag(text: str) -> tuple[str, str]:
+    """``team:red`` is what has that value, ``team:`` what has no such tag, or an empty one."""
+    key, colon, value = text.partition(":")
+    if not key or not colon:
+        raise InvalidValueError("tag", "must be KEY:VALUE, or KEY: for what does not have it")
+    return key, value
+
+
 def bounds_ms(
     first: End | None, last: End | None, zone: str, otherwise: tuple[int, int]
 ) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
 from pricekeeper.metering.ranges import RangeReader, Span
 from pricekeeper.usecases.authorizations import micros_up
+from pricekeeper.usecases.queries import parse_tag
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_model_label, parse_org_id
@@ -112,12 +113,11 @@ def _parse_filter(query: Mapping[str, str], tag_key: str | None) -> Filter:
     """What the query narrows it to. Totals are kept by one tag at a time."""
     tag = None
     if "tag" in query:
-        key, _, value = query["tag"].partition(":")
-        if not key or "#" in key:
-            raise InvalidValueError("tag", "must be KEY:VALUE, or KEY: for what does not have it")
-        if tag_key not in {None, key}:
+        tag = parse_tag(query["tag"])
+        if "#" in tag[0]:
+            raise InvalidValueError("tag", "names a tag with #, which can't be a tag key")
+        if tag_key not in {None, tag[0]}:
             raise InvalidValueError("tag", "must be the tag of `group_by`, if that names one")
-        tag = key, value
     return Filter(
         parse_org_id(query["org_id"]) if "org_id" in query else None,
         parse_app_id(query["app_id"]) if "app_id" in query else None,

@@ -10,14 +10,13 @@ from msgspec import UNSET
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
-from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record, tick_of
 from pricekeeper.metering.journal_items import VoidNote
 from pricekeeper.metering.journal_listing import Cursor, JournalListing, Wanted
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
-from pricekeeper.usecases.queries import bounds_ms, parse_each
+from pricekeeper.usecases.queries import bounds_ms, parse_each, parse_tag
 from pricekeeper.usecases.spend import parse_end
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.values import rfc3339
@@ -36,7 +35,7 @@ class ListRequest(NamedTuple):
     last: date | int | None = None
     app_id: AppId | None = None
     label: str | None = None
-    tag: tuple[str, str | None] | None = None
+    tag: tuple[str, str] | None = None
     after: Cursor | None = None
 
 
@@ -47,18 +46,10 @@ def parse_request(query: Mapping[str, str]) -> ListRequest:
         "to": lambda text: parse_end("to", text),
         "app_id": parse_app_id,
         "label": lambda text: str(parse_model_label(text)),
-        "tag": _parse_tag,
+        "tag": parse_tag,
         "after": Cursor.parse,
     }
     return ListRequest(*parse_each(query, parsers).values())
-
-
-def _parse_tag(text: str) -> tuple[str, str | None]:
-    """``team:red`` is a tag with that value, ``team`` one with any."""
-    key, colon, value = text.partition(":")
-    if not key:
-        raise InvalidValueError("tag", "must be KEY:VALUE, or KEY for any value")
-    return key, value if colon else None
 
 
 async def list_usage(services: Services, policy: Policy, request: ListRequest) -> wire.UsageList:
