@@ -219,15 +219,21 @@ def test_what_it_did_is_written_down_with_its_name(api: Api, server: Server) -> 
     assert actors() == [f"key/night shift/{made['key_id']}"]
 
 
-def test_a_freeze_by_an_operator_is_not_lifted_by_the_organisations_own_key(api: Api) -> None:
-    """Named keys are the platform's, also those that cover one organisation."""
+def test_what_an_operator_has_frozen_the_organisations_own_key_keeps(api: Api) -> None:
+    """Named keys are above it, also those that cover one organisation."""
     tenant = Tenant(api).register()
     operator = created(api, role="OPERATOR", org_ids=[tenant.org_id])["key"]
     own = api.provision("POST", f"{tenant.org}/provisioning-key").json["provisioning_key"]
-    path = f"{tenant.app}/freeze"
-    assert api.call("PUT", path, {"reason": "leaked"}, key=operator).status == 200
-    assert api.call("DELETE", path, key=own).status == 403
-    assert api.call("DELETE", path, key=operator).status == 204
+    for frozen in (tenant.app, tenant.org):
+        path = f"{frozen}/freeze"
+        assert api.call("PUT", path, {"reason": "leaked"}, key=operator).status == 200
+        for kept in (path, tenant.app, tenant.org):
+            refused = api.call("DELETE", kept, key=own)
+            assert (refused.status, refused.code) == (403, "FORBIDDEN"), kept
+            assert "frozen by an administrator above this key" in refused.json["detail"]
+        assert api.call("DELETE", path, key=operator).status == 204
+    for gone in (tenant.app, tenant.org):
+        assert api.call("DELETE", gone, key=own).status == 204
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from attribution import BY
 from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
+    ContendedError,
     FrozenError,
     NotFoundError,
     NotPermittedError,
@@ -193,6 +194,100 @@ class TestAuthority:
                 await change(app, own)
         assert await freeze_of(tenants, app) == freeze
         assert await tenants.unfreeze(app, DEPLOYMENT)
+
+
+class TestDeletion:
+    """What an administrator has frozen, the organisation's own key does not end."""
+
+    @pytest.fixture
+    async def others(self, tenants: Tenants, app: Client) -> list[Client]:
+        """Apps before it and behind it, more than one page of them."""
+        names = [AppId(f"{letter}{number:03}") for letter in "az" for number in range(51)]
+        for name in names:
+            await tenants.put_app(app.org_id, name, app_body(), BY)
+        return [Client(app.org_id, name) for name in names]
+
+    async def test_a_frozen_organisation_and_its_apps_stay(
+        self, tenants: Tenants, app: Client
+    ) -> None:
+        """Also an app that is not frozen itself."""
+        await tenants.freeze(app.org, DEPLOYMENT)
+        own = of_org(app.org_id)
+        with pytest.raises(NotPermittedError):
+            await tenants.delete_org(app.org_id, own)
+        with pytest.raises(NotPermittedError):
+            await tenants.delete_app(app.org_id, APP, own)
+        assert await freeze_of(tenants, app) is not None
+        await tenants.unfreeze(app.org, DEPLOYMENT)
+        await tenants.delete_app(app.org_id, APP, own)
+        await tenants.delete_org(app.org_id, own)
+
+    async def test_a_frozen_app_keeps_its_organisation(
+        self, tenants: Tenants, app: Client, others: list[Client]
+    ) -> None:
+        """Wherever it is among the others; whoever is above that key deletes all the same."""
+        own = of_org(app.org_id)
+        for frozen in (others[0], app, others[-1]):
+            await tenants.freeze(frozen, DEPLOYMENT)
+            with pytest.raises(NotPermittedError, match=f"the app {frozen.app_id} was frozen"):
+                await tenants.delete_org(app.org_id, own)
+            with pytest.raises(NotPermittedError):
+                await tenants.delete_app(app.org_id, frozen.app_id or APP, own)
+            await tenants.unfreeze(frozen, DEPLOYMENT)
+        await tenants.freeze(app, DEPLOYMENT)
+        await tenants.delete_org(app.org_id, DEPLOYMENT)
+
+    async def test_what_that_key_has_frozen_it_deletes(self, tenants: Tenants, app: Client) -> None:
+        """A freeze of an app of an earlier life keeps nobody either."""
+        own = of_org(app.org_id)
+        await tenants.freeze(app, own)
+        await tenants.freeze(app.org, own)
+        await tenants.delete_app(app.org_id, APP, own)
+        await tenants.delete_org(app.org_id, own)
+
+    @pytest.mark.parametrize("frozen", ["org", "app"])
+    @pytest.mark.parametrize("deleted", ["org", "app"])
+    async def test_a_freeze_between_reading_and_deleting_is_seen(
+        self, tenants: Tenants, clock: ShiftedClock, app: Client, frozen: str, deleted: str
+    ) -> None:
+        """The deletion has looked and found nothing; it is refused, and again when repeated."""
+        victim = app.org if frozen == "org" else app
+        turns = Interleaving(1)
+        store = FaultyStore(tenants._store, turns, Faults())
+        here = Tenants(store, clock, LABELS)
+        real_transact, froze = tenants._store.transact, list[Freeze]()
+
+        async def freeze_first(operations: Sequence[Write]) -> None:
+            if not froze:
+                froze.append(await tenants.freeze(victim, DEPLOYMENT))
+            await real_transact(operations)
+
+        store.transact = freeze_first  # type: ignore[method-assign]
+
+        async def delete() -> None:
+            if deleted == "org":
+                await here.delete_org(app.org_id, of_org(app.org_id))
+            else:
+                await here.delete_app(app.org_id, APP, of_org(app.org_id))
+
+        for told in (ContendedError, NotPermittedError):
+            (outcome,) = await turns.run(delete())
+            assert isinstance(outcome, told), outcome
+        assert [await freeze_of(tenants, victim)] == froze
+
+    async def test_apps_that_are_frozen_at_one_moment_do_not_wait_for_each_other(
+        self, store: Store, clock: ShiftedClock, tenants: Tenants, app: Client
+    ) -> None:
+        """Each moves the organisation's version on, whatever it is."""
+        racers = [Tenants(store, clock, LABELS) for _ in range(2)]
+        chosen = [Client(app.org_id, AppId(f"a{number}")) for number in range(12)]
+        for one in chosen:
+            await tenants.put_app(one.org_id, one.app_id or APP, app_body(), BY)
+        await asyncio.gather(
+            *(racers[n % 2].freeze(one, DEPLOYMENT) for n, one in enumerate(chosen))
+        )
+        for one in chosen:
+            assert await freeze_of(racers[0], one) is not None
 
 
 class TestLostReplies:

@@ -47,10 +47,12 @@ def next_freeze(
     )
 
 
-def require_authority(current: Freeze | None, key_org_id: OrgId | None) -> None:
-    """Raise if an organisation's own key is to change what the deployment's key has frozen.
+def require_authority(current: Freeze | None, key_org_id: OrgId | None, what: str = "this") -> None:
+    """Raise if an organisation's own key is to change what an administrator above it has frozen.
 
     A thief of the organisation's key could otherwise lift the freeze.
     """
     if current is not None and not current.by_org and key_org_id is not None:
-        raise NotPermittedError("this was frozen with the deployment's own key, which may lift it")
+        raise NotPermittedError(
+            f"{what} was frozen by an administrator above this key, who may lift it"
+        )

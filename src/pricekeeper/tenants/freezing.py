@@ -1,8 +1,13 @@
-"""Freezing and unfreezing a client: one read and one write each.
+"""Freezing and unfreezing a client: one read and one write each; and what a freeze keeps.
 
 A freeze has a version that every change moves on, also the one that lifts it. So a copy of an
 earlier change that arrives late finds another version and changes nothing: it neither brings back
 a freeze that was lifted, nor lifts one that was set after it.
+
+An organisation's own key deletes nothing that an administrator above it has frozen: what is created
+again is not frozen. Whoever deletes looks at the freezes and then replaces the versions that it has
+seen. A freeze of an app moves its organisation's version on as well, so one version answers for
+any number of apps.
 """
 
 from __future__ import annotations
@@ -11,8 +16,8 @@ from typing import Final
 
 from pricekeeper.audit import AuditTrail
 from pricekeeper.client_ids import Client
-from pricekeeper.errors import ConditionFailedError, ContendedError
-from pricekeeper.storage import Check, Item, Update, Write
+from pricekeeper.errors import ContendedError, TransactionCancelledError
+from pricekeeper.storage import Check, Item, Store, Update, Write, query_items
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
 from pricekeeper.tenants.changes import client_frozen
@@ -21,6 +26,8 @@ from pricekeeper.tenants.reading import ReadItem
 from pricekeeper.values import Attribution
 
 ATTEMPTS_MAX: Final = 8
+PAGE_MAX: Final = 100
+"""Apps that are looked at with one query."""
 
 
 async def freeze(
@@ -46,6 +53,20 @@ async def unfreeze(trail: AuditTrail, read: ReadItem, client: Client, by: Attrib
     raise _contended(client)
 
 
+async def require_deletable(store: Store, org: Item, client: Client, by: Attribution) -> None:
+    """Raise if the key may not end the organisation: it is frozen from above, or an app of it is.
+
+    This holds as long as the organisation's version is the one on the item.
+    """
+    if by.org_id is None:
+        return
+    require_authority(items.freeze_of(org), by.org_id)
+    async for app in query_items(store, items.apps_query(client, "", PAGE_MAX)):
+        if items.is_app_of(app, org):
+            app_id = items.app_of(client.org_id, app["SK"]).app_id
+            require_authority(items.freeze_of(app), by.org_id, f"the app {app_id}")
+
+
 async def _write(
     trail: AuditTrail, client: Client, item: Item, wanted: Freeze | None, by: Attribution
 ) -> bool:
@@ -54,13 +75,15 @@ async def _write(
     What is so already is only written down.
     """
     key, same, current = items.config_key(client), items.same_freeze(item), items.freeze_of(item)
-    operation: Write = Check(CONFIG, key, same)
+    operations: list[Write] = [Check(CONFIG, key, same)]
     if current != wanted:
         actions = items.freeze_actions(wanted, items.freeze_version(item) + 1)
-        operation = Update(CONFIG, key, actions, same)
+        operations = [Update(CONFIG, key, actions, same)]
+        if client.app_id is not None and wanted is not None and not wanted.by_org:
+            operations.append(items.app_frozen(client, item))
     try:
-        await trail.write(by, client_frozen(client, current, wanted), operation)
-    except ConditionFailedError:
+        await trail.apply(by, client_frozen(client, current, wanted), operations)
+    except TransactionCancelledError:
         return False
     return True
 

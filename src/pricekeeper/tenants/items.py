@@ -24,6 +24,7 @@ from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,
     Action,
+    Add,
     Condition,
     Item,
     Key,
@@ -31,6 +32,7 @@ from pricekeeper.storage import (
     Remove,
     Set,
     TypedItem,
+    Update,
     Value,
     attr,
 )
@@ -75,7 +77,11 @@ SECRET_CREATED_AT: Final = "client_secret_created_at_epoch"  # noqa: S105
 """Written with the client's secret; read here because a policy tells how old the secret is."""
 FREEZE: Final = "freeze"
 FREEZE_VERSION: Final = "freeze_version"
-"""Moved on by every change of the freeze, and left when the freeze is lifted."""
+"""Moved on by every change of the freeze, and left when the freeze is lifted.
+
+An organisation's is also moved on when an administrator freezes one of its apps, so that whoever
+has looked at all of its apps can tell whether that still holds.
+"""
 
 _OPTIONAL: Final = tuple(field.name for field in fields(AppSettings) if field.name != "app_name")
 
@@ -190,6 +196,14 @@ def freeze_version(item: Item) -> int:
     """How often the freeze was changed."""
     version: int = TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
     return version
+
+
+def app_frozen(app: Client, item: Item) -> Update:
+    """Move the version of the organisation on, because that app of it is frozen."""
+    version = attr(FREEZE_VERSION)
+    is_there = _still(INCARNATION, str(item.get(ORG_INCARNATION, "")))
+    is_number = version.absent() | version.ge(0)
+    return Update(CONFIG, config_key(app.org), (Add(FREEZE_VERSION, 1),), is_there & is_number)
 
 
 def same_freeze(item: Item) -> Condition:

@@ -24,7 +24,6 @@ from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import SingleFlight, full_jitter_ms
 from pricekeeper.errors import (
-    ConditionFailedError,
     ContendedError,
     NotFoundError,
     OutcomeUnknownError,
@@ -340,7 +339,10 @@ class Tenants:
         return await list_apps(self._store, org_id, after, limit)
 
     async def delete_org(self, org_id: OrgId, by: Attribution) -> None:
-        """End the organisation and all of its apps: at once, whatever is left to clean up."""
+        """End the organisation and all of its apps: at once, whatever is left to clean up.
+
+        An organisation's own key does not if it, or an app of it, was frozen from above.
+        """
         client = Client(org_id)
         org = await self._store.get(CONFIG, items.config_key(client))
         ended = org is not None and await self._end_org(client, org, by)
@@ -352,21 +354,25 @@ class Tenants:
     async def delete_app(self, org_id: OrgId, app_id: AppId, by: Attribution) -> None:
         """End the app.
 
-        An organisation's own key ends no app which the deployment's key has frozen: it could
-        create the app anew, without the freeze.
+        An organisation's own key ends no app that was frozen from above, itself or with its
+        organisation: it could create the app anew, without the freeze.
         """
         client = Client(org_id, app_id)
         record = await self.read_record(client)
-        life, same = record.life, items.same_life(record.life)
+        key, org_key = items.config_key(client), items.config_key(client.org)
+        operations: list[Write] = [Delete(CONFIG, key, items.same_life(record.life))]
         if by.org_id is not None:
-            require_authority(items.freeze_of(record.item), by.org_id)
-            same = items.same_freeze(record.item)
-        ending = Delete(CONFIG, items.config_key(client), same)
+            for item in (record.item, record.org_item):
+                require_authority(items.freeze_of(item), by.org_id)
+            operations = [
+                Delete(CONFIG, key, items.same_freeze(record.item)),
+                Check(CONFIG, org_key, items.same_freeze(record.org_item)),
+            ]
         try:
-            await self._trail.write(by, changes.client_deleted(client, record.item), ending)
-        except ConditionFailedError as failure:
-            if failure.item and items.life_of(failure.item).incarnation == life.incarnation:
-                raise ContendedError(f"{client.client_id}: its freeze has changed") from failure
+            change = changes.client_deleted(client, record.item)
+            await self._trail.apply(by, change, operations)
+        except TransactionCancelledError as failure:
+            await self._require_gone(client, record.life)
             raise NotFoundError(client.client_id) from failure
         finally:
             self._cache.forget(client)
@@ -395,7 +401,7 @@ class Tenants:
         """Keep the client from getting models and tokens, all apps of an organisation with it.
 
         Doing it again keeps the first moment and replaces the reason. `NotPermittedError` if an
-        organisation's own key is to change what the deployment's key has frozen.
+        organisation's own key is to change what was frozen from above.
         """
         try:
             now_epoch = self._clock.now_ms() // 1000
@@ -533,19 +539,31 @@ class Tenants:
 
     async def _end_org(self, client: Client, item: Item, by: Attribution) -> bool:
         """End this life of the organisation; whether this call did it."""
-        key = items.config_key(client)
+        key, life = items.config_key(client), items.life_of(item)
+        await freezing.require_deletable(self._store, item, client, by)
+        same = items.same_life(life) if by.org_id is None else items.same_freeze(item)
         operations = [
-            Delete(CONFIG, key, items.same_life(items.life_of(item))),
+            Delete(CONFIG, key, same),
             Delete(CONFIG, items.index_key(client)),
             Delete(CONFIG, items.alerts_key(client)),
         ]
         try:
             await self._trail.apply(by, changes.client_deleted(client, item), operations)
         except TransactionCancelledError:
+            await self._require_gone(client, life)
             return False
         finally:
             self._cache.forget(client)
         return True
+
+    async def _require_gone(self, client: Client, life: Life) -> None:
+        """Raise if the client that was not deleted is there still: its freeze has changed."""
+        try:
+            record = await self.read_record(client)
+        except NotFoundError:
+            return
+        if record.life.incarnation == life.incarnation:
+            raise ContendedError(f"{client.client_id}: its freeze has changed")
 
     def _new_life(self) -> Life:
         now_ms = self._clock.now_ms()
