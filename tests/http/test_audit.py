@@ -306,6 +306,7 @@ class TestLists:
         assert len(entries_of(api, fresh.org_id, "&actor=retrieval-token")) == 2
         assert len(entries_of(api, fresh.org_id, "&actor=deployment-key")) == 8
         assert entries_of(api, fresh.org_id, "&to=2020-01-01") == []
+        assert entries_of(api, fresh.org_id, "&from=1960-01-01&to=1960-01-01") == []
         assert len(entries_of(api, fresh.org_id, "&from=2020-01-01")) == 10
         assert entries_of(api, fresh.org_id, "&from=2099-12-31T23:59:59Z") == []
 
@@ -320,6 +321,9 @@ class TestLists:
             ("to=2026-13-01", "to"),
             ("to=9999-12-31", "to"),
             ("from=2026-01-02&to=2026-01-01T00:00:00Z", "from"),
+            ("from=2026-01-02&to=2026-01-01", "from"),
+            ("from=2026-01-02&to=2026-01-02T00:00:00Z", "from"),
+            ("from=1960-01-02&to=1960-01-01", "from"),
             ("limit=0", "limit"),
             ("limit=101", "limit"),
             ("limit=x", "limit"),

@@ -309,6 +309,14 @@ def test_what_cannot_be_asked_names_the_field(
     assert {error["field"] for error in reply.json["errors"]} == field
 
 
+def test_a_range_that_ends_before_it_begins_is_told_as_that(world: World, tenant: Tenant) -> None:
+    """Not as one that is too long."""
+    query = f"from={date_at(0)}&to={date_at(-1)}"
+    reply = world.get(f"/api/v1/spend?{query}", token=tenant.org_token)
+    (error,) = reply.json["errors"]
+    assert (error["field"], "is after `to`" in error["message"]) == ("from", True)
+
+
 def test_the_longest_ranges_are_answered(world: World, tenant: Tenant) -> None:
     """400 days, and 31 where hours are told apart."""
     assert spend(world, "day", date_at(-398), token=tenant.org_token)["total"]["requests"] == 6

@@ -49,12 +49,13 @@ def parse_request(query: Mapping[str, str]) -> ListRequest:
         except InvalidValueError as error:
             mistakes.append(FieldError(name, error.message))
     first_ms, end_ms = found.get("from", 0), found.get("to", END_MS)
-    if not mistakes and first_ms > end_ms:
-        mistakes.append(FieldError("from", "must not be behind `to`"))
+    if {"from", "to"} <= found.keys() and first_ms >= end_ms:
+        how = "before" if "T" in query["to"] else "at most"
+        mistakes.append(FieldError("from", f"must be {how} `to`"))
     if mistakes:
         detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
         raise RequestRefusedError(detail, tuple(mistakes))
-    wanted = Wanted(found.get("actor"), found.get("action"), first_ms, end_ms)
+    wanted = Wanted(found.get("actor"), found.get("action"), _clamp(first_ms), _clamp(end_ms))
     limit = found.get("limit", PAGE_MAX)
     return ListRequest(found.get("org_id"), wanted, found.get("after"), limit)
 
@@ -122,6 +123,11 @@ def _parse_end(name: str, text: str, *, includes_day: bool = False) -> int:
             at_ms = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
     except (ValueError, OverflowError, InvalidValueError):
         raise InvalidValueError(name, _NO_END) from None
+    return at_ms
+
+
+def _clamp(at_ms: int) -> int:
+    """The nearest moment that an entry can have."""
     return min(max(0, at_ms), END_MS)
 
 

@@ -254,7 +254,11 @@ def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
     if isinstance(first, date) and isinstance(last, date):
         if last > date_of(org_day(zone, now_ms)):
             raise InvalidValueError("to", "is in the future")
-        if not timedelta(0) <= last - first < timedelta(days=days_max):
+        if first > last:
+            raise InvalidValueError(
+                "from", "is after `to`; it must be the same day or an earlier one"
+            )
+        if last - first >= timedelta(days=days_max):
             raise InvalidValueError("from", too_long)
         return Span(day_of(first), day_of(last))
     if isinstance(first, date) or isinstance(last, date):
