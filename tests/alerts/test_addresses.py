@@ -98,6 +98,55 @@ def test_what_is_no_address_for_a_webhook_is_refused(url: str) -> None:
         PUBLIC.check_url(url)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST.",
+        "any.localhost",
+        "localhost.localdomain",
+        "localhost6",
+        "localhost6.localdomain6",
+        "ip6-localhost",
+        "ip6-loopback",
+    ],
+)
+def test_names_of_this_machine_are_refused_at_once(host: str) -> None:
+    """By whatever name; they are for who allows loopback."""
+    with pytest.raises(InvalidValueError, match="inside of a network"):
+        PUBLIC.check_url(f"https://{host}:8443/hook")
+    with pytest.raises(InvalidValueError, match="inside of a network"):
+        PUBLIC.check_mail_server(f"smtps://{host}")
+    with pytest.raises(InvalidValueError, match="inside of a network"):
+        Guard([ip_network("10.0.0.0/8")]).check_url(f"https://{host}/")
+    LOOPBACK.check_url(f"https://{host}/")
+    LOOPBACK.check_mail_server(f"smtps://{host}")
+
+
+@pytest.mark.parametrize("host", ["localhost.example.com", "mylocalhost", "ip6-localhost.example"])
+def test_names_that_only_look_like_it_are_others(host: str) -> None:
+    """What they are is seen when they are resolved."""
+    PUBLIC.check_url(f"https://{host}/")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://\uff11\uff12\uff17.0.0.1/", "ASCII"),
+        ("https://\u0661\u0662\u0667.0.0.1/", "ASCII"),
+        ("https://hooks.exämple.com/", "xn--"),
+        ("https://hooks.example.com/\r\nx: y", "line breaks"),
+        ("https://hooks.example.com/\x00", "line breaks"),
+        ("https://hooks.example.com/" + "x" * 2_048, "at most 2048 characters"),
+    ],
+)
+def test_what_is_wrong_is_said(url: str, message: str) -> None:
+    """A short address is not told that it is too long."""
+    with pytest.raises(InvalidValueError, match=message) as refused:
+        PUBLIC.check_url(url)
+    assert ("2048" in refused.value.message) == (len(url) > 2_048)
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:80/", "http://localhost/", "https://127.0.0.1/"])
 def test_loopback_is_for_who_allows_it(url: str) -> None:
     """Plain http is for loopback alone, also where more is allowed."""
@@ -120,9 +169,19 @@ async def test_a_name_is_looked_at_when_it_is_resolved(name: str) -> None:
     assert {one["host"] for one in found} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("name", ["localhost", "2130706433", "127.1"])
-async def test_no_connection_is_made_to_what_is_not_allowed(name: str) -> None:
-    """A real listener on loopback sees nobody."""
+@pytest.mark.parametrize(
+    ("name", "guard", "told"),
+    [
+        ("localhost", PUBLIC, "inside of a network"),
+        ("localhost", Guard([ip_network("127.0.0.2/32")]), "its address is not allowed"),
+        ("2130706433", PUBLIC, "a name or an address"),
+        ("127.1", PUBLIC, "a name or an address"),
+    ],
+)
+async def test_no_connection_is_made_to_what_is_not_allowed(
+    name: str, guard: Guard, told: str
+) -> None:
+    """A real listener on loopback sees nobody: by the text, or by what a name stands for."""
     came = []
 
     async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,9 +190,9 @@ async def test_no_connection_is_made_to_what_is_not_allowed(name: str) -> None:
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    sender = HttpSender(PUBLIC)
+    sender = HttpSender(guard)
 
-    with pytest.raises(DeliveryError, match=r"its address is not allowed|a name or an address"):
+    with pytest.raises(DeliveryError, match=told):
         await sender.post(f"https://{name}:{port}/", b"{}", {})
 
     assert came == []

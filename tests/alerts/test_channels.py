@@ -273,3 +273,13 @@ def test_an_address_that_can_not_be_is_refused(
     with pytest.raises(RequestRefusedError) as refused:
         address_of(ChannelRequest(kind, **changes), None, Guard())
     assert [one.field for one in refused.value.mistakes] == [field]
+
+
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [("", "is required: an address such as"), ("a", "must be an address such as")],
+)
+def test_a_sender_that_is_no_address_is_not_called_missing(sender: str, message: str) -> None:
+    """Only one that is missing is."""
+    with pytest.raises(RequestRefusedError, match=f"sender: {message}"):
+        address_of(ChannelRequest(ChannelKind.EMAIL, **MAIL | {"sender": sender}), None, Guard())

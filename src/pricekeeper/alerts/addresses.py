@@ -24,6 +24,17 @@ URL_LENGTH_MAX: Final = 2_048
 PORTS: Final = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
 """Where a server is that names no port."""
 _LOCALHOST: Final = "localhost"
+_NAMES_OF_LOOPBACK: Final = frozenset(
+    {
+        _LOCALHOST,
+        "localhost.localdomain",
+        "localhost6",
+        "localhost6.localdomain6",
+        "ip6-localhost",
+        "ip6-loopback",
+    }
+)
+"""What hosts files call it; whatever ends with ``.localhost`` is it too (RFC 6761)."""
 _NAT64: Final = ip_network("64:ff9b::/96")
 Network: TypeAlias = IPv4Network | IPv6Network
 _Address: TypeAlias = IPv4Address | IPv6Address
@@ -64,7 +75,8 @@ class Guard:
         literal = _literal(host)
         if literal is None and host.rstrip(".").rpartition(".")[2][:1].isdigit():
             raise InvalidValueError(field, "must have a name or an address for a host")
-        if literal is not None and not self.permits(literal):
+        is_inside = literal is not None and not self.permits(literal)
+        if is_inside or (_is_loopback_name(host) and not self._allows_loopback):
             raise InvalidValueError(field, "must not be an address inside of a network")
         return parts
 
@@ -119,8 +131,13 @@ class GuardedResolver(AbstractResolver):
 
 
 def _split(url: str, field: str) -> SplitResult:
-    if not 1 <= len(url) <= URL_LENGTH_MAX or not url.isascii() or not url.isprintable():
+    if not 1 <= len(url) <= URL_LENGTH_MAX:
         raise InvalidValueError(field, f"must be a URL of at most {URL_LENGTH_MAX} characters")
+    if not url.isascii():
+        message = "must be of ASCII letters and digits: a host as xn--..., a path with %.."
+        raise InvalidValueError(field, message)
+    if not url.isprintable():
+        raise InvalidValueError(field, "must be a URL, without line breaks and control characters")
     if " " in url or "\\" in url:
         raise InvalidValueError(field, "must be a URL, without blanks and backslashes")
     try:
@@ -133,6 +150,11 @@ def _split(url: str, field: str) -> SplitResult:
     if parts.username is not None or parts.password is not None:
         raise InvalidValueError(field, "must not have a user or a password in it")
     return parts
+
+
+def _is_loopback_name(host: str) -> bool:
+    name = host.lower().removesuffix(".")
+    return name in _NAMES_OF_LOOPBACK or name.endswith(f".{_LOCALHOST}")
 
 
 def _literal(host: str) -> _Address | None:

@@ -190,7 +190,9 @@ def _unsaid(before: Address | None, url: str, said: Mapping[str, object]) -> lis
 def _mail_mistakes(address: Address) -> list[FieldError]:
     mistakes = list[FieldError]()
     if not _MAILBOX.fullmatch(address.sender):
-        mistakes.append(FieldError("sender", "is required: an address such as alerts@example.com"))
+        what = "must be" if address.sender else "is required:"
+        message = f"{what} an address such as alerts@example.com"
+        mistakes.append(FieldError("sender", message))
     if not 1 <= len(address.recipients) <= RECIPIENTS_MAX:
         mistakes.append(FieldError("recipients", f"must be 1 to {RECIPIENTS_MAX} addresses"))
     for number, one in enumerate(address.recipients):
