@@ -86,7 +86,7 @@ def test_every_answer_is_announced(tmp_path: Path, environment: dict[str, str]) 
         ids = f'[parameters]\n"path.org_id" = "{tenant.org_id}"\n"path.app_id" = "web"\n'
         (tmp_path / "schemathesis.toml").write_text(ids + REFUSALS)
         skipped = [word for name in ENDING for word in ("--exclude-operation-id", name)]
-        run_schemathesis(tmp_path, tenant, EVERYTHING, 3, *skipped)
+        run_schemathesis(tmp_path, tenant, EVERYTHING, 2, *skipped)
         assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
 
 
@@ -96,7 +96,7 @@ def test_every_operation_takes_anything(tmp_path: Path, environment: dict[str, s
     with running_server(tmp_path, environment=environment) as server:
         tenant = Tenant(Api(server.url)).register()
         (tmp_path / "schemathesis.toml").write_text(REFUSALS)
-        run_schemathesis(tmp_path, tenant, "examples,fuzzing,stateful", 3)
+        run_schemathesis(tmp_path, tenant, "examples,fuzzing,stateful", 2)
         ending = [word for name in ENDING for word in ("--include-operation-id", name)]
         run_schemathesis(tmp_path, tenant, "coverage", 1, *ending)
 
