@@ -169,6 +169,8 @@ async def list_orgs(backend: Backend) -> Outcome:
 async def delete_org(backend: Backend, org: OrgArgument) -> Outcome:
     """End an organisation and all of its apps; their tokens stop working at once.
 
+    Its spend is in no report any more, also of days gone by: export it first, or freeze instead.
+
     [dim]pricekeeper org delete $ORG --yes[/dim]
     """
     await backend.admin.delete_org(org)
