@@ -94,7 +94,11 @@ async def check_voids(
     auditor.check()
     auditor.check_records()
     entries = await entries_of(store, OrgId(policy.org_id))
-    told = {entry.target: entry.after for entry in entries if entry.action == "usage.void"}
+    voids = [entry for entry in entries if entry.action == "usage.void"]
+    told = {entry.target: entry.after for entry in voids if entry.before is not None}
+    assert {entry.target for entry in voids} == told.keys(), "a void was repeated that was none"
+    changing = [entry for entry in voids if entry.before is not None or entry.after is not None]
+    assert len(changing) == len(told), "an entry says that a void was made a second time"
     corrections = [record for record in auditor.records() if record.entry.voids]
     made = {
         f"usage/{record.entry.voids}": {"correction_id": record.request_id}

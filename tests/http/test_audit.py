@@ -266,6 +266,20 @@ class TestWhoMayRead:
         assert entries(api, f"org_id={fresh.org_id}", key=own_key) == mine
         assert entries(api, "action=org.create", key=own_key) == mine[-1:]
 
+    def test_who_acted_with_an_organisations_key_is_found_by_its_issue(
+        self, api: Api, fresh: Tenant
+    ) -> None:
+        """The entry of the issue has the fingerprint that the actor is named by, and no key."""
+        for _ in range(2):
+            issued = api.provision("POST", f"{fresh.org}/provisioning-key").json
+            key = issued["provisioning_key"]
+            frozen = api.call("PUT", f"{fresh.app}/freeze", {"reason": "a test"}, key=key)
+            assert frozen.status == 200, frozen.data
+            acted, told = entries_of(api, fresh.org_id)[:2]
+            assert told["action"] == "provisioning_key.issue"
+            assert acted["actor"] == f"org-key/{fresh.org_id}/{told['after']['fingerprint']}"
+            assert key not in json.dumps(told)
+
     def test_another_organisation_does_not_exist(
         self, api: Api, fresh: Tenant, own_key: str, tenant: Tenant
     ) -> None:

@@ -113,7 +113,10 @@ class TestUsage:
         assert len(listed(shop)) == 3
         (corrected,) = [one for one in listed(shop) if "voided_at" in one]
         assert corrected["voided_at"] == first.json["voided_at"]
-        assert len(entries_of(shop.api, shop.tenant.org_id, "&action=usage.void")) == 2
+        repeated, made = entries_of(shop.api, shop.tenant.org_id, "&action=usage.void")
+        assert made["before"]["cost_usd_micros"] == COST
+        assert repeated["target"] == made["target"]
+        assert not {"before", "after"} & repeated.keys(), "it says that something was changed"
 
     def test_what_is_voided_can_be_spent_again(self, shop: Shop) -> None:
         """A hard budget that was used up lets calls through."""
@@ -171,6 +174,7 @@ class TestAuthorizations:
         assert shop.budgets()["monthly"]["held_usd_micros"] == 0
         first, *more = entries_of(shop.api, shop.tenant.org_id, "&action=authorization.void")[::-1]
         assert len(more) == 1
+        assert not {"before", "after"} & more[0].keys(), "it says that something was changed"
         assert first["target"] == f"authorization/{granted}"
         assert (first["before"]["status"], first["after"]) == ("open", {"status": "voided"})
         assert first["before"]["held_usd_micros"] == WORST

@@ -33,6 +33,7 @@ from pricekeeper.storage import Key, Update
 from pricekeeper.values import Attribution, OrgId
 
 ATTEMPTS_MAX: Final = 8
+_ACTION: Final = "authorization.void"
 
 
 class AdminVoids:
@@ -53,16 +54,15 @@ class AdminVoids:
         gone = set[tuple[Key, str]]()
         for _ in range(ATTEMPTS_MAX):
             changed = settle(action, seen, self._desk.clock.now_ms(), nonce)
-            entry = _change(org_id, seen)
             if changed is None:
-                await self._trail.apply(by, entry, ())
+                await self._trail.apply(by, _repetition(org_id, seen), ())
                 return seen
             keys, updates = self._account_updates(changed, gone)
             state = StateChange(seen, changed.after)
             sheet = sheet_update(sheet_key(org_id, seen.id), (), (state,), 0)
             operations = (sheet, *updates)
             try:
-                await self._trail.apply(by, entry, operations)
+                await self._trail.apply(by, _change(org_id, seen), operations)
             except TransactionCancelledError as cancelled:
                 own, *others = cancelled.reasons
                 if own.code is ReasonCode.CONDITION_FAILED:
@@ -112,6 +112,13 @@ def _change(org_id: str, seen: Authorization) -> Change:
         "held_usd_micros": -(-grant.held_usd_picos // PICOS_PER_MICRO),
     }
     after = {"status": State.VOIDED.value}
-    return Change(
-        "authorization.void", f"authorization/{seen.shown_id}", OrgId(org_id), before, after
-    )
+    return Change(_ACTION, _target(seen), OrgId(org_id), before, after)
+
+
+def _repetition(org_id: str, seen: Authorization) -> Change:
+    """Somebody asked for a void that was made before: nothing was different after it."""
+    return Change(_ACTION, _target(seen), OrgId(org_id))
+
+
+def _target(seen: Authorization) -> str:
+    return f"authorization/{seen.shown_id}"

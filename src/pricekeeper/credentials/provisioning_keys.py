@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import uuid
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -78,13 +79,17 @@ class ProvisioningKeys:
         """
         key = mint(_prefix(org_id), self._entropy)
         hashed = self._peppers.hash(_owner(org_id), key.reveal())
-        await self._write(org_id, Set(HASH, hashed), "provisioning_key.issue", by)
+        # What is done with the key names it by its fingerprint: so its issue is found.
+        after = {"fingerprint": self.fingerprint(key.reveal())}
+        change = _change(org_id, "provisioning_key.issue", after)
+        await self._write(org_id, Set(HASH, hashed), change, by)
         _log.info("provisioning_key_issued", org_id=org_id)
         return key
 
     async def withdraw(self, org_id: OrgId, by: Attribution) -> None:
         """Stop the organisation's key from working, if it has one: one write."""
-        await self._write(org_id, Remove(HASH), "provisioning_key.withdraw", by)
+        change = _change(org_id, "provisioning_key.withdraw")
+        await self._write(org_id, Remove(HASH), change, by)
         _log.info("provisioning_key_withdrawn", org_id=org_id)
 
     def fingerprint(self, key: str) -> str:
@@ -118,13 +123,19 @@ class ProvisioningKeys:
             await rehash(self._store, self._peppers, known, key)
         return org_id
 
-    async def _write(self, org_id: OrgId, action: Set | Remove, name: str, by: Attribution) -> None:
+    async def _write(
+        self, org_id: OrgId, action: Set | Remove, change: Change, by: Attribution
+    ) -> None:
         client = Client(org_id)
         operation = Update(CONFIG, config_key(client), (action,), ITEM_EXISTS)
         try:
-            await self._trail.write(by, Change(name, client.client_id, org_id), operation)
+            await self._trail.write(by, change, operation)
         except ConditionFailedError as failure:
             raise NotFoundError(client.client_id) from failure
+
+
+def _change(org_id: OrgId, action: str, after: Mapping[str, str] | None = None) -> Change:
+    return Change(action, Client(org_id).client_id, org_id, after=after)
 
 
 def _owner(org_id: OrgId) -> str:

@@ -67,6 +67,7 @@ VOIDABLE_DAYS: Final = 3
 """How long after the beginning of its day in UTC a record can be voided: then the day is final."""
 ATTEMPTS_MAX: Final = 3
 _CORRECTION, _AT = "correction_id", "at_ms"
+_ACTION: Final = "usage.void"
 
 
 class Voided(NamedTuple):
@@ -124,7 +125,7 @@ class Voider:
                 # It may have arrived late, and nobody was told of it.
                 late = _correction(known, b"").receipt
                 await self._poster.repair_late(org.org_id, [late])
-                await self._trail.apply(by, _change(org.org_id, known), ())
+                await self._trail.apply(by, _repetition(org.org_id, known), ())
                 return known, {}
             try:
                 return await self._post(org, found, by)
@@ -268,9 +269,17 @@ def _change(org_id: str, voided: Voided) -> Change:
         "input_tokens": entry.input_tokens,
         "output_tokens": entry.output_tokens,
     }
-    target = f"usage/{voided.record.request_id}"
     after = {_CORRECTION: voided.correction_id}
-    return Change("usage.void", target, OrgId(org_id), before, after)
+    return Change(_ACTION, _target(voided), OrgId(org_id), before, after)
+
+
+def _repetition(org_id: str, voided: Voided) -> Change:
+    """Somebody asked for a void that was made before: nothing was different after it."""
+    return Change(_ACTION, _target(voided), OrgId(org_id))
+
+
+def _target(voided: Voided) -> str:
+    return f"usage/{voided.record.request_id}"
 
 
 def _marker_key(org_id: str, request_id: str) -> tuple[Table, Key]:
