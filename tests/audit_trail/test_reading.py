@@ -12,7 +12,7 @@ from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import chain_of
 from pricekeeper.audit.reading import Cursor, EntryPage, TrailReader, Wanted
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.storage import Set, Store, Update
+from pricekeeper.storage import Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.values import Attribution, OrgId
@@ -52,6 +52,19 @@ async def all_of(reader: TrailReader, org_id: OrgId, wanted: Wanted, limit: int)
         after = page.after
         if after is None:
             return found
+
+
+async def test_a_copy_under_another_key_is_not_listed(
+    reader: TrailReader, store: Store, orgs: tuple[OrgId, OrgId]
+) -> None:
+    """Whoever put it there does not keep the others from being listed."""
+    org_id = orgs[0]
+    listed = await all_of(reader, org_id, Wanted(), 1)
+    item = await store.get(AUDIT_TRAIL, trail_items.entry_key(chain_of(org_id), 15))
+    assert item is not None
+    for sort_key in ("15", f"{15:013}", "copy"):
+        await store.put(Put(AUDIT_TRAIL, {**item, "SK": sort_key}))
+    assert await all_of(reader, org_id, Wanted(), 1) == listed
 
 
 async def test_pages_follow_each_other_the_newest_first(

@@ -18,6 +18,7 @@ from pricekeeper.storage import Delete, Item, Key, Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.values import OrgId
 from stores import ShiftedClock
+from tenants.conftest import new_org_id
 
 DAY_MS = 86_400_000
 
@@ -71,6 +72,9 @@ class Tampering:
         first, second = await self.read(one), await self.read(two)
         await self._store.put(Put(AUDIT_TRAIL, {**first, "SK": second["SK"]}))
         await self._store.put(Put(AUDIT_TRAIL, {**second, "SK": first["SK"]}))
+
+    async def copy(self, seq: int, sort_key: str) -> None:
+        await self._store.put(Put(AUDIT_TRAIL, {**await self.read(seq), "SK": sort_key}))
 
     async def rewrite_from(self, seq: int, last: int) -> None:
         """Change an entry, and every one after it so that it fits."""
@@ -130,6 +134,11 @@ Tamper = Callable[[Tampering], Awaitable[object]]
         (lambda on: on.remove(6), "6: the entries after 5 were removed"),
         (lambda on: on.remove(*range(1, 7)), "6: the entries after 0 were removed"),
         (lambda on: on.swap(2, 3), "2: is entry 3 of ORG#"),
+        (lambda on: on.copy(6, f"{7:012}"), "7: is entry 6 of ORG#"),
+        (lambda on: on.copy(6, "6"), "6: is under the key '6', where no entry belongs"),
+        (lambda on: on.copy(6, f"{6:013}"), "6: is under the key '0000000000006'"),
+        (lambda on: on.copy(3, f"{3:012} "), "3: is under the key '000000000003 '"),
+        (lambda on: on.copy(3, "copy"), "3: is under the key 'copy'"),
         (lambda on: on.set(4, "entry", "{}"), "4: can't be read"),
         (lambda on: on.set(4, "entry", 7), "4: can't be read"),
         (lambda on: on.set(4, "expires_at_epoch", 2**40), "4: expires at another time"),
@@ -168,7 +177,8 @@ class TestExports:
 
     async def told(self, store: Store, clock: ShiftedClock, lines: list[bytes]) -> list[str]:
         compared = await TrailVerifier(store, clock).compare_lines(lines)
-        return [f"{one.seq}: {one.problem}" for one in compared]
+        assert compared.lines == len(lines)
+        return [f"{one.seq}: {one.problem}" for one in compared.findings]
 
     async def test_anybody_can_verify_an_export(
         self, store: Store, clock: ShiftedClock, chain: Tampering
@@ -180,6 +190,17 @@ class TestExports:
         for line in lines:
             assert json.loads(line)["previous"] == before
             before = hashlib.sha256(line).hexdigest()
+
+    @pytest.mark.parametrize("sort_key", ["6", f"{6:013}", f"{6:012}x"])
+    async def test_a_copy_under_another_key_is_not_exported(
+        self, store: Store, clock: ShiftedClock, chain: Tampering, sort_key: str
+    ) -> None:
+        """Each entry is in the file once, and the rest is as it was written."""
+        lines = await self.lines(store, clock, chain)
+        await chain.copy(6, sort_key)
+        assert await self.lines(store, clock, chain) == lines
+        (report,) = await TrailVerifier(store, clock).verify(chain.chain)
+        assert (report.entries, report.last_seq, len(report.findings)) == (6, 6, 1)
 
     @pytest.mark.parametrize(
         ("tamper", "told"),
@@ -214,11 +235,69 @@ class TestExports:
         clock.shift_ms = 401 * DAY_MS
         assert await self.told(store, clock, lines) == []
 
-    async def test_another_file_is_refused(self, store: Store, clock: ShiftedClock) -> None:
-        """And named."""
+    async def refusal(self, store: Store, clock: ShiftedClock, lines: list[bytes]) -> str:
         with pytest.raises(InvalidValueError) as refused:
-            await TrailVerifier(store, clock).compare_lines([b"hello\n"])
+            await TrailVerifier(store, clock).compare_lines(lines)
         assert refused.value.field == "against"
+        return str(refused.value)
+
+    @pytest.mark.parametrize("lines", [[], [b"\n", b"  \n"]], ids=["nothing", "blank"])
+    async def test_an_empty_file_is_refused(
+        self, store: Store, clock: ShiftedClock, lines: list[bytes]
+    ) -> None:
+        """Nothing would be held against it."""
+        assert "is empty" in await self.refusal(store, clock, lines)
+
+    async def test_another_file_is_refused(
+        self, store: Store, clock: ShiftedClock, chain: Tampering
+    ) -> None:
+        """And the line is named, also behind more blank ones than are read at once."""
+        assert "line 1" in await self.refusal(store, clock, [b"hello\n"])
+        lines = await self.lines(store, clock, chain)
+        assert "line 207" in await self.refusal(store, clock, [*lines, *[b"\n"] * 200, b"{}"])
+
+    @pytest.mark.parametrize(
+        ("edit", "told"),
+        [
+            (lambda lines: lines[1:], "line 1: entry 1 of ORG#{} is missing before it"),
+            (lambda lines: lines[:1] + lines[2:], "line 2: entry 2 of ORG#{} is missing before it"),
+            (lambda lines: lines[:2] + lines[4:], "line 3: entry 4 of ORG#{} is missing before it"),
+            (lambda lines: [*lines, lines[-1]], "line 7: entry 6 of ORG#{} does not follow"),
+            (lambda lines: lines[::-1], "line 1: entry 5 of ORG#{} is missing before it"),
+            (
+                lambda lines: [*lines[:2], lines[2].replace(b"thing 3", b"thing 0"), *lines[3:]],
+                "line 4: it does not name the hash of the line before",
+            ),
+        ],
+        ids=["first", "second", "two", "twice", "reversed", "changed"],
+    )
+    async def test_a_file_with_a_gap_is_refused(
+        self,
+        store: Store,
+        clock: ShiftedClock,
+        chain: Tampering,
+        org_id: OrgId,
+        edit: Callable[[list[bytes]], list[bytes]],
+        told: str,
+    ) -> None:
+        """What was taken out of it is not held against the store, so it proves nothing."""
+        lines = edit(await self.lines(store, clock, chain))
+        assert told.format(org_id) in await self.refusal(store, clock, lines)
+
+    async def test_a_gap_is_found_in_each_of_several_chains(
+        self, store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering
+    ) -> None:
+        """Each chain begins anew, and once."""
+        other = new_org_id()
+        for _ in range(150):
+            await trail.apply(BY, a_change(other), ())
+        both = await self.lines(store, clock, chain)
+        both += await self.lines(store, clock, Tampering(store, other))
+        assert await self.told(store, clock, both) == []
+        told = await self.refusal(store, clock, both[:130] + both[131:])
+        assert f"line 131: entry 125 of ORG#{other} is missing before it" in told
+        told = await self.refusal(store, clock, [*both, both[0]])
+        assert f"line 157: entry 1 of {chain.chain} does not follow" in told
 
 
 class TestExpiry:

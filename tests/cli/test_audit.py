@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import apsw
@@ -93,6 +94,35 @@ class TestVerifying:
         assert chain["last_hash"] == hashlib.sha256(last).hexdigest()
         assert "4 entries are as they were written" in cli("audit", "verify").out
 
+    def test_what_was_verified_is_named(self, cli: Cli, exported: Path) -> None:
+        """The store, and how many lines of an export were held against it."""
+        store = str(cli.folder / "demo.db")
+        answer = cli.ok("audit", "verify")
+        assert answer["store"] == store
+        assert "against" not in answer
+        assert store in " ".join(cli("audit", "verify").out.split())
+        words = ("audit", "verify", "--against", str(exported))
+        assert cli.ok(*words)["against"] == {"file": str(exported), "lines": 4}
+        told = " ".join(cli(*words).out.split())
+        assert f"and so are the 4 lines of {exported}" in told
+
+    @pytest.mark.parametrize("command", ["verify", "export"])
+    def test_a_service_is_not_taken_for_the_store_that_nobody_named(
+        self, cli: Cli, exported: Path, command: str
+    ) -> None:
+        """Where the environment names a service alone, another store would be read."""
+        words = ("audit", command, *(("--to", str(exported)) if command == "export" else ()))
+        store = os.environ["PRICEKEEPER_STORE"]
+        cli.monkeypatch.setenv("PRICEKEEPER_URL", "https://keeper.example.com")
+        assert cli(*words).code == exits.OK, "the environment names the store as well"
+        cli.monkeypatch.delenv("PRICEKEEPER_STORE")
+        refused = cli(*words)
+        assert refused.code == exits.USAGE
+        told = " ".join(refused.err.split())
+        assert "$PRICEKEEPER_URL" in told
+        assert "--store" in told
+        assert cli(*words, "--store", store).code == exits.OK
+
     def test_what_was_removed_is_told_and_fails(self, cli: Cli, exported: Path) -> None:
         """With the number of the entry, for whoever looks into it."""
         where = f"PK = 'CHAIN#ORG#{ORG}' AND SK = '{2:012}'"
@@ -122,7 +152,14 @@ class TestVerifying:
 
     def test_a_file_that_is_no_export_is_refused(self, cli: Cli, exported: Path) -> None:
         """And named."""
-        exported.write_text("hello\n")
-        refused = cli("audit", "verify", "--against", str(exported))
-        assert refused.code == exits.USAGE
-        assert "audit export" in refused.err
+        whole = exported.read_text("utf-8").splitlines(keepends=True)
+        for text, told in (
+            ("hello\n", "line 1"),
+            ("", "is empty"),
+            ("".join(whole[:1] + whole[2:]), "line 2"),
+        ):
+            exported.write_text(text)
+            refused = cli("audit", "verify", "--against", str(exported))
+            assert refused.code == exits.USAGE
+            assert "audit export" in refused.err
+            assert told in refused.err

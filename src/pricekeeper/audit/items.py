@@ -12,6 +12,7 @@ everything else is put once. So whoever runs the service needs no right to do ei
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ HEADS: Final = "HEADS"
 TIMELINE: Final = "TIMELINE"
 _BODY: Final = "entry"
 _SEQ_DIGITS: Final = 12
+_SORT_KEY: Final = re.compile(f"[0-9]{{{_SEQ_DIGITS}}}", re.ASCII)
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -45,6 +47,12 @@ def chain_partition(chain: str) -> str:
 def entry_key(chain: str, seq: int) -> Key:
     """The key of an entry; keys are in the order of the numbers."""
     return Key(chain_partition(chain), f"{seq:0{_SEQ_DIGITS}}")
+
+
+def seq_of(item: Item) -> int | None:
+    """The number that the key of an item in a chain says; ``None`` if it is no entry's key."""
+    sort_key = str(item["SK"])
+    return int(sort_key) if _SORT_KEY.fullmatch(sort_key) else None
 
 
 def head_key(chain: str) -> Key:

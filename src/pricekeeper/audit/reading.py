@@ -93,12 +93,14 @@ class TrailReader:
             query = items.chain_query(chain, after=behind, limit=PAGE_MAX, descending=True)
             page = await self._store.query(query)
             for item in page.items:
+                seq, entry = items.seq_of(item), items.readable_entry(item)
+                if seq is None:  # somebody has put it there, and `audit verify` tells of it
+                    continue
                 looked_at += 1
-                entry = items.readable_entry(item)
                 if entry is not None and _is_wanted(entry, wanted):
                     found.append(entry)
                 if len(found) == limit or looked_at == LOOKED_AT_MAX:
-                    cursor = Cursor(_NO_ID if entry is None else entry.id, int(item["SK"]))
+                    cursor = Cursor(_NO_ID if entry is None else entry.id, seq)
                     is_last = item is page.items[-1] and not page.after
                     return EntryPage(tuple(found), None if is_last else cursor)
             if not page.after:

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from pricekeeper.audit import items
 from pricekeeper.audit.entry import Entry, Head, hash_of
+from pricekeeper.audit.exported import read_lines
 from pricekeeper.audit.items import Listed
 from pricekeeper.audit.reading import END_MS
 from pricekeeper.clock import Clock
-from pricekeeper.errors import InvalidValueError, UnreadableItemError
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.storage.values import EXPIRY
@@ -64,6 +63,15 @@ class ChainReport:
             self.findings_more += 1
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of holding the chains against an export."""
+
+    lines: int
+    """Lines of the export that were held against them."""
+    findings: list[Finding]
+
+
 class TrailVerifier:
     """Verifies and exports the chains of one store."""
 
@@ -78,31 +86,38 @@ class TrailVerifier:
         return [reports[name] for name in sorted(reports)]
 
     async def export(self, chain: str | None = None) -> AsyncIterator[bytes]:
-        """Every entry as the bytes that its hash is of, chain by chain, the oldest first."""
+        """Every entry as the bytes that its hash is of, chain by chain, the oldest first.
+
+        What lies under a key that no entry has is left out; `verify` tells of it.
+        """
         for name in await self._chains(chain):
             query = items.chain_query(name, limit=_QUERY_MAX)
             async for item in query_items(self._store, query):
-                yield items.body_of(item)
+                if items.seq_of(item) is not None:
+                    yield items.body_of(item)
 
-    async def compare_lines(self, lines: Iterable[bytes]) -> list[Finding]:
+    async def compare_lines(self, lines: Iterable[bytes]) -> Comparison:
         """Hold the chains against lines that were exported before; at most so many are told.
 
-        What has expired since need not be there.
+        What has expired since need not be there. Raises `InvalidValueError` if the lines are none,
+        or lines were taken out of them.
         """
-        findings, pending = list[Finding](), iter(lines)
-        while some := [line for line in islice(pending, _AT_ONCE) if line.strip()]:
-            entries = [_parse_line(line) for line in some]
+        findings, count = list[Finding](), 0
+        pending = read_lines(lines, self._now_epoch())
+        while some := list(islice(pending, _AT_ONCE)):
+            entries = [line.entry for line in some]
             keys = [(AUDIT_TRAIL, items.entry_key(one.chain, one.seq)) for one in entries]
             stored = await self._store.batch_get(keys)
             now_epoch = self._now_epoch()
             for line, entry, item in zip(some, entries, stored, strict=True):
                 if item is None and entry.expires_at_epoch > now_epoch:
                     findings.append(Finding(entry.chain, entry.seq, "was removed"))
-                elif item is not None and _body(item) != line.strip():
+                elif item is not None and _body(item) != line.body:
                     findings.append(Finding(entry.chain, entry.seq, "is not what was exported"))
+            count += len(some)
             if len(findings) > FINDINGS_MAX:
                 break
-        return findings[:FINDINGS_MAX]
+        return Comparison(count, findings[:FINDINGS_MAX])
 
     async def _chains(self, chain: str | None) -> list[str]:
         if chain is not None:
@@ -144,7 +159,11 @@ class TrailVerifier:
 
     def _verify_entry(self, item: Item, head: Head, report: ChainReport) -> None:
         """Verify one entry, and that it follows the one before, which the report ends with."""
-        seq, entry, digest = int(item["SK"]), items.readable_entry(item), hash_of(_body(item))
+        seq, entry, digest = items.seq_of(item), items.readable_entry(item), hash_of(_body(item))
+        if seq is None:
+            found = 0 if entry is None else entry.seq
+            report.add(found, f"is under the key {item['SK']!r}, where no entry belongs")
+            return
         if entry is None:
             report.add(seq, "can't be read")
         else:
@@ -207,10 +226,3 @@ def _body(item: Item) -> bytes:
         return items.body_of(item)
     except UnreadableItemError:
         return b""
-
-
-def _parse_line(line: bytes) -> Entry:
-    try:
-        return msgspec.json.decode(line, type=Entry)
-    except msgspec.MsgspecError as error:
-        raise InvalidValueError("against", "must be a file that `audit export` wrote") from error

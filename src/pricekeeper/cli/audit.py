@@ -18,11 +18,12 @@ from pricekeeper.cli.command import Outcome, backend_command, store_command
 from pricekeeper.cli.drawing import done, moment, page
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.stores import store_name
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # they bring a store with them
-    from pricekeeper.audit.verification import ChainReport, Finding
+    from pricekeeper.audit.verification import ChainReport, Comparison, Finding
 
 audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from where and why.")
 
@@ -81,7 +82,7 @@ async def list_audit(
     return Outcome(answer, _entries(answer))
 
 
-@store_command(audit, "verify")
+@store_command(audit, "verify", must_name_store=True)
 async def verify_audit(
     settings: Settings,
     org: OptionalOrg = None,
@@ -110,22 +111,25 @@ async def verify_audit(
     from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
-    chain, exported = None if org is None else chain_of(parse_org_id(org)), list["Finding"]()
+    chain, compared = None if org is None else chain_of(parse_org_id(org)), None
     async with open_local_store(settings) as store:
         verifier = TrailVerifier(store, SystemClock())
         reports = await verifier.verify(chain)
         if against is not None:
             with against.open("rb") as lines:
-                exported = await verifier.compare_lines(lines)
-    found = [finding for report in reports for finding in report.findings] + exported
+                compared = await verifier.compare_lines(lines)
+    found = [finding for report in reports for finding in report.findings]
+    found += [] if compared is None else compared.findings
     answer = {
+        "store": store_name(settings),
         "chains": [_chain(report) for report in reports],
         "findings": [{"chain": one.chain, "seq": one.seq, "problem": one.problem} for one in found],
+        **({} if compared is None else {"against": _against(against, compared)}),
     }
-    return Outcome(answer, _verified(reports, found), exits.FAILED if found else exits.OK)
+    return Outcome(answer, _verified(answer, found), exits.FAILED if found else exits.OK)
 
 
-@store_command(audit, "export")
+@store_command(audit, "export", must_name_store=True)
 async def export_audit(
     settings: Settings,
     org: OptionalOrg = None,
@@ -220,12 +224,22 @@ def _chain(report: ChainReport) -> dict[str, Any]:
     }
 
 
-def _verified(reports: Sequence[ChainReport], found: Sequence[Finding]) -> RenderableType:
-    entries = sum(report.entries for report in reports)
+def _against(file: Path | None, compared: Comparison) -> dict[str, Any]:
+    return {"file": str(file), "lines": compared.lines}
+
+
+def _verified(answer: Mapping[str, Any], found: Sequence[Finding]) -> RenderableType:
+    entries = sum(chain["entries"] for chain in answer["chains"])
+    store, against = Text(f"the store is {answer['store']}", "dim"), answer.get("against")
     if not found:
-        return done(f"{entries:,} entries are as they were written, in {len(reports):,} chains")
+        text = f"{entries:,} entries are as they were written, in {len(answer['chains']):,} chains"
+        if against is not None:
+            text += f", and so are the {against['lines']:,} lines of {against['file']}"
+        return page(done(text), store)
     rows = table("chain", "entry", "finding", numbers=["entry"], wraps=["chain", "finding"])
     for one in found:
         rows.add_row(one.chain, str(one.seq), one.problem)
     heading = Text(f"{len(found):,} findings in {entries:,} entries", "bold red")
-    return page(heading, rows)
+    if against is not None:
+        heading.append(f", held against {against['lines']:,} lines of {against['file']}")
+    return page(heading, rows, store)

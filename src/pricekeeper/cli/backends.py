@@ -65,6 +65,17 @@ class Target:
         secret = self.client_secret or os.environ.get(CLIENT_SECRET)
         return (client_id, secret) if client_id and secret else None
 
+    def require_named_store(self) -> None:
+        """Refuse to work on the default store where the environment names a service alone.
+
+        Whoever means that service would take the answer about another store for its own.
+        """
+        if self.service_url is not None and not os.environ.get(STORE):
+            raise MisusedError(
+                f"this works on the store itself, and ${URL} names a service; "
+                f"say the service's store with --store, or ${STORE}"
+            )
+
     def settings(self) -> Settings:
         """The settings of this process, with what the command line says instead."""
         said = {STORE: self.store, CONFIG: self.config}

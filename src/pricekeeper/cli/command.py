@@ -139,9 +139,13 @@ def either_command(group: typer.Typer, name: str) -> Decorator:
     return _register(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _run_on_backend)
 
 
-def store_command(group: typer.Typer, name: str) -> Decorator:
-    """A command that works on the store only."""
-    return _register(group, name, _STORE_OPTIONS, _run_on_store)
+def store_command(group: typer.Typer, name: str, *, must_name_store: bool = False) -> Decorator:
+    """A command that works on the store only.
+
+    With ``must_name_store`` it does not go by the default if the environment names a service.
+    """
+    run = functools.partial(_run_on_store, must_name_store=must_name_store)
+    return _register(group, name, _STORE_OPTIONS, run)
 
 
 def doctor_command(group: typer.Typer, name: str) -> Decorator:
@@ -166,7 +170,11 @@ async def _run_on_backend(
         return await function(backend, **given)
 
 
-async def _run_on_store(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
+async def _run_on_store(
+    function: Command, target: Target, given: Mapping[str, Any], *, must_name_store: bool
+) -> Outcome:
+    if must_name_store:
+        target.require_named_store()
     return await function(target.settings(), **given)
 
 
