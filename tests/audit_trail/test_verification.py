@@ -14,8 +14,8 @@ from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import Entry, canonical_bytes, chain_of, head_after
 from pricekeeper.audit.verification import FINDINGS_MAX, TrailVerifier
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.storage import Delete, Item, Key, Put, Set, Store, Update
-from pricekeeper.storage.tables import AUDIT_TRAIL
+from pricekeeper.storage import Delete, Item, Key, Put, Remove, Set, Store, Update
+from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.values import OrgId
 from stores import ShiftedClock
 from tenants.conftest import new_org_id
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 class Tampering:
     """Somebody with the keys to the store."""
 
-    def __init__(self, store: Store, org_id: OrgId) -> None:
+    def __init__(self, store: Store, org_id: OrgId | None) -> None:
         self._store = store
         self.chain = chain_of(org_id)
 
@@ -99,6 +99,11 @@ class Tampering:
         await self.remove_head()
 
 
+async def forget_beginning(store: Store, org_id: OrgId | None) -> None:
+    """Leave a chain as an earlier version had it: the configuration does not know of it."""
+    await store.delete(Delete(CONFIG, trail_items.beginning_key(chain_of(org_id))))
+
+
 @pytest.fixture
 async def chain(trail: AuditTrail, store: Store, org_id: OrgId) -> Tampering:
     """Make a chain of six entries."""
@@ -169,6 +174,70 @@ async def test_an_entry_of_another_chain_is_found(
     await store.put(Put(AUDIT_TRAIL, {**other, "PK": chain.key(3).pk}))
     found = await findings(store, clock, org_id)
     assert any("of DEPLOYMENT, in another place" in one for one in found), found
+
+
+class TestErasedChains:
+    """Whoever removes all that the table has of a chain leaves what the configuration has."""
+
+    async def erase(self, chain: Tampering, last: int = 6) -> None:
+        await chain.unlist(*range(1, last + 1))
+        await chain.remove_all(last)
+
+    @pytest.mark.parametrize("of_deployment", [False, True])
+    async def test_a_whole_chain_that_was_removed_is_found(
+        self, store: Store, clock: ShiftedClock, trail: AuditTrail, of_deployment: bool
+    ) -> None:
+        """By its name, and among all of them."""
+        owner = None if of_deployment else new_org_id()
+        told = "0: all of it was removed, and its head"
+        before = len(await entries_of(store, owner))
+        for _ in range(2):
+            await trail.apply(BY, a_change(owner), ())
+        assert await findings(store, clock, owner) == []
+        await self.erase(Tampering(store, owner), before + 2)
+        assert await findings(store, clock, owner) == [told]
+        reports = await TrailVerifier(store, clock).verify()
+        (report,) = [one for one in reports if one.chain == chain_of(owner)]
+        assert [one.problem for one in report.findings] == [told.removeprefix("0: ")]
+        await forget_beginning(store, owner)  # the chain of the deployment is everybody's
+
+    async def test_a_chain_that_was_begun_anew_is_found(
+        self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId, chain: Tampering
+    ) -> None:
+        """The next change would else hide that there was anything before."""
+        await self.erase(chain)
+        for _ in range(2):
+            await trail.apply(BY, a_change(org_id), ())
+        assert [entry.seq for entry in await entries_of(store, org_id)] == [1, 2]
+        told = "1: the chain was begun 2 times: what was before was removed"
+        assert await findings(store, clock, org_id) == [told]
+
+    async def test_the_chain_of_an_earlier_version_is_known_after_its_next_entry(
+        self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId, chain: Tampering
+    ) -> None:
+        """Also while instances of both versions append to it."""
+        for _ in range(2):
+            await store.update(
+                Update(AUDIT_TRAIL, trail_items.head_key(chain.chain), (Remove("is_known"),))
+            )
+            assert await findings(store, clock, org_id) == []
+            await trail.apply(BY, a_change(org_id), ())
+        await forget_beginning(store, org_id)
+        head = Update(AUDIT_TRAIL, trail_items.head_key(chain.chain), (Remove("is_known"),))
+        await store.update(head)
+        await trail.apply(BY, a_change(org_id), ())
+        assert await findings(store, clock, org_id) == []
+        await self.erase(chain, 9)
+        assert await findings(store, clock, org_id) == ["0: all of it was removed, and its head"]
+        await trail.apply(BY, a_change(org_id), ())
+        assert "was begun 2 times" in (await findings(store, clock, org_id))[0]
+
+    async def test_of_a_chain_that_nobody_knows_nothing_is_found(
+        self, store: Store, clock: ShiftedClock, org_id: OrgId
+    ) -> None:
+        """An organisation may be older than the trail."""
+        (report,) = await TrailVerifier(store, clock).verify(chain_of(org_id))
+        assert (report.entries, report.is_known, report.findings) == (0, False, [])
 
 
 class TestExports:

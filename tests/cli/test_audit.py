@@ -135,6 +135,41 @@ class TestVerifying:
             )
         assert "was removed" in cli("audit", "verify").out
 
+    @pytest.mark.usefixtures("exported")
+    def test_chains_that_were_erased_are_told(self, cli: Cli) -> None:
+        """The deployment's own, too; also if somebody has made a change since."""
+        cli.ok("admin-keys", "create", "ops", "--role", "VIEWER")
+        assert cli.ok("audit", "verify")["findings"] == []
+        self.execute(cli, 'DELETE FROM "AuditTrail"')
+        for words, chains in (((), ["DEPLOYMENT", f"ORG#{ORG}"]), ((ORG,), [f"ORG#{ORG}"])):
+            done = cli("audit", "verify", *words, "--json")
+            assert done.code == exits.FAILED
+            assert done.json["findings"] == [
+                {"chain": chain, "seq": 0, "problem": "all of it was removed, and its head"}
+                for chain in chains
+            ]
+        cli.ok("freeze", ORG, *WHY)
+        done = cli("audit", "verify", ORG, "--json")
+        assert done.code == exits.FAILED
+        assert "was begun 2 times" in done.json["findings"][0]["problem"]
+
+    @pytest.mark.usefixtures("exported")
+    def test_an_organisation_that_is_older_than_the_trail_is_a_note(self, cli: Cli) -> None:
+        """Until its next change nobody can have written anything down."""
+        assert "orgs_without_entries" not in cli.ok("audit", "verify")
+        self.execute(cli, 'DELETE FROM "AuditTrail"')
+        self.execute(cli, "DELETE FROM \"Config\" WHERE PK = 'AUDIT_CHAINS'")
+        for words in ((), (ORG,)):
+            answer = cli.ok("audit", "verify", *words)
+            assert (answer["findings"], answer["orgs_without_entries"]) == ([], [ORG])
+        told = " ".join(cli("audit", "verify").out.split())
+        assert "1 organisations have no entry" in told
+        assert ORG in told
+        cli.ok("freeze", ORG, *WHY)
+        assert "orgs_without_entries" not in cli.ok("audit", "verify")
+        self.execute(cli, 'DELETE FROM "AuditTrail"')
+        assert cli("audit", "verify").code == exits.FAILED
+
     def test_an_export_is_for_its_owner_and_whole(self, cli: Cli, exported: Path) -> None:
         """Each line by itself is an entry; a second export takes its place at once."""
         assert exported.stat().st_mode & 0o077 == 0

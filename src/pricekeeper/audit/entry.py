@@ -79,6 +79,8 @@ class Head:
     seq: int = 0
     hash: str = ""
     expires_at_epoch: int = 0
+    is_known: bool = False
+    """Whether the configuration says that the chain was begun; heads of earlier versions say no."""
 
     def next_entry(
         self, change: Change, by: Attribution, *, entry_id: str, at_ms: int, expires_at_epoch: int

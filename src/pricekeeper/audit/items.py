@@ -1,12 +1,16 @@
-"""The items of the audit trail, in a table of its own.
+"""The items of the audit trail, in a table of its own, and one of each chain in Config.
 
 - ``CHAIN#{chain}`` / ``{number}``: an entry, as the JSON text that is hashed
 - ``HEADS`` / ``{chain}``: the number and hash of the chain's last entry; it never expires
 - ``TIMELINE`` / ``{id}``: for each entry of any chain where it is, in the order of time, so that
   the changes to all organisations are listed without a look at each of them
 
-Nothing is ever updated or deleted here: the head is put in place of the one that was read, and
-everything else is put once. So whoever runs the service needs no right to do either.
+- ``AUDIT_CHAINS`` / ``{chain}``, in Config: how often the chain was begun. It is written with the
+  first entry, so that a chain which is removed from the table as a whole is missed there
+
+Nothing is ever updated or deleted in the table of the trail: the head is put in place of the one
+that was read, and everything else is put once. So whoever runs the service needs no
+right to do either.
 """
 
 from __future__ import annotations
@@ -19,11 +23,14 @@ import msgspec
 
 from pricekeeper.audit.entry import Entry, Head, canonical_bytes, head_after
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Query, TypedItem, attr
-from pricekeeper.storage.tables import AUDIT_TRAIL
+from pricekeeper.storage import ITEM_ABSENT, Add, Item, Key, Put, Query, TypedItem, Update, attr
+from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 
 HEADS: Final = "HEADS"
 TIMELINE: Final = "TIMELINE"
+BEGINNINGS: Final = "AUDIT_CHAINS"
+_BEGUN: Final = "begun"
+_IS_KNOWN: Final = "is_known"
 _BODY: Final = "entry"
 _SEQ_DIGITS: Final = 12
 _SORT_KEY: Final = re.compile(f"[0-9]{{{_SEQ_DIGITS}}}", re.ASCII)
@@ -65,9 +72,38 @@ def listed_key(entry_id: str) -> Key:
     return Key(TIMELINE, entry_id)
 
 
+def beginning_key(chain: str) -> Key:
+    """The key of what Config says of a chain."""
+    return Key(BEGINNINGS, chain)
+
+
+def beginning_update(chain: str) -> Update:
+    """Count that a chain begins, in the transaction of its first entry."""
+    return Update(CONFIG, beginning_key(chain), (Add(_BEGUN, 1),))
+
+
+def beginning_put(chain: str) -> Put:
+    """Make a chain known that an earlier version has begun."""
+    return Put(CONFIG, {**_keyed(beginning_key(chain)), _BEGUN: 1}, ITEM_ABSENT)
+
+
+def beginnings_query() -> Query:
+    """Every chain that was ever begun."""
+    return Query(CONFIG, BEGINNINGS)
+
+
+def times_begun(item: Item | None) -> int:
+    """How often a chain was begun, as far as that is known; once, if the item says no number."""
+    if item is None:
+        return 0
+    begun = item.get(_BEGUN)
+    return begun if type(begun) is int and begun > 0 else 1
+
+
 def append_puts(entry: Entry, head: Head) -> tuple[Put, Put, Put]:
     """The writes that append an entry to a chain that ends with that head: the head comes first.
 
+    The new head says that Config knows the chain, so whoever sends them sees to that as well.
     Each of them is refused once it was applied, so the transaction can be sent any number of times.
     """
     after = head_after(entry)
@@ -80,6 +116,7 @@ def append_puts(entry: Entry, head: Head) -> tuple[Put, Put, Put]:
                 "seq": after.seq,
                 "hash": after.hash,
                 "entry_expires_at_epoch": after.expires_at_epoch,
+                _IS_KNOWN: True,
             },
             attr("seq").eq(head.seq) & attr("hash").eq(head.hash) if head.seq else ITEM_ABSENT,
         ),
@@ -116,6 +153,7 @@ def head_from(item: Any) -> Head:
         typed.whole("seq", least=1),
         typed.text("hash"),
         typed.whole("entry_expires_at_epoch", least=0),
+        is_known=item.get(_IS_KNOWN) is True,
     )
 
 

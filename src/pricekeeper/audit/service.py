@@ -37,7 +37,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.settings import AUDIT_RETENTION_DAYS_DEFAULT
 from pricekeeper.storage import Store, Write
-from pricekeeper.storage.tables import AUDIT_TRAIL
+from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.telemetry.audit_log import log_change
 from pricekeeper.values import Attribution, new_request_id
 
@@ -94,7 +94,9 @@ class AuditTrail:
         head = items.head_from(await self._store.get(AUDIT_TRAIL, items.head_key(change.chain)))
         for attempt in range(ATTEMPTS_MAX):
             await self._pause(attempt)
-            moved = await self._send(self._next_entry(head, by, change), head, operations)
+            entry = self._next_entry(head, by, change)
+            beginning = await self._beginning(head, change.chain)
+            moved = await self._send(entry, head, operations, beginning)
             if moved is None:
                 return
             head = moved
@@ -110,13 +112,27 @@ class AuditTrail:
             expires_at_epoch=now_ms // 1000 + self._retention_secs,
         )
 
-    async def _send(self, entry: Entry, head: Head, operations: tuple[Write, ...]) -> Head | None:
+    async def _beginning(self, head: Head, chain: str) -> tuple[Write, ...]:
+        """What makes the chain known in Config: nothing, unless it begins or is an older one."""
+        if not head.seq:
+            return (items.beginning_update(chain),)
+        if head.is_known or await self._store.get(CONFIG, items.beginning_key(chain)) is not None:
+            return ()
+        return (items.beginning_put(chain),)
+
+    async def _send(
+        self,
+        entry: Entry,
+        head: Head,
+        operations: tuple[Write, ...],
+        beginning: tuple[Write, ...],
+    ) -> Head | None:
         """Send the change; returns the head that somebody else has put meanwhile, if one has.
 
         While a reply is missing, whatever the copy after it is answered, the first may still be
         on its way; it can't be applied any more once the head has moved.
         """
-        sent = (*operations, *items.append_puts(entry, head))
+        sent = (*operations, *items.append_puts(entry, head), *beginning)
         lost: OutcomeUnknownError | None = None
         for sending in range(SENDINGS_MAX):
             await self._pause(sending)

@@ -3,7 +3,8 @@
 Each chain is read from its oldest entry to its end. An entry that expired is gone with all that
 came before it, and each entry says when the one before it expires: so an oldest entry whose
 predecessor should still be there is one whose predecessor was removed. The head tells whether the
-last entries are there, and the timeline whether a chain was cut off together with its head.
+last entries are there, and the timeline whether a chain was cut off together with its head. What
+Config says of each chain that was begun tells whether one was removed with all of that.
 
 Whoever can write to every item of a chain can make a whole new one that fits. That is found by
 holding the chain against what was exported before (`compare_lines`).
@@ -24,7 +25,7 @@ from pricekeeper.audit.reading import END_MS
 from pricekeeper.clock import Clock
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import Item, Store, query_items
-from pricekeeper.storage.tables import AUDIT_TRAIL
+from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.storage.values import EXPIRY
 
 FINDINGS_MAX: Final = 100
@@ -47,6 +48,8 @@ class ChainReport:
     """What was found in one chain."""
 
     chain: str
+    is_known: bool = False
+    """Whether it was ever begun, as far as the store knows; older organisations have none."""
     entries: int = 0
     first_seq: int = 0
     last_seq: int = 0
@@ -81,7 +84,9 @@ class TrailVerifier:
 
     async def verify(self, chain: str | None = None) -> list[ChainReport]:
         """Verify one chain, or all of them."""
-        reports = {name: await self._verify_chain(name) for name in await self._chains(chain)}
+        begun = await self._read_beginnings(chain)  # before the heads, which are never removed
+        names = begun.keys() | set(await self._chains(chain))
+        reports = {name: await self._verify_chain(name, begun.get(name, 0)) for name in names}
         await self._verify_timeline(reports, chain)
         return [reports[name] for name in sorted(reports)]
 
@@ -124,8 +129,19 @@ class TrailVerifier:
             return [chain]
         return [str(item["SK"]) async for item in query_items(self._store, items.heads_query())]
 
-    async def _verify_chain(self, chain: str) -> ChainReport:
-        """Read the head, then the entries: what is appended meanwhile is verified as well."""
+    async def _read_beginnings(self, chain: str | None) -> dict[str, int]:
+        """How often each chain was begun, or that one."""
+        if chain is None:
+            found = query_items(self._store, items.beginnings_query())
+            return {str(item["SK"]): items.times_begun(item) async for item in found}
+        times = items.times_begun(await self._store.get(CONFIG, items.beginning_key(chain)))
+        return {chain: times} if times else {}
+
+    async def _verify_chain(self, chain: str, begun: int = 0) -> ChainReport:
+        """Read the head, then the entries: what is appended meanwhile is verified as well.
+
+        ``begun`` is how often the chain was begun; 0 for one that Config does not know.
+        """
         report = ChainReport(chain)
         head = await self._read_head(chain, report)
         async for some in self._read_pages(chain):
@@ -138,6 +154,11 @@ class TrailVerifier:
             head = await self._read_head(chain, report)
         if head.seq < report.last_seq:
             report.add(report.last_seq, f"the head of the chain says that it ends at {head.seq}")
+        report.is_known = bool(begun or head.seq or report.entries or report.findings)
+        if begun and not (head.seq or report.entries or report.findings):
+            report.add(0, "all of it was removed, and its head")
+        if begun > 1:
+            report.add(1, f"the chain was begun {begun} times: what was before was removed")
         return report
 
     async def _read_head(self, chain: str, report: ChainReport) -> Head:

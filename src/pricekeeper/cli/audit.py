@@ -29,6 +29,8 @@ audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from whe
 
 ENTRIES_DEFAULT: Final = 50
 ENTRIES_MAX: Final = 10_000
+NAMED_MAX: Final = 5
+"""Organisations without entries that are named on the screen; the JSON has all of them."""
 PAGES_MAX: Final = 1_000
 """Pages that one list looks at: a million entries, if few of them fit."""
 
@@ -101,6 +103,7 @@ async def verify_audit(
     """Find entries that were changed, removed or put elsewhere; exit 1 if there are any.
 
     Entries that were rewritten with all that follow them are found with --against alone.
+    Organisations without any entry were made before there was a trail, and are a note.
 
     [dim]pricekeeper audit verify[/dim]
 
@@ -110,20 +113,26 @@ async def verify_audit(
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
     from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
+    from pricekeeper.tenants.listing import list_org_ids  # noqa: PLC0415
 
-    chain, compared = None if org is None else chain_of(parse_org_id(org)), None
+    only, compared = None if org is None else parse_org_id(org), None
+    chain = None if only is None else chain_of(only)
     async with open_local_store(settings) as store:
         verifier = TrailVerifier(store, SystemClock())
+        org_ids = await list_org_ids(store, None if only is None else [only])
         reports = await verifier.verify(chain)
         if against is not None:
             with against.open("rb") as lines:
                 compared = await verifier.compare_lines(lines)
     found = [finding for report in reports for finding in report.findings]
     found += [] if compared is None else compared.findings
+    known = {report.chain for report in reports if report.is_known}
+    unknown = [org_id for org_id in org_ids if chain_of(org_id) not in known]
     answer = {
         "store": store_name(settings),
         "chains": [_chain(report) for report in reports],
         "findings": [{"chain": one.chain, "seq": one.seq, "problem": one.problem} for one in found],
+        **({"orgs_without_entries": unknown} if unknown else {}),
         **({} if compared is None else {"against": _against(against, compared)}),
     }
     return Outcome(answer, _verified(answer, found), exits.FAILED if found else exits.OK)
@@ -235,11 +244,21 @@ def _verified(answer: Mapping[str, Any], found: Sequence[Finding]) -> Renderable
         text = f"{entries:,} entries are as they were written, in {len(answer['chains']):,} chains"
         if against is not None:
             text += f", and so are the {against['lines']:,} lines of {against['file']}"
-        return page(done(text), store)
+        return page(done(text), *_note(answer), store)
     rows = table("chain", "entry", "finding", numbers=["entry"], wraps=["chain", "finding"])
     for one in found:
         rows.add_row(one.chain, str(one.seq), one.problem)
     heading = Text(f"{len(found):,} findings in {entries:,} entries", "bold red")
     if against is not None:
         heading.append(f", held against {against['lines']:,} lines of {against['file']}")
-    return page(heading, rows, store)
+    return page(heading, rows, *_note(answer), store)
+
+
+def _note(answer: Mapping[str, Any]) -> list[Text]:
+    """Which organisations nobody can say anything about."""
+    org_ids = answer.get("orgs_without_entries", [])
+    if not org_ids:
+        return []
+    named = ", ".join(org_ids[:NAMED_MAX]) + (", ..." if len(org_ids) > NAMED_MAX else "")
+    text = f"{len(org_ids):,} organisations have no entry, as those made before the trail: {named}"
+    return [Text(text, "yellow")]
