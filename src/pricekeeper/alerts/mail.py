@@ -11,6 +11,7 @@ import ssl
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
+from functools import cached_property
 from urllib.parse import SplitResult
 
 import structlog
@@ -35,7 +36,12 @@ class Mail:
         self._guard = guard
         self._clock = clock
         self._resolver = GuardedResolver(guard)
-        self._trust = trust or ssl.create_default_context()
+        self._given_trust = trust
+
+    @cached_property
+    def _trust(self) -> ssl.SSLContext:
+        # Reading the machine's certificates takes longer than all else that a service opens.
+        return self._given_trust or ssl.create_default_context()
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
         """Send an alert; raises `DeliveryError` if it was not accepted."""

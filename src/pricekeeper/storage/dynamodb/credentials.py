@@ -88,8 +88,11 @@ class AwsAccess:
 
     @property
     def trust(self) -> ssl.SSLContext | bool:
-        """The certificates to trust: the machine's, or those that the AWS configuration names."""
-        if self.ca_bundle is None:
+        """The certificates to trust: the machine's, or those that the AWS configuration names.
+
+        Without TLS none are read: that takes longer than anything else about a connection.
+        """
+        if self.ca_bundle is None or not self.endpoint.startswith("https:"):
             return True
         return ssl.create_default_context(cafile=self.ca_bundle)
 
