@@ -154,7 +154,7 @@ def test_it_does_not_lift_what_the_deployments_key_has_frozen(
     for method, body in (("DELETE", None), ("PUT", {"reason": "mine"}), ("DELETE", None)):
         refused = fresh.api.call(method, path, body, key=key)
         assert (refused.status, refused.code) == (403, "FORBIDDEN")
-        assert "deployment" in refused.json["detail"]
+        assert "administrator" in refused.json["detail"]
         assert fresh.api.call("GET", selection, token=fresh.app_token).json["reason"] == REASON
     if not whole:  # it could create the app anew, without the freeze
         refused = fresh.api.call("DELETE", fresh.app, key=key)

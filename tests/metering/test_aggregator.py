@@ -368,8 +368,9 @@ async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    # The third writes what the total is made of: meanwhile the tick of the record was closed.
-    assert [report.written for report in seen] == [1, 0, 1, 0]
+    # Once the tick of the record is closed, one of the last two writes what the total is made of.
+    written = [report.written for report in seen]
+    assert (written[:2], sum(written[2:])) == ([1, 0], 1)
     assert [report.failed for report in seen] == [0, 1, 0, 0]
     assert "injected" in seen[1].errors[0]
     assert seen[2].since_last_ms is not None
