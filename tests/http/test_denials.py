@@ -111,7 +111,7 @@ async def test_minutes_are_rows_of_their_own_and_pages_follow_each_other(
             await deny(fleet, one, at=minute % 2)
             await deny(fleet, one, at=1, model="economy", input_tokens=90_000)
         await fleet.pass_ms(WRITTEN_MS)
-        fleet.clock.advance_ms(60_000)
+        await fleet.pass_ms(60_000, 60_000)
     await fleet.pass_ms(WRITTEN_MS)
     whole = await listed(fleet, f"{tenant.org}/denials", token=tenant.org_token)
     assert len(whole) == 8
