@@ -83,9 +83,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
     if not os.environ.get("EVERY_STORE"):
         known = {item.nodeid for item in items}
-        spared = [item for item in items if _is_spared(item.nodeid, known)]
-        config.hook.pytest_deselected(items=spared)
-        items[:] = [item for item in items if not _is_spared(item.nodeid, known)]
+        spared = {item for item in items if _is_spared(item.nodeid, known)}
+        config.hook.pytest_deselected(items=[*spared])
+        items[:] = [item for item in items if item not in spared]
 
 
 def _is_spared(name: str, known: set[str]) -> bool:

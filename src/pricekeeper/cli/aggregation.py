@@ -18,6 +18,8 @@ async def aggregate_and_sweep(
     aggregator = Aggregator(store, clock, retention_days=retention_days, look=look)
     report = await aggregator.run_once()
     expiry = Expiry.on_store(store, clock, retention_days)
-    swept = await expiry.sweep()
-    await expiry.close()
+    try:
+        swept = await expiry.sweep()
+    finally:
+        await expiry.close()
     return replace(report, expired=swept.expired, unswept=swept.failed)
