@@ -14,9 +14,9 @@ from minting import minted
 from pricekeeper.alerts import Alerts, ChannelKind, ChannelRequest, Guard, Owner, Sources
 from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.items import StoredAlert
-from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Pepper, Peppers, Sealer
+from pricekeeper.ledger import Ledger
 from pricekeeper.metering import Aggregator, Metering, WindowSpend
 from pricekeeper.metering.aggregation_report import AggregationReport
 from pricekeeper.pricing import PriceBook
@@ -44,8 +44,8 @@ class Instance:
         self.store = store
         self.tenants = Tenants(store, clock, LABELS)
         self.prices = PriceBook(store, clock, CATALOGUE)
-        budgets = Budgets(store, clock, WindowSpend(store, clock).measure)
-        self.metering = Metering(store, clock, self.prices, budgets=budgets)
+        self.ledger = Ledger(store, clock, WindowSpend(store, clock).measure)
+        self.metering = Metering(store, clock, self.prices, ledger=self.ledger)
         sources = Sources(
             self.metering.meter.estimated,
             self.prices.meter.unpriced,
@@ -53,13 +53,20 @@ class Instance:
             60,
         )
         self.alerts = Alerts(
-            store, clock, self.tenants, sealer=Sealer(PEPPERS), sources=sources, guard=guard
+            store,
+            clock,
+            self.tenants,
+            sealer=Sealer(PEPPERS),
+            sources=sources,
+            ledger=self.ledger,
+            guard=guard,
         )
         self.aggregator = Aggregator(store, clock, look=self.alerts.look)
         self.selection = Selector(store, clock, self.metering, self.prices)
 
     async def close(self) -> None:
         await self.metering.close()
+        await self.ledger.close()
         await self.alerts.close()
 
     async def aggregate(self) -> AggregationReport:

@@ -37,11 +37,12 @@ from pricekeeper.alerts.delivery import Courier
 from pricekeeper.alerts.history import History
 from pricekeeper.alerts.items import OUTBOX
 from pricekeeper.alerts.watching import Watcher
-from pricekeeper.budgets import Budgets, window_at
+from pricekeeper.budgets import window_at
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.credentials import Sealer
 from pricekeeper.days import day_start_ms
 from pricekeeper.errors import DeliveryError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from pricekeeper.ledger import Ledger
 from pricekeeper.metering import Aggregator, Metering, WindowSpend
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
@@ -96,8 +97,9 @@ class Instance:
         self.tenants = Tenants(store, clock, LABELS)
         self.channels = Channels(store, clock, self.tenants, sealer=Sealer(PEPPERS))
         decider = Decider(store, clock, self.channels)
-        watcher = Watcher(store, self.tenants, decider)
         dice = Random(seed)
+        ledger = Ledger(store, clock, WindowSpend(store, clock).measure, randomness=dice)
+        watcher = Watcher(store, self.tenants, decider, ledger)
         self.aggregator = Aggregator(store, clock, look=watcher.look, randomness=dice)
         to = {ChannelKind.WEBHOOK: receivers}
         self.courier = Courier(store, clock, self.channels, to, randomness=dice)
@@ -171,9 +173,11 @@ class World:
         """Report usage; what is reported is counted, once."""
         clock = SkewedClock(self.clock, self.turns, 0)
         tenants = Tenants(self.calm, clock, LABELS)
-        budgets = Budgets(self.calm, clock, WindowSpend(self.calm, clock).measure)
+        ledger = Ledger(
+            self.calm, clock, WindowSpend(self.calm, clock).measure, randomness=self.random
+        )
         prices = PriceBook(self.calm, clock, CATALOGUE)
-        metering = Metering(self.calm, clock, prices, budgets=budgets, randomness=self.random)
+        metering = Metering(self.calm, clock, prices, ledger=ledger, randomness=self.random)
         for _ in range(RECORDS):
             app_id = self.random.choice(APPS)
             policy = await tenants.find_policy(self.org_id, app_id)
@@ -196,6 +200,7 @@ class World:
             for _ in range(self.random.randrange(6)):
                 await self.turns.turn()
         await metering.close()
+        await ledger.close()
 
     async def work(self, number: int) -> None:
         """One instance aggregates and delivers; when it dies, another takes its place."""

@@ -8,9 +8,7 @@ from pricekeeper.alerts import Kind
 from pricekeeper.alerts.body import parse_body
 from pricekeeper.alerts.rates import ASKED_MIN, UNSETTLED_MIN
 from pricekeeper.authorizations import Authorizations
-from pricekeeper.budgets import Budgets
 from pricekeeper.errors import AuthorizationDeniedError
-from pricekeeper.metering import WindowSpend
 from pricekeeper.values import AppId
 from selection.conftest import SettableClock
 
@@ -24,7 +22,7 @@ def open_authorizations(instance: Instance, clock: SettableClock) -> Authorizati
         metering=instance.metering,
         prices=instance.prices,
         selection=instance.selection,
-        budgets=Budgets(instance.store, clock, WindowSpend(instance.store, clock).measure),
+        ledger=instance.ledger,
         watch=instance.alerts,
     )
 

@@ -174,10 +174,10 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
 CAUGHT_BY = {
     "decided without condition": 7,
     "told after the decision": 7,
-    "failures are swallowed": 16,
+    "failures are swallowed": 13,
     "seen before it is decided": 45,
     "settled before it is sent": 1,
-    "emptied without condition": 150,
+    "emptied without condition": 99,
     "lease without end": 5,
     "another key for each attempt": 1,
     "windows share an identity": 1,

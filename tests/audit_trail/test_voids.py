@@ -13,9 +13,9 @@ from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interle
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreError
 from pricekeeper.metering.aggregator import Aggregator
-from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, Write
+from pricekeeper.ticks import TICK_MS
 from stores import ShiftedClock
 from tenants.conftest import new_org_id
 

@@ -16,12 +16,12 @@ from pricekeeper.authorizations import State
 from pricekeeper.clock import Clock
 from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters
-from pricekeeper.metering.journal import TICK_MS, region_at, tick_of
 from pricekeeper.metering.journal_items import PostedRegion, VoidNote
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.voiding import Voider
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.ticks import TICK_MS, region_at, tick_of
 from pricekeeper.values import AppId, Attribution, OrgId
 from stores import ShiftedClock
 from tenants.conftest import LABELS, org_body
@@ -56,7 +56,7 @@ class Voiding:
             clock,
             trail=self.trail,
             tenants=self.tenants,
-            budgets=self._instance.budgets,
+            ledger=self._instance.ledger,
             poster=self._instance.metering.poster,
         )
 

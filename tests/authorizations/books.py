@@ -10,27 +10,26 @@ was made of an item is good for as long as the store has that very item.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from memory_store import MemoryStore
 from pricekeeper.authorizations import Authorization, State
-from pricekeeper.authorizations.items import region_query
-from pricekeeper.authorizations.sheet import authorizations_on
+from pricekeeper.authorizations.grants import authorizations_on
+from pricekeeper.authorizations.outcomes import with_outcome
 from pricekeeper.budgets import Balance, BudgetAccount, accounts_of
-from pricekeeper.budgets.items import USED, balance_of
+from pricekeeper.budgets.items import USED, balance_of, filed_through
 from pricekeeper.clock import Clock
-from pricekeeper.metering.journal import (
-    TICK_MS,
-    Record,
-    lanes_of,
-    records_on,
-    region_at,
-    tick_of,
-)
+from pricekeeper.ledger.items import number_of
+from pricekeeper.ledger.position import OUTCOMES, SHEET, outcome_name, outcomes_sort_key
+from pricekeeper.ledger.sheet import Sheet, sheet_from
+from pricekeeper.metering.journal import Record, lanes_of, records_on
 from pricekeeper.metering.journal_items import PostedRegion, pages_query
 from pricekeeper.storage import Item, Key, Put, Query, Store, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
+from pricekeeper.storage.values import EXPIRY
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import TICK_MS, region_at, tick_of
 
 AccountKey = tuple[Key, str]
 _T = TypeVar("_T")
@@ -61,19 +60,38 @@ class Reading(Generic[_T]):
                 yield known[1]
 
 
+class Written(NamedTuple):
+    """A sheet, and where it is in the log."""
+
+    chapter: str
+    number: int
+    sheet: Sheet
+
+
 class Auditor:
-    """Holds the items of a store against each other."""
+    """Holds the items of a store against each other.
+
+    What accounts have, and what has become of authorizations, is summed from all sheets of the log,
+    from the first one on, whatever was filed. What was filed must be the same, as far as it goes.
+    """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._seen_writes = -1
-        self._authorizations = Reading(store, USAGE_AGG_SHARDED.name, "#J#", _authorizations_in)
-        self._records = Reading(store, USAGE_AGG_SHARDED.name, "#J#", lambda it: [*records_on(it)])
-        self._balances = Reading(store, RATE_BUCKETS.name, "#BUDGETS", _balances_in)
+        self._seen_writes = self._made_at = -1
+        self._made: dict[str, object] = {}
+        journal = partial(Reading, store, USAGE_AGG_SHARDED.name, "#J#")
+        self._granted: Reading[list[Authorization]] = journal(_granted_in)
+        self._sheets: Reading[Written | None] = journal(_sheet_in)
+        self._filed_outcomes: Reading[Item | None] = journal(_outcomes_in)
+        self._records: Reading[list[Record]] = journal(lambda item: [*records_on(item)])
+        self._filed = Reading(store, RATE_BUCKETS.name, "#BUDGETS", _filed_in)
         self.accounts: dict[AccountKey, BudgetAccount] = {}
         """Every account that anybody may have opened."""
         self.recounted: set[AccountKey] = set()
         """Those of a budget that not everybody knows of: less may be spent from them than was."""
+        self.given_late: set[AccountKey] = set()
+        """Those of a budget that was given in the middle: what others spend without it, while it
+        is held by those who know of it, may be more than it has."""
 
     def know(self, accounts: tuple[BudgetAccount, ...]) -> None:
         self.accounts.update({(one.key, one.id): one for one in accounts})
@@ -83,18 +101,80 @@ class Auditor:
         before, self._seen_writes = self._seen_writes, self._store.writes
         return before != self._seen_writes
 
+    def sheets(self) -> list[Written]:
+        """The log, in its order. No sheet is missing, and each chapter but the last is sealed."""
+        return self._remember("sheets", self._read_sheets)
+
     def authorizations(self) -> list[Authorization]:
-        return [one for some in self._authorizations for one in some]
+        return self._remember("authorizations", self._read_authorizations)
+
+    def outcomes(self, through: str = "~") -> dict[str, str]:
+        """What the log says up to a chapter has become of authorizations."""
+        return self._upto(self._remember("outcomes", self._sum_outcomes), through)
 
     def records(self) -> list[Record]:
         return [record for some in self._records for record in some]
 
-    def balances(self) -> dict[AccountKey, Balance]:
-        """What each account that is open has."""
-        return {key: balance for some in self._balances for key, balance in some.items()}
+    def balances(self, through: str = "~") -> dict[AccountKey, Balance]:
+        """What each account has, by the log up to a chapter."""
+        return self._upto(self._remember("balances", self._sum_balances), through)
+
+    def _remember(self, name: str, make: Callable[[], _T]) -> _T:
+        """What was made of the store, as long as nothing is written."""
+        if self._made_at != self._store.writes:
+            self._made, self._made_at = {}, self._store.writes
+        if name not in self._made:
+            self._made[name] = make()
+        return cast("_T", self._made[name])
+
+    def _read_sheets(self) -> list[Written]:
+        found = sorted(filter(None, self._sheets), key=lambda one: one[:2])
+        following: tuple[str, int] | None = None
+        for chapter, number, sheet in found:
+            assert following is None or following == (chapter, number), f"{following} is missing"
+            following = (chapter, number + 1)
+            if sheet.next is not None:
+                following = (sheet.next.name, 0)
+        return found
+
+    def _read_authorizations(self) -> list[Authorization]:
+        outcomes = self.outcomes()
+        return [
+            with_outcome(one, outcomes.get(one.id, "")) for some in self._granted for one in some
+        ]
+
+    def _sum_outcomes(self) -> dict[str, dict[str, str]]:
+        """The outcomes after each chapter."""
+        after: dict[str, dict[str, str]] = {"": {}}
+        last: dict[str, str] = {}
+        for one in self.sheets():
+            last.update(one.sheet.outcomes)
+            if one.sheet.next is not None:
+                after[one.chapter] = dict(last)
+        after["~"] = last
+        return after
+
+    def _sum_balances(self) -> dict[str, dict[AccountKey, Balance]]:
+        """The balances after each chapter."""
+        after: dict[str, dict[AccountKey, Balance]] = {"": {}}
+        found: dict[AccountKey, Balance] = {}
+        for one in self.sheets():
+            for key, change in one.sheet.changes.items():
+                for account_id, picos in change.accounts.items():
+                    have = found.get((key, account_id))
+                    found[key, account_id] = picos if have is None else have + picos
+            if one.sheet.next is not None:
+                after[one.chapter] = dict(found)
+        after["~"] = found
+        return after
+
+    def _upto(self, after: dict[str, _T], through: str) -> _T:
+        assert through in after, f"{through} was filed, and is not sealed"
+        return after[through]
 
     def check(self) -> None:
         """Every account has exactly what the records and the authorizations say."""
+        self.check_filed()
         held: defaultdict[AccountKey, int] = defaultdict(int)
         unsettled: defaultdict[AccountKey, int] = defaultdict(int)
         for one in self.authorizations():
@@ -121,11 +201,27 @@ class Auditor:
             right = Balance(spent + held[key] + unsettled[key], held[key], unsettled[key])
             assert balance == right, f"{key[1]}: {balance} is not {right}"
 
+    def check_filed(self) -> None:
+        """What was filed is what the log says, up to the chapter that was filed last."""
+        for through, balances in self._filed:
+            right = self.balances(through)
+            for key, balance in balances.items():
+                assert balance == right[key], f"{key[1]}: {balance} was filed, not {right[key]}"
+        for item in filter(None, self._filed_outcomes):
+            outcomes = {
+                outcome_name(one): text
+                for one, text in self.outcomes(item["f"]).items()
+                if outcomes_sort_key(one) == item["SK"]
+            }
+            for name, text in item.items():
+                if name not in ("PK", "SK", "f", EXPIRY):
+                    assert outcomes[name] == text, f"{text} was filed, not {outcomes[name]}"
+
     def check_limits(self) -> None:
         """No account of a hard budget has used more than its limit."""
         for key, balance in self.balances().items():
             account = self.accounts[key]
-            if account.is_hard and key not in self.recounted:
+            if account.is_hard and key not in self.given_late:
                 assert balance.used <= account.limit_usd_picos, f"{key[1]} is overspent: {balance}"
 
     def check_records(self) -> None:
@@ -141,7 +237,6 @@ def region_queries(org: Policy, first_ms: int, last_ms: int) -> list[Query]:
     queries: list[Query] = []
     for tick in range(tick_of(first_ms), tick_of(last_ms) + 1):
         region, lanes = region_at(tick * TICK_MS), lanes_of(org.agg_shard_count)
-        queries.append(region_query(org.org_id, region))
         posting = PostedRegion(org.org_id, region, lanes)
         queries += [pages_query(posting, lane) for lane in range(lanes)]
     return queries
@@ -175,15 +270,26 @@ async def copy_books(
     return auditor
 
 
-def _authorizations_in(item: Item) -> list[Authorization]:
-    return list(authorizations_on(item)) if item["SK"].startswith("s") else []
+def _granted_in(item: Item) -> list[Authorization]:
+    return list(authorizations_on(item)) if item["SK"].startswith(SHEET) else []
 
 
-def _balances_in(item: Item) -> dict[AccountKey, Balance]:
+def _sheet_in(item: Item) -> Written | None:
+    if not item["SK"].startswith(SHEET):
+        return None
+    org_id = item["PK"].split("#")[1]
+    return Written(item["SK"][1:10], number_of(item), sheet_from(org_id, item))
+
+
+def _outcomes_in(item: Item) -> Item | None:
+    return item if item["SK"].startswith(OUTCOMES) else None
+
+
+def _filed_in(item: Item) -> tuple[str, dict[AccountKey, Balance]]:
     found: dict[AccountKey, Balance] = {}
     for name in item:
         if name.startswith(USED):
             balance = balance_of(item, name.removeprefix(USED))
             assert balance is not None
             found[Key(item["PK"], item["SK"]), name.removeprefix(USED)] = balance
-    return found
+    return filed_through(item), found

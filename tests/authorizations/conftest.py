@@ -16,8 +16,10 @@ from pricekeeper.authorizations import (
     Authorized,
     Captured,
 )
-from pricekeeper.budgets import Budgets, Recounts
 from pricekeeper.clock import Clock
+from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.log import SHEETS_MAX
+from pricekeeper.ledger.recounting import Recounts
 from pricekeeper.metering import Metering, Recorded, Usage, WindowSpend
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
@@ -51,13 +53,15 @@ class Instance:
         clock: Clock,
         seed: int | None = None,
         trail: AuditTrail | None = None,
+        sheets_max: int = SHEETS_MAX,
     ) -> None:
         randomness = random.Random(seed) if seed is not None else None
         prices = PriceBook(store, clock, CATALOGUE)
         measure = WindowSpend(store, clock).measure
-        self.budgets = Budgets(store, clock, measure)
-        self.recounts = Recounts(store, clock, Tenants(store, clock, LABELS), measure)
-        self.metering = Metering(store, clock, prices, budgets=self.budgets, randomness=randomness)
+        self.ledger = Ledger(store, clock, measure, randomness=randomness, sheets_max=sheets_max)
+        tenants = Tenants(store, clock, LABELS)
+        self.recounts = Recounts(store, clock, tenants, measure, self.ledger)
+        self.metering = Metering(store, clock, prices, ledger=self.ledger, randomness=randomness)
         self.selection = Selector(store, clock, self.metering, prices)
         self.authorizations = Authorizations(
             store,
@@ -65,8 +69,7 @@ class Instance:
             metering=self.metering,
             prices=prices,
             selection=self.selection,
-            budgets=self.budgets,
-            randomness=randomness,
+            ledger=self.ledger,
             trail=trail,
         )
 

@@ -18,7 +18,6 @@ from authorizations.conftest import (
 from metering.conftest import CATALOGUE, ECONOMY, PREMIUM, STANDARD, a_policy, a_usage
 from minting import minted
 from pricekeeper.authorizations import Authorization, Authorized, State
-from pricekeeper.authorizations.attempts import Attempts
 from pricekeeper.authorizations.authorization import Grant, GrantTerms
 from pricekeeper.authorizations.expiry import Swept
 from pricekeeper.authorizations.open_list import OpenList
@@ -32,6 +31,9 @@ from pricekeeper.errors import (
     RequestIdReusedError,
     StoreUnavailableError,
 )
+from pricekeeper.ledger.book import Book
+from pricekeeper.ledger.log import OrgLog
+from pricekeeper.ledger.position import begin_chapter
 from pricekeeper.metering import Outcome, Recorded, Refused, org_day
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Enforcement, Policy, RateLimit, Window
@@ -42,7 +44,7 @@ from selection.conftest import SettableClock
 
 async def balances(instance: Instance, policy: Policy, clock: SettableClock) -> dict[str, Balance]:
     accounts = accounts_of(policy, clock.now_ms())
-    found = await instance.budgets.read(accounts)
+    found = await instance.ledger.read(accounts)
     return {account.name: balance for account, balance in found.items()}
 
 
@@ -376,7 +378,7 @@ async def test_what_nobody_settles_is_charged_at_its_hold(
     clock.advance_ms(24 * 3_600_000)
     await instance.capture(policy, granted.authorization.id)
     accounts = accounts_of(policy, clock.now_ms() - 24 * 3_600_000 - 10_000)
-    assert list((await instance.budgets.read(accounts)).values()) == [Balance(COST_USD_PICOS)]
+    assert list((await instance.ledger.read(accounts)).values()) == [Balance(COST_USD_PICOS)]
 
 
 async def test_a_capture_a_day_after_it_expired_is_refused(
@@ -429,7 +431,7 @@ async def test_a_capture_after_midnight_settles_in_the_day_of_its_authorization(
     clock.set("2030-01-16T00:00:30Z")
     captured = await instance.capture(policy, granted.authorization.id)
     assert captured.recorded.receipt.org_day == "20300115"
-    assert list((await instance.budgets.read(before)).values()) == [Balance(COST_USD_PICOS)]
+    assert list((await instance.ledger.read(before)).values()) == [Balance(COST_USD_PICOS)]
     assert await balances(instance, policy, clock) == {"daily": Balance()}
 
 
@@ -524,7 +526,7 @@ async def test_a_caller_that_leaves_when_its_decision_fails_has_left(
         asyncio.get_running_loop().call_soon(task.cancel)
         raise StoreUnavailableError("at that moment")
 
-    monkeypatch.setattr(Attempts, "run", fail_and_cancel)
+    monkeypatch.setattr(OrgLog, "prepare", fail_and_cancel)
     task = asyncio.create_task(instance.authorize(a_policy()))
     (outcome,) = await asyncio.gather(task, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
@@ -550,12 +552,10 @@ async def test_captures_under_ids_of_callers_are_in_the_totals_of_every_lane(
 
 def test_settled_authorizations_do_not_fill_the_memory() -> None:
     """They are forgotten before their time comes: an hour of a busy service is millions."""
-    listed = OpenList()
+    listed, book = OpenList(), Book("org", begin_chapter(0, 0))
     for number in range(20_000):
-        one = Authorization(
-            f"{number:08x}", _A_GRANT, State.OPEN, expires_at_ms=3_600_000 + number, nonce=b""
-        )
-        listed.add("org", one)
+        one = Authorization(f"{number:08x}", _A_GRANT, State.OPEN, 3_600_000 + number)
+        listed.add("org", one, book)
         if number % 100:
             listed.remove(one.id)
     assert len(listed) == 200

@@ -1,9 +1,10 @@
 """Instances that get into each other's way at DynamoDB: nobody is told so, and nobody waits long.
 
-On DynamoDB a write or a transaction fails if another transaction on one of its items is under way.
-Every authorization of an organisation is a transaction on the same few items, and three instances
-send them. `ConflictingStore` does to them what DynamoDB does, and what our adapter makes of it: a
-few attempts with jitter, then `ContendedError`. Time is virtual: a write takes 6 ms.
+Every authorization of an organisation is on its one log, for whose next sheet three instances race,
+and takes tokens from the same few buckets. Calls under ids of their callers' own are transactions,
+and on DynamoDB a write fails if a transaction on its item is under way. `ConflictingStore` does to
+them what DynamoDB does, and what our adapter makes of it: a few attempts with jitter, then
+`ContendedError`. Time is virtual: a write takes 6 ms.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from authorizations.books import Auditor
 from authorizations.conftest import Instance, a_budget, a_strict_policy
 from memory_store import MemoryStore
 from metering.conftest import LABELS, PREMIUM
+from minting import minted
 from pricekeeper.budgets import accounts_of
 from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import ContendedError, StoreError
@@ -33,7 +35,7 @@ from selection.conftest import NOON_MS
 APPS, INSTANCES = 10, 3
 PAIRS_PER_SEC, SECS = 500, 3
 WRITE_MS, READ_MS = 6, 3
-P99_MS, P99_ALONE_MS = 500, 50
+P99_MS, P99_ALONE_MS = 500, 70
 CALL_TOKENS = 1_500
 """What a call uses of the 2,000 that are taken for it."""
 CALL_MS = (20, 400)
@@ -160,8 +162,10 @@ class ConflictingStore:
 class World:
     """Instances under a load, and how long they took."""
 
-    def __init__(self, store: Store, seed: int, instances: int) -> None:
+    def __init__(self, store: Store, seed: int, instances: int, *, named: bool) -> None:
         self.random = Random(seed)
+        self.named = named
+        """Whether callers give their calls ids of their own."""
         self.clock = VirtualClock()
         self.instances = [Instance(store, self.clock, seed + n) for n in range(instances)]
         self.policies = policies(self.random)
@@ -181,7 +185,9 @@ class World:
     async def call(self) -> None:
         policy = self.random.choice(self.policies)
         try:
-            made = await self.timed("authorize", self.any().authorize(policy))
+            asked_as = minted(self.clock.now_ms(), self.random) if self.named else None
+            asking = self.any().authorize(policy, authorization_id=asked_as)
+            made = await self.timed("authorize", asking)
             await asyncio.sleep(self.random.uniform(*CALL_MS) / 1000)
             await self.timed("capture", self.any().capture(policy, made.authorization.id))
         except StoreError as error:
@@ -224,13 +230,15 @@ def policies(random: Random) -> list[Policy]:
     ]
 
 
-def run_world(seed: int, instances: int = INSTANCES) -> tuple[World, ConflictingStore]:
+def run_world(
+    seed: int, instances: int = INSTANCES, *, named: bool = False
+) -> tuple[World, ConflictingStore]:
     """A few seconds of that load; the items must be exact after it."""
 
     async def run() -> tuple[World, ConflictingStore]:
         memory = MemoryStore(VirtualClock())
         store = ConflictingStore(memory, Random(seed + 100))
-        world = World(store, seed, instances)
+        world = World(store, seed, instances, named=named)
         await world.run(PAIRS_PER_SEC, SECS)
         auditor = Auditor(memory)
         for policy in world.policies:
@@ -256,19 +264,20 @@ async def check_buckets(store: MemoryStore, policies: list[Policy]) -> None:
     assert used["org"] == used["apps"] == PAIRS_PER_SEC * SECS
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_three_instances_at_five_hundred_pairs_a_second(seed: int) -> None:
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("seed", range(1, 3))
+def test_three_instances_at_five_hundred_pairs_a_second(seed: int, named: bool) -> None:
     """No call fails, and one in a hundred takes half a second at most, for either step."""
-    world, store = run_world(seed)
+    world, _ = run_world(seed, named=named)
     assert not world.failed
     assert len(world.took_ms["capture"]) == PAIRS_PER_SEC * SECS
-    assert store.befell["conflict"] > 5
+    assert sum(one.ledger.meter.lost_races for one in world.instances) > 20
     assert world.p99_ms("authorize") < P99_MS
     assert world.p99_ms("capture") < P99_MS
 
 
 def test_an_instance_alone_does_not_wait_for_others() -> None:
-    """A transaction, the reads before it and a short pause: nobody is in its way."""
+    """A write for its tokens, one for its sheet, and a short pause: nobody is in its way."""
     world, store = run_world(1, instances=1)
     assert not world.failed
     assert not store.befell["conflict"]

@@ -29,6 +29,7 @@ KILLS = 8
 LINES_BETWEEN = (10, 120)
 PATIENCE_SECS = 90
 HOUR_MS = 3_600_000
+SWEPT_AFTER_HOURS = (2, 27)
 ODDS_PCT = {
     Fault.CLOSE_AFTER: 2,
     Fault.SERVER_ERROR_AFTER: 2,
@@ -110,20 +111,27 @@ class World:
         return self.policies[0].org_id
 
     async def look(self) -> None:
-        """No hard budget is overspent; each item is read in one piece."""
-        auditor = await self.copy([])
+        """No hard budget is overspent; each sheet is read in one piece."""
+        auditor = await self.copy(self.queries())
         auditor.check_limits()
         self.looks += bool(auditor.balances())
 
     async def audit(self) -> Auditor:
         """Everything, while nobody writes: accounts are records, holds and what is unsettled."""
-        last_ms = self.began_ms + PATIENCE_SECS * 1000
-        queries = region_queries(self.policies[0], self.began_ms, last_ms)
-        auditor = await self.copy(queries)
+        auditor = await self.copy(self.queries())
         auditor.check()
         auditor.check_limits()
         auditor.check_records()
         return auditor
+
+    def queries(self) -> list[Query]:
+        """Everything that may have been written, by the processes and by the sweeps after them."""
+        queries: list[Query] = []
+        for hours in (0, *SWEPT_AFTER_HOURS):
+            first_ms = self.began_ms + hours * HOUR_MS
+            last_ms = first_ms + PATIENCE_SECS * 1000
+            queries += region_queries(self.policies[0], first_ms, last_ms)
+        return queries
 
     async def copy(self, queries: list[Query]) -> Auditor:
         """An auditor of a copy of the accounts, and of what these queries find."""
@@ -167,7 +175,7 @@ async def test_kill_9_overspends_nothing_and_leaves_nothing_held(
     assert any(balance.held for balance in auditor.balances().values())
 
     survivor = Instance(store, clock)
-    for hours in (2, 27):
+    for hours in SWEPT_AFTER_HOURS:
         clock.shift_ms = hours * HOUR_MS
         await survivor.authorizations.expiry.sweep()
     await survivor.close()
@@ -191,7 +199,7 @@ async def run_processes(
         await world.look()
         number = random.randrange(count)
         if proxy is not None:
-            proxy.next("TransactWriteItems", Fault.LATE)
+            proxy.next(random.choice(("PutItem", "TransactWriteItems")), Fault.LATE)
             await told.wait(5)
         await running[number].kill()
         running[number] = await Running.start(arguments, told)

@@ -10,10 +10,10 @@ from metering.conftest import a_policy, a_usage
 from pricekeeper.authorizations import LedgerCheck, State
 from pricekeeper.authorizations.expiry import Swept
 from pricekeeper.budgets import Balance, accounts_of
-from pricekeeper.budgets.items import mend_update
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.errors import ConflictError
-from pricekeeper.storage import Store
+from pricekeeper.storage import Put, Store
+from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.tenants import Window
 from selection.conftest import SettableClock
 
@@ -56,7 +56,9 @@ async def test_what_differs_is_named_and_set_right(
     (account,) = accounts_of(policy, clock.now_ms())
     right = Balance(HELD_USD_PICOS, HELD_USD_PICOS, 0)
     wrong = Balance(HELD_USD_PICOS + 5, HELD_USD_PICOS + 3, 1)
-    await store.update(mend_update(account.key, account.id, right, wrong))
+    strange = {"u": 5, "h": 3, "x": 1}  # somebody has written that by hand
+    item = {f"{name}:{account.id}": picos for name, picos in strange.items()}
+    await store.put(Put(RATE_BUCKETS, {"PK": account.key.pk, "SK": account.key.sk, **item}))
     check = LedgerCheck(store, clock)
     (found,) = await check.check([policy])
     assert (found.agrees, found.enforced, found.right, found.mended) == (False, wrong, right, False)

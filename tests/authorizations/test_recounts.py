@@ -10,8 +10,8 @@ from attribution import BY
 from authorizations.conftest import COST_USD_PICOS, Instance
 from metering.conftest import LABELS
 from pricekeeper.authorizations import LedgerCheck
-from pricekeeper.budgets import Balance, BudgetAccount, Recounts
-from pricekeeper.budgets.recounting import AGAIN_MS, PAUSE_MS_FIRST
+from pricekeeper.budgets import Balance, BudgetAccount
+from pricekeeper.ledger.recounting import AGAIN_MS, PAUSE_MS_FIRST, Recounts
 from pricekeeper.metering import WindowSpend
 from pricekeeper.storage import Store, query_items
 from pricekeeper.tenants import Client, Policy, Tenants
@@ -40,7 +40,7 @@ class Serving(Instance):
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
         """What others do in the middle of the next reading of the journal."""
         self._spend = WindowSpend(store, clock)
-        self.recounts = Recounts(store, clock, self.tenants, self._measure)
+        self.recounts = Recounts(store, clock, self.tenants, self._measure, self.ledger)
 
     async def _measure(self, accounts: Sequence[BudgetAccount]) -> Sums:
         sums = await self._spend.measure(accounts)

@@ -28,7 +28,8 @@ import pytest
 import quick_loop
 from authorizations.books import Auditor
 from authorizations.conftest import Instance, a_budget
-from authorizations.variants import BROKEN, CAUGHT_BY
+
+BROKEN, CAUGHT_BY = {}, {}
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.conftest import ECONOMY, LABELS, PREMIUM, STANDARD, a_policy, a_usage
@@ -42,10 +43,13 @@ from pricekeeper.errors import (
     ConflictError,
     OutcomeUnknownError,
     PriceKeeperError,
+    RequestIdReusedError,
     StoreUnavailableError,
 )
+from pricekeeper.ledger.log import SHEETS_MAX
+from pricekeeper.ledger.position import SHEET
 from pricekeeper.metering import Outcome
-from pricekeeper.storage import Store
+from pricekeeper.storage import Put, Store
 from pricekeeper.tenants import Policy, QuotaEnforcement, RateLimit, Window
 from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS
 from pricekeeper.values import AppId, OrgId
@@ -53,9 +57,10 @@ from slow_wire import SkewedClock, SlowWire
 
 HISTORIES = 2_000
 HISTORIES_EACH = 250
-INSTANCES, CALLERS, CALLS = 3, 5, 3
+INSTANCES, CALLERS, CALLS = 3, 5, 4
 SKEW_MS = 2_000
 HOUR_MS = 3_600_000
+LATE_MS = 1_000_000
 CHANGED_EACH, CHANGED_AT = 8, 4
 """In one history of so many, that one, a budget is given in the middle."""
 POLICY_MS_MAX = 30_000
@@ -78,6 +83,8 @@ class Call:
         self.asked_as = asked_as
         self.request = request
         self.granted: Authorization | None = None
+        self.is_given_up = False
+        """Whether its caller asks no more, and does not know of a grant."""
         self.captures = 0
         """How often a capture was sent that may have been applied."""
         self.counted = 0
@@ -97,7 +104,7 @@ class World:
         self.random = Random(seed)
         self.clock = clock
         self.store = store
-        longest_ms = self.random.choice((50, 1_000, 20_000))
+        longest_ms = self.random.choice((50, 3_000, 20_000, 60_000))
         self.auditor = Auditor(store)
         self.with_usage = self.random.random() < 0.4
         self.turns = Interleaving(seed, lambda random: self.pass_time(random, longest_ms))
@@ -173,7 +180,10 @@ class World:
     def instance(self, store: Store | None = None) -> Instance:
         skew_ms = 0 if store else self.random.randint(-SKEW_MS, SKEW_MS)
         clock = SkewedClock(self.clock, self.turns, skew_ms)
-        return Instance(store or self.wire, clock, self.random.getrandbits(64))
+        sheets_max = self.random.choice((2, 3, 5, 8, SHEETS_MAX))
+        return Instance(
+            store or self.wire, clock, self.random.getrandbits(64), sheets_max=sheets_max
+        )
 
     async def ask(self, work: str, *args: Any, **kwargs: Any) -> Any:
         """Ask any instance; one that dies is replaced."""
@@ -229,13 +239,14 @@ class World:
                 authorized = await self.ask("authorize", call.policy, **call.request)
             except AuthorizationDeniedError:
                 self.outcomes["denied"] += 1
-                return
+                break
             except _NO_ANSWER:
                 continue
             self.outcomes["granted"] += 1
             call.granted = authorized.authorization
             call.kept_until_ms = authorized.authorization.expires_at_ms
             return
+        call.is_given_up = True
 
     async def settle(self, call: Call) -> None:
         random = self.random
@@ -287,6 +298,9 @@ class World:
         request_id = minted(self.clock.now_ms(), self.random)
         if self.random.random() < 0.3:
             request_id = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        named = [call.asked_as for call in self.calls if call.asked_as and call.is_given_up]
+        if named and self.random.random() < 0.5:  # that of a call which was not answered, or denied
+            request_id = self.random.choice(named)
         usage = a_usage(
             request_id,
             model_label=self.random.choice(LABELS),
@@ -294,13 +308,13 @@ class World:
             output_tokens=self.random.randrange(300),
         )
         for _ in range(2):
-            with suppress(*_NO_ANSWER):
+            with suppress(*_NO_ANSWER, ConflictError, RequestIdReusedError):
                 await self.ask("record", policy, usage)
                 self.outcomes["recorded"] += 1
 
     async def expire(self) -> None:
         """Instances expire what they granted, and sweep what others left."""
-        for number in range(2 * INSTANCES):
+        for number in range(5 * INSTANCES):
             instance = self.instances[number % INSTANCES]
             await self.turns.turn()
             with suppress(*_NO_ANSWER):
@@ -309,9 +323,18 @@ class World:
 
     async def finish(self) -> None:
         """Let everything arrive; then let everything expire. Nothing is held any more."""
-        await self.wire.deliver()
-        self.look()
         survivor = self.instance(self.calm)
+        last_words = LastWords(self.store, self.turns)
+        if self.random.random() < 0.2:  # a sheet that arrives after everything else was swept
+            self.clock.advance_ms(LATE_MS)
+            await survivor.authorizations.expiry.sweep()
+            with suppress(Crashed, AuthorizationDeniedError):
+                await self.instance(last_words).authorize(self.policies[0], hold_secs=10)
+            self.clock.advance_ms(LATE_MS)
+            await survivor.authorizations.expiry.sweep()
+        await self.wire.deliver()
+        await last_words.deliver()
+        self.look()
         if self.change is not None:
             self.clock.advance_ms(RECOUNT_AFTER_MS)
             assert await survivor.recounts.recount(self.change.recounted)
@@ -341,6 +364,20 @@ class World:
                 assert call.id in by_id, "a grant is gone"
             if call.counted:
                 assert by_id[call.id].state is State.CAPTURED
+
+
+class LastWords(FaultyStore):
+    """The wire of a process that dies as it writes a sheet, which arrives much later."""
+
+    def __init__(self, store: Store, turns: Interleaving) -> None:
+        super().__init__(store, turns, Faults())
+
+    async def put(self, operation: Put) -> None:
+        if not str(operation.key.sk).startswith(SHEET):
+            await super().put(operation)
+            return
+        self._late.append(lambda: self._store.put(operation))
+        raise Crashed
 
 
 class Change:
@@ -391,6 +428,7 @@ class Change:
             for account in accounts_of(policy, made_at_ms, {}):
                 if account.name == "new":
                     world.auditor.recounted.add((account.key, account.id))
+                    world.auditor.given_late.add((account.key, account.id))
         for _ in range(random.randrange(40, 200)):
             await world.turns.turn()
             if world.clock.now_ms() - made_at_ms >= RECOUNT_AFTER_MS and random.random() < 0.1:

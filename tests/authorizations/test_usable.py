@@ -98,7 +98,7 @@ class Crowd:
                 self.news.notify_all()
 
     async def note_final(self) -> None:
-        balance = (await self.instances[0].budgets.read([self.account]))[self.account]
+        balance = (await self.instances[0].ledger.read([self.account]))[self.account]
         assert balance.used <= self.account.limit_usd_picos
         if self.at_first_final is None:
             self.at_first_final = balance
@@ -125,7 +125,7 @@ async def test_all_but_a_twentieth_is_spent_before_the_first_final_denial(
     assert crowd.denied_for_now > CALLERS
     for instance in crowd.instances:
         await instance.close()
-    after = (await crowd.instances[0].budgets.read([crowd.account]))[crowd.account]
+    after = (await crowd.instances[0].ledger.read([crowd.account]))[crowd.account]
     assert (after.held, after.unsettled) == (0, 0)
     assert after.spent >= limit * SPENT_PCT // 100
 

@@ -12,9 +12,12 @@ from authorizations.conftest import HELD_USD_PICOS, Instance, a_budget
 from cli.conftest import ORG, ORG_FLAGS, Cli, drop_a_table
 from metering.conftest import a_policy
 from pricekeeper.authorizations import LedgerCheck, State
+from pricekeeper.authorizations.reading import AuthorizationReader
 from pricekeeper.authorizations.regions import Regions
 from pricekeeper.budgets import Balance
 from pricekeeper.clock import SystemClock
+from pricekeeper.ledger import Ledger
+from pricekeeper.metering import WindowSpend
 from pricekeeper.settings import read_settings
 from pricekeeper.storage import open_store
 from pricekeeper.storage.tables import ALL_TABLES
@@ -131,7 +134,9 @@ def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> N
     async def look() -> tuple[list[Balance], list[State]]:
         opened = await open_store(location, clock=SystemClock())
         findings = await LedgerCheck(opened, SystemClock()).check([policy])
-        regions = Regions(opened, SystemClock())
+        ledger = Ledger(opened, SystemClock(), WindowSpend(opened, SystemClock()).measure)
+        reader = AuthorizationReader(opened, ledger)
+        regions = Regions(opened, SystemClock(), reader)
         states = [one.state async for one in regions.read_unfinished(policy.org_id, set(State))]
         await opened.close()
         assert all(one.agrees for one in findings)

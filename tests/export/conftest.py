@@ -14,11 +14,11 @@ from attribution import BY
 from metering.conftest import CATALOGUE, DAY_MS, LABELS, a_policy
 from minting import minted
 from pricekeeper.audit import AuditTrail
-from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock
 from pricekeeper.days import day_start_ms
 from pricekeeper.export import Exporter
 from pricekeeper.export.folder import FolderDestination
+from pricekeeper.ledger import Ledger
 from pricekeeper.metering import (
     Aggregator,
     Metering,
@@ -100,19 +100,20 @@ class Company:
 
     async def void(self, policy: Policy, request_id: str) -> str:
         """Take a record out by a correction; its id."""
-        budgets = Budgets(self.store, self.clock, WindowSpend(self.store, self.clock).measure)
+        ledger = Ledger(self.store, self.clock, WindowSpend(self.store, self.clock).measure)
         prices = PriceBook(self.store, self.clock, CATALOGUE)
-        metering = Metering(self.store, self.clock, prices, budgets=budgets)
+        metering = Metering(self.store, self.clock, prices, ledger=ledger)
         voider = Voider(
             self.store,
             self.clock,
             trail=AuditTrail(self.store, self.clock),
             tenants=Tenants(self.store, self.clock, frozenset(LABELS)),
-            budgets=budgets,
+            ledger=ledger,
             poster=metering.poster,
         )
         voided, _ = await voider.void(policy, request_id, BY)
         await metering.close()
+        await ledger.close()
         return voided.correction_id
 
     def of(self, day: str, org_id: str | None = None) -> dict[str, tuple[Policy, Usage]]:

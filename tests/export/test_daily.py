@@ -21,7 +21,6 @@ from pricekeeper.export.state import kept_from_epoch
 from pricekeeper.http.app import make_app
 from pricekeeper.metering import Aggregator
 from pricekeeper.metering.items import day_expires_at_epoch
-from pricekeeper.metering.journal import region_at
 from pricekeeper.metering.journal_items import page_expires_at_epoch
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.settings import MEMORY, FolderLocation, Settings, SqliteLocation
@@ -30,6 +29,7 @@ from pricekeeper.storage.kept_rows import EXPORT_STATE
 from pricekeeper.storage.sqlite.moments import SWEEP_AFTER_MS
 from pricekeeper.storage.sqlite.store import SqliteStore
 from pricekeeper.telemetry import StoreMeter
+from pricekeeper.ticks import region_at
 from stores import ShiftedClock
 
 HOUR_MS = 3_600_000

@@ -18,9 +18,9 @@ from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Tenant, usage
 from minting import minted
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.clock import SystemClock
-from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.settings import read_settings
 from pricekeeper.storage.tables import ACTIVITY, ALERTS
+from pricekeeper.ticks import TICK_MS
 from scraping import scrape
 
 PAGE = Path(__file__).parents[2] / "docs" / "costs.md"

@@ -9,7 +9,7 @@ import pytest
 
 from http_fixtures import KEY, Tenant, usage
 from minting import minted
-from pricekeeper.metering.journal import TICK_MS
+from pricekeeper.ticks import TICK_MS
 from spend_world import HOUR_MS, START_MS, STORES, World, date_at, moment_at, running_world
 
 

@@ -12,12 +12,12 @@ from metering.conftest import LABELS, PREMIUM, a_policy, a_usage
 from minting import minted
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Aggregator, Metering, org_day
-from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.metering.spend import MonthSpend
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import TICK_MS
 from stores import ShiftedClock
 
 

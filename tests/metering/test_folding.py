@@ -28,12 +28,12 @@ from pricekeeper.metering.items import (
     total_key,
     total_put,
 )
-from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.metering.journal_items import REPAIR, Repair, repair_put, repairs_query
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Key, Put, Store
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import TICK_MS
 
 __all__ = ["clock", "memory", "metering"]
 

@@ -13,7 +13,6 @@ from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     ID_DIGITS,
     PAGE_DIGITS,
-    TICK_MS,
     WRITE_WEIGHT_MAX,
     Entry,
     Terms,
@@ -25,16 +24,15 @@ from pricekeeper.metering.journal import (
     lanes_of,
     private_name,
     records_on,
-    region_at,
     request_id_of,
     store_form,
-    tick_of,
     weight_of,
 )
 from pricekeeper.metering.journal_items import Written, page_update
 from pricekeeper.metering.usage import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.storage import Key
 from pricekeeper.storage.values import ITEM_BYTES_MAX, item_bytes
+from pricekeeper.ticks import TICK_MS, region_at, tick_of
 
 MOMENTS = st.integers(min_value=0, max_value=(1 << 48) - 1)
 NOW_MS = 1_768_000_000_000

@@ -26,7 +26,6 @@ from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.metering import live as live_module
 from pricekeeper.metering.breakdown import Grouping, parse_grouping
 from pricekeeper.metering.facets import hour_of
-from pricekeeper.metering.journal import TICK_MS, partition_of, region_at
 from pricekeeper.metering.live import LiveSums
 from pricekeeper.metering.ranges import RangeReader, Span, Spend
 from pricekeeper.pricing import PriceBook
@@ -35,6 +34,7 @@ from pricekeeper.storage import Page, Put, Query, Store, open_store
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
+from pricekeeper.ticks import TICK_MS, partition_of, region_at
 from pricekeeper.values import AppId
 
 COSTS = (Path(__file__).parents[2] / "docs" / "costs.md").read_text("utf-8")

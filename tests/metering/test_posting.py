@@ -19,12 +19,10 @@ from pricekeeper.metering.items import total_from, total_key
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     PAGE_DIGITS,
-    TICK_MS,
     WRITE_WEIGHT_MAX,
     address_of,
     is_full,
     records_on,
-    tick_of,
 )
 from pricekeeper.metering.journal_items import REPAIR, page_key
 from pricekeeper.metering.posting import ANSWER_MS_MAX, NONCE_BYTES, is_late
@@ -40,6 +38,7 @@ from pricekeeper.storage import Item, Put, Store, Update
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.storage.values import ITEM_BYTES_MAX, item_bytes
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import TICK_MS, tick_of
 
 HOUR_MS = 3_600_000
 

@@ -6,9 +6,9 @@ from metering.conftest import APP, PREMIUM, a_policy, a_usage
 from minting import minted
 from pricekeeper.days import org_day
 from pricekeeper.metering import Aggregator, Metering
-from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.storage import Delete, Item, Key, Query, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
+from pricekeeper.ticks import TICK_MS
 from stores import ShiftedClock
 
 

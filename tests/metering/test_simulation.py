@@ -43,10 +43,11 @@ from pricekeeper.metering import (
     journal,
     journal_items,
 )
-from pricekeeper.metering.journal import FULL_WEIGHT, TICK_MS
+from pricekeeper.metering.journal import FULL_WEIGHT
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Key, Store, open_store
 from pricekeeper.storage.tables import ALL_TABLES
+from pricekeeper.ticks import TICK_MS
 from pricekeeper.values import OrgId
 from slow_wire import SkewedClock, SlowWire, TornStore
 

@@ -19,13 +19,14 @@ from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Aggregator, Metering, Outcome, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import counter_key, day_expires_at_epoch, total_key
-from pricekeeper.metering.journal import private_sort_key, region_at
+from pricekeeper.metering.journal import private_sort_key
 from pricekeeper.metering.journal_items import page_key
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Delete, Key, Put, Store, Table
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.telemetry import STRANGE_ITEMS
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import region_at
 from stores import ShiftedClock
 
 Damage: TypeAlias = Callable[[Table, Key], Awaitable[None]]

@@ -13,12 +13,12 @@ from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import Counters
 from pricekeeper.metering.facets import Facet, tag_sort_key
 from pricekeeper.metering.items import RETENTION_DAYS, tag_values_key
-from pricekeeper.metering.journal import TICK_MS
 from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.tag_values import OTHER, VALUES_MAX, TagValues
 from pricekeeper.storage import Query, Set, Store, Update
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import TICK_MS
 from stores import ShiftedClock
 
 DAY = "20990110"

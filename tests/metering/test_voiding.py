@@ -16,9 +16,9 @@ from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Behind, Fold
-from pricekeeper.metering.journal import TICK_MS, tick_of
 from pricekeeper.metering.journal_listing import JournalListing, RecordPage, Wanted
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.ticks import TICK_MS, tick_of
 
 COST = 15_400
 NOON = 1_767_960_000_000

@@ -30,7 +30,7 @@ from pricekeeper.metering import (
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Fold, add_up
-from pricekeeper.metering.journal import Address, is_full, tick_of
+from pricekeeper.metering.journal import Address, is_full
 from pricekeeper.metering.journal_items import TICKS, Written, page_update
 from pricekeeper.metering.posting import Poster, Settle
 from pricekeeper.metering.submission import Submission
@@ -47,6 +47,7 @@ from pricekeeper.pricing import (
 from pricekeeper.storage import Item, Key, Put, Store, Update, Write
 from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import tick_of
 
 MeteringKind: TypeAlias = Callable[[Store, Clock], Metering]
 AggregatorKind: TypeAlias = Callable[[Store, Clock], Aggregator]

@@ -29,6 +29,8 @@ from pricekeeper.audit import AuditTrail
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
 from pricekeeper.errors import DeliveryError, NotFoundError
+from pricekeeper.ledger import Ledger
+from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.folding import Look
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants
@@ -53,6 +55,7 @@ class Alerts:
         *,
         sealer: Sealer,
         sources: Sources,
+        ledger: Ledger,
         trail: AuditTrail | None = None,
         guard: Guard | None = None,
         observe: Observer = lambda _: None,
@@ -71,7 +74,7 @@ class Alerts:
         }
         self.courier = Courier(store, clock, self.channels, self._destinations, meter=self.meter)
         decider = Decider(store, clock, self.channels, self.meter, self._note_decided)
-        self._watcher = Watcher(store, tenants, decider)
+        self._watcher = Watcher(store, tenants, decider, ledger)
         self.checks = Checks(store, clock, tenants, decider, sources, self._watcher.active)
         self.history = History(store)
 
@@ -122,4 +125,5 @@ def make_look(store: Store, clock: Clock) -> Look:
     """The same for an aggregator without a service: it decides, and instances deliver."""
     tenants = Tenants(store, clock, ())
     decider = Decider(store, clock, Channels(store, clock, tenants))
-    return Watcher(store, tenants, decider).look
+    ledger = Ledger(store, clock, WindowSpend(store, clock).measure)
+    return Watcher(store, tenants, decider, ledger).look

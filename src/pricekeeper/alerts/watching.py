@@ -25,16 +25,17 @@ from pricekeeper.alerts.fallbacks import (
 )
 from pricekeeper.alerts.thresholds import budget_findings, quota_findings
 from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of
-from pricekeeper.budgets.items import balance_of
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import day_start_ms, next_midnight_ms
 from pricekeeper.errors import NotFoundError, UnreadableItemError
+from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.book import OpenAccounts
 from pricekeeper.metering import total_keys, totals_from
 from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.facets import HOUR, MS_PER_HOUR, NO_APP, Facet, hour_from
 from pricekeeper.selection.items import sticky_key, sticky_state
-from pricekeeper.storage import Item, Key, Store, Table
-from pricekeeper.storage.tables import RATE_BUCKETS, STICKY_STATE
+from pricekeeper.storage import Key, Store, Table
+from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Policy, QuotaScope, Tenants
 from pricekeeper.values import AppId, OrgId
 
@@ -75,8 +76,9 @@ class Spend(NamedTuple):
 class Watcher:
     """Finds crossed thresholds among what was counted, and has them decided."""
 
-    def __init__(self, store: Store, tenants: Tenants, decider: Decider) -> None:
+    def __init__(self, store: Store, tenants: Tenants, decider: Decider, ledger: Ledger) -> None:
         self._store = store
+        self._ledger = ledger
         self._tenants = tenants
         self._decider = decider
         self._seen: BoundedCache[Facet, int] = BoundedCache(SEEN_MAX)
@@ -156,11 +158,10 @@ class Watcher:
             app_id: budget_accounts(policy, moved_of(moved if app_id is None else by_app[app_id]))
             for app_id, policy in policies.items()
         }
-        keys = list({account.key: None for some in accounts.values() for account in some})
+        keys = {account.key for some in accounts.values() for account in some}
         if not keys:
             return []
-        items = await self._store.batch_get([(RATE_BUCKETS, key) for key in keys])
-        found = dict(zip(keys, items, strict=True))
+        found = await self._ledger.read_items(next(iter(policies.values())).org_id, keys)
         return [
             finding
             for app_id, some in accounts.items()
@@ -222,13 +223,13 @@ def _spends(
 
 
 def _balances(
-    accounts: Iterable[BudgetAccount], items: Mapping[Key, Item | None]
+    accounts: Iterable[BudgetAccount], items: Mapping[Key, OpenAccounts]
 ) -> dict[BudgetAccount, Balance]:
     """What the accounts have; one that is not open, or can't be read, is left out."""
     found: dict[BudgetAccount, Balance] = {}
     for account in accounts:
         with contextlib.suppress(UnreadableItemError):  # it was reported
-            balance = balance_of(items[account.key], account.id)
+            balance = items[account.key].balance(account.id)
             if balance is not None:
                 found[account] = balance
     return found

@@ -5,9 +5,8 @@
     open -> captured | voided | unsettled
                                 unsettled -> captured | voided   (up to 24 h after it expired)
 
-The grant never changes. What changes is the state, with the nonce of whoever changed it last. A
-change is written on the condition that both are as they were seen. So each happens once, and
-whoever lost the reply knows its own change again.
+The grant never changes. What becomes of it is said by later sheets of the organisation's log, in
+whose order each change happens once.
 """
 
 from __future__ import annotations
@@ -142,8 +141,9 @@ class Authorization(msgspec.Struct, frozen=True):
     grant: Grant
     state: State
     expires_at_ms: int
-    nonce: bytes
     settlement: Settlement | None = None
+    outcome: str = ""
+    """What the log says has become of it, as it says it; empty if nothing."""
 
     @property
     def shown_id(self) -> str:

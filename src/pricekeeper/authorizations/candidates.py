@@ -20,16 +20,15 @@ from pricekeeper.authorizations.authorization import (
     GrantTerms,
     HeldAccount,
 )
-from pricekeeper.authorizations.books import BucketKey
 from pricekeeper.authorizations.decision import (
     BucketLimits,
     Candidate,
     Wanted,
     terms_of,
 )
+from pricekeeper.authorizations.grants import store_terms
 from pricekeeper.authorizations.request import AUTO, AuthorizationRequest, fingerprint
-from pricekeeper.authorizations.sheet import store_terms
-from pricekeeper.budgets import BudgetAccount, Budgets, Scope
+from pricekeeper.budgets import BudgetAccount, Scope
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import date_of, next_midnight_ms, org_day
 from pricekeeper.errors import (
@@ -41,6 +40,7 @@ from pricekeeper.errors import (
     UnknownModelLabelError,
     UnpricedUsageError,
 )
+from pricekeeper.ledger import Ledger
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.limits import limit_of
 from pricekeeper.metering.journal import StoredTerms
@@ -109,7 +109,7 @@ class _Chain(NamedTuple):
     terms: GrantTerms
     stored_terms: StoredTerms
     keys: frozenset[Key]
-    bucket_keys: frozenset[BucketKey]
+    alone: tuple[Considered, ...]
 
 
 class Candidates:
@@ -119,10 +119,10 @@ class Candidates:
     kinds of calls.
     """
 
-    def __init__(self, prices: PriceBook, selection: Selector, budgets: Budgets) -> None:
+    def __init__(self, prices: PriceBook, selection: Selector, ledger: Ledger) -> None:
         self._prices = prices
         self._selection = selection
-        self._budgets = budgets
+        self._ledger = ledger
         self._rates: BoundedCache[_Kind, tuple[Prices, WorstRates]] = BoundedCache(RATES_MAX)
         self._chains: BoundedCache[tuple[int, str], _Chain] = BoundedCache(CHAINS_MAX)
 
@@ -246,7 +246,7 @@ class Candidates:
         except UnpricedUsageError as error:
             self._prices.meter.unpriced[error.label] += 1
             raise
-        accounts = await self._budgets.open_for(policy, label, request.tags, at_ms)
+        accounts = await self._ledger.open_for(policy, label, request.tags, at_ms)
         chain = self._chain(policy, label, accounts)
         return Candidate(
             label,
@@ -258,7 +258,7 @@ class Candidates:
             chain.terms,
             chain.stored_terms,
             chain.keys,
-            chain.bucket_keys,
+            chain.alone,
             usable.barred_by,
         )
 
@@ -299,7 +299,7 @@ class Candidates:
                 terms,
                 store_terms(policy.org_id, terms),
                 frozenset(account.key for account in accounts),
-                frozenset((bucket.entity, label) for bucket in buckets),
+                (Considered(label),),
             )
             self._chains.put(key, chain)
         return chain

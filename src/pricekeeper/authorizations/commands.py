@@ -1,33 +1,47 @@
-"""What waits for the worker of an organisation: calls that want to go, and settlements."""
+"""What the worker of an organisation is asked for: calls that want to go, and settlements.
+
+Each is decided on the log as it is (`pricekeeper.ledger`), and written on its next sheet.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from pricekeeper.authorizations.authorization import Authorization, HeldAccount
-from pricekeeper.authorizations.decision import Denied, Granted, Wanted
-from pricekeeper.authorizations.settling import Action
-from pricekeeper.concurrency import error_copy
+import msgspec
+
+from pricekeeper.authorizations import outcomes
+from pricekeeper.authorizations.authorization import Authorization, HeldAccount, State
+from pricekeeper.authorizations.claims import Claim, Place
+from pricekeeper.authorizations.decision import (
+    Choice,
+    Denied,
+    Granted,
+    Speeds,
+    Taken,
+    Wanted,
+    Wants,
+    choose,
+    make_grant,
+)
+from pricekeeper.authorizations.grants import GRANT, encode_grant
+from pricekeeper.authorizations.reading import Seen
+from pricekeeper.authorizations.settling import Action, Capture, Changed, settle
+from pricekeeper.budgets import Balance
+from pricekeeper.budgets.items import hold, spend
+from pricekeeper.ledger import AccountNotOpenError, Command, Decision, Draft
+from pricekeeper.ledger.book import Book
+from pricekeeper.ledger.command import AnyCommand, Send
+from pricekeeper.ledger.position import authorization_id_of
 from pricekeeper.metering import Submission
-from pricekeeper.metering.journal import PAGE_DIGITS, Address
-
-_T = TypeVar("_T")
-
-
-class Place(NamedTuple):
-    """Where a usage record of an id would be: on its page, or else in its receipt."""
-
-    request_id: str
-    address: Address | None
-    lanes: int
+from pricekeeper.metering.journal_items import PostedRegion
+from pricekeeper.storage import Key
 
 
-class Repeated(NamedTuple):
-    """The grant that the same request has got before."""
+class Existing(NamedTuple):
+    """The id that a caller gave stands for that authorization already."""
 
-    authorization: Authorization
+    own_id: str
 
 
 class Settled(NamedTuple):
@@ -35,92 +49,336 @@ class Settled(NamedTuple):
 
     authorization: Authorization
     changed: bool
+    book: Book
+    """The log that it was settled on."""
+    nonce: bytes = b""
+    """Of the sheet that says so."""
+    sent_at_ms: int = 0
 
 
-class Authorize:
-    """A call that wants to be authorized."""
+class Marks(NamedTuple):
+    """What has to be marked before a sheet is written, unless this process has marked it."""
 
-    __slots__ = ("depth", "existing", "future", "id", "nonce", "place", "wanted")
-
-    def __init__(self, wanted: Wanted, nonce: bytes, place: Place | None = None) -> None:
-        self.wanted = wanted
-        self.id = ""
-        """On which sheet it is, under which number; it gets one when it is decided."""
-        self.place = place
-        """Where a usage record would be of the id that its caller gave it."""
-        self.depth = PAGE_DIGITS
-        """Of the page on which that place is."""
-        self.nonce = nonce
-        """By which it knows its own grant again, if a reply was lost."""
-        self.existing: Authorization | None = None
-        """What was found under its id."""
-        self.future: asyncio.Future[Granted | Denied | Repeated] = (
-            asyncio.get_running_loop().create_future()
-        )
+    needs_grant_mark: Callable[[str, str], bool]
+    """Whether the region of a chapter is to be marked for sweeps: organisation and region."""
+    mark_grant: Callable[[str, str], Awaitable[None]]
+    needs_record_mark: Callable[[PostedRegion, int], bool]
+    """Whether it is to be marked for sums that something is posted into a region at that time."""
+    mark_record: Callable[[PostedRegion, int], Awaitable[None]]
 
 
-class Settle:
-    """A settlement of an authorization."""
+ClaimAll: TypeAlias = Callable[[str, Sequence[Claim]], Awaitable[None]]
+Answer: TypeAlias = Granted | Denied | Wants | Existing
 
-    __slots__ = ("action", "future", "nonce", "seen", "since", "submission", "without")
+
+class Authorize(Command[Answer]):
+    """A call that wants to be authorized, with the tokens that were taken for it."""
 
     def __init__(
         self,
+        wanted: Wanted,
+        speeds: Speeds,
+        marks: Marks,
+        claim: Claim | None,
+        *,
+        claim_all: ClaimAll,
+        find_named: Callable[[str, Place], Awaitable[str | None]],
+        on_end: Callable[[Answer | None, Book | None], None],
+    ) -> None:
+        """``claim`` is that of the id that its caller gave it, if it did.
+
+        ``on_end`` is told what became of it and on which log, also if nobody waits any more.
+        """
+        super().__init__()
+        self.keys = {key for one in wanted.candidates for key in one.keys}
+        self.name = wanted.asked_as
+        self._wanted = wanted
+        self._speeds = speeds
+        self._marks = marks
+        self._claim = claim
+        self._claim_all = claim_all
+        self._find_named = find_named
+        self._is_new = claim is None
+        """Whether the id is known to stand for nothing."""
+        self._on_end = on_end
+        self._granted: Granted | None = None
+        self._denied: Denied | None = None
+        self._book: Book | None = None
+
+    def decide(self, draft: Draft) -> Decision:
+        """Grant the first candidate that there is room for."""
+        wanted, claim = self._wanted, self._claim
+        if claim is not None:
+            own_id = draft.book.named(wanted.asked_as) or claim.existing
+            if own_id is not None:
+                self._end(Existing(own_id))
+                return Decision.ANSWERED
+            if claim.failure is not None:
+                raise claim.failure
+        choice = choose(draft, wanted, self._speeds)
+        if isinstance(choice, Wants):
+            self._end(choice)
+            return Decision.ANSWERED
+        if isinstance(choice, Denied):
+            self._denied = choice
+            if self._is_new:
+                return Decision.DENIED
+            draft.ask(("named", wanted.asked_as), self._look_up_name, self)
+            return Decision.WAITS
+        if self._must_wait(draft):
+            return Decision.WAITS
+        self._granted, self._book = self._grant(draft, choice), draft.book
+        return Decision.WRITES
+
+    def note_written(self) -> None:
+        self._end(self._granted)
+
+    def deny(self) -> None:
+        self._end(self._denied)
+
+    def fail(self, error: BaseException) -> None:
+        self._tell(None)
+        super().fail(error)
+
+    def _must_wait(self, draft: Draft) -> bool:
+        """Whether the region is to be marked, or the caller's id to be claimed, before."""
+        org_id, region = self._wanted.org_id, draft.position.chapter.region
+        must_mark = self._marks.needs_grant_mark(org_id, region)
+        if must_mark:
+            mark = self._marks.mark_grant
+            draft.ask(("grant", region), lambda: mark(org_id, region), self)
+        claim = self._claim
+        must_claim = claim is not None and _must_claim(draft, org_id, claim, self._claim_all, self)
+        return must_mark or must_claim
+
+    async def _look_up_name(self) -> None:
+        """Nobody is denied what was granted under the same id a moment ago."""
+        if self._claim is not None:
+            own_id = await self._find_named(self._wanted.org_id, self._claim.place)
+            if own_id is not None:
+                self._end(Existing(own_id))
+        self._is_new = True
+
+    def _end(self, answer: Answer | None) -> None:
+        self._tell(answer)
+        if answer is not None:
+            self.answer(answer)
+
+    def _tell(self, answer: Answer | None) -> None:
+        on_end, self._on_end = self._on_end, _tell_nobody
+        on_end(answer, self._book)
+
+    def _grant(self, draft: Draft, choice: Choice) -> Granted:
+        wanted, number = self._wanted, draft.take_number()
+        candidate, speed = wanted.candidates[choice.rank], self._speeds.get(choice.rank)
+        grant, terms = make_grant(wanted, choice)
+        change = hold(grant.held_usd_picos)
+        balances = tuple(
+            (account, draft.add(account.key, account.id, change)) for account in candidate.accounts
+        )
+        data = encode_grant(grant, terms, draft.now_ms, wanted.hold_ms)
+        draft.put(f"{GRANT}{number}", data)
+        draft.put(terms.name, terms.data)
+        if wanted.asked_as:
+            draft.name(number, wanted.asked_as)
+        granted = Authorization(
+            authorization_id_of(draft.sort_key, number),
+            grant,
+            State.OPEN,
+            draft.now_ms + wanted.hold_ms,
+        )
+        limits = speed.limits if isinstance(speed, Taken) else {}
+        return Granted(granted, choice.rank, balances, limits)
+
+
+class Settle(Command[Settled]):
+    """A settlement of an authorization."""
+
+    def __init__(
+        self,
+        org_id: str,
         action: Action,
-        seen: Authorization,
-        nonce: bytes,
+        seen: Seen,
+        marks: Marks,
+        read_again: Callable[[str], Awaitable[Seen]],
+        *,
         submission: Submission | None = None,
         since: tuple[HeldAccount, ...] = (),
+        send: Send | None = None,
+        on_end: Callable[[Settled], None],
     ) -> None:
-        self.action = action
-        self.seen = seen
+        """``submission`` is the record that a capture counts as.
+
+        ``since`` are accounts that it is spent from and was not held against: their budgets are
+        newer. ``on_end`` is told what became of it, also if nobody waits for that any more.
+        """
+        super().__init__()
+        self._org_id = org_id
+        self._action = action
+        self._seen = seen
+        self._marks = marks
+        self._read_again = read_again
+        self._submission = submission
+        self._since = since
+        self._on_end = on_end
+        self._settled: Settled | None = None
+        self.send = send
+        held = seen.authorization.grant.accounts
+        self.keys = {Key(one.pk, one.sk) for one in (*held, *since)}
+        self.name = seen.authorization.id
+
+    def decide(self, draft: Draft) -> Decision:
+        """Change what is as it was seen; what has changed since is read first."""
+        seen, generation = self._seen
+        known = draft.outcome(seen.id)
+        if generation != draft.book.generation or (known is not None and known != seen.outcome):
+            draft.ask(("read", seen.id), self._look_again, self)
+            return Decision.WAITS
+        changed = settle(self._action, seen, draft.now_ms)
+        if changed is None:
+            self._end(Settled(seen, changed=False, book=draft.book))
+            return Decision.ANSWERED
+        submission = self._submission
+        if submission is not None and _must_mark(draft, submission, self._marks, self):
+            return Decision.WAITS
+        self._write(draft, changed)
+        return Decision.WRITES
+
+    @property
+    def seen(self) -> Authorization:
         """The authorization as it was last seen."""
-        self.nonce = nonce
-        self.submission = submission
-        """The record that a capture counts as."""
-        self.since = since
-        """Accounts that it is spent from and was not held against: their budgets are newer."""
-        self.without: set[str] = set()
-        """Accounts of windows that are long over, and gone."""
-        self.future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        return self._seen.authorization
+
+    def note_written(self) -> None:
+        if self._settled is not None:
+            self._end(self._settled)
+
+    def _end(self, settled: Settled) -> None:
+        self._on_end(settled)
+        self.answer(settled)
+
+    async def _look_again(self) -> None:
+        self._seen = await self._read_again(self._seen.authorization.id)
+
+    def _write(self, draft: Draft, changed: Changed) -> None:
+        after, grant = changed.after, changed.after.grant
+        for account in grant.accounts:
+            self._add(draft, account, changed.change)
+        if isinstance(self._action, Capture):
+            for account in self._since:
+                self._add(draft, account, spend(self._action.settlement.cost_usd_picos))
+        outcome = self._outcome(draft, after)
+        draft.settle(after.id, outcome)
+        after = msgspec.structs.replace(after, outcome=outcome)
+        self._settled = Settled(
+            after, changed=True, book=draft.book, nonce=draft.nonce, sent_at_ms=draft.now_ms
+        )
+
+    def _add(self, draft: Draft, account: HeldAccount, change: Balance) -> None:
+        """Accounts of windows that are long over are gone, and nobody needs them any more."""
+        key = Key(account.pk, account.sk)
+        if draft.balance(key, account.id) is not None:
+            draft.add(key, account.id, change)
+
+    def _outcome(self, draft: Draft, after: Authorization) -> str:
+        if after.state is State.OPEN:
+            return outcomes.extended(after.expires_at_ms)
+        if after.state is State.UNSETTLED:
+            return outcomes.unsettled(after.expires_at_ms)
+        if after.state is State.VOIDED and after.settlement is not None:
+            return outcomes.voided(after.settlement.at_ms, after.settlement.reason)
+        if self._submission is None:
+            raise LookupError("a capture has a record")
+        return outcomes.captured(draft.position, _put_record(draft, self._submission))
 
 
-Command = Authorize | Settle
+class RecordedAt(NamedTuple):
+    """A record is on a sheet."""
+
+    nonce: bytes
+    sent_at_ms: int
 
 
-def name_of(command: Command) -> str:
-    """What only one command of a transaction may be about; empty if there can't be another."""
-    return command.seen.id if isinstance(command, Settle) else command.wanted.asked_as
+class RecordClaimed(Command[RecordedAt | Existing]):
+    """A usage record whose id was claimed for a call that was not granted."""
+
+    def __init__(
+        self,
+        org_id: str,
+        submission: Submission,
+        marks: Marks,
+        claim: Claim,
+        *,
+        claim_all: ClaimAll,
+    ) -> None:
+        super().__init__()
+        self.keys = {account.key for account in submission.accounts}
+        self.name = submission.request_id
+        self._org_id = org_id
+        self._submission = submission
+        self._marks = marks
+        self._claim = claim
+        self._claim_all = claim_all
+        self._recorded: RecordedAt | None = None
+
+    def decide(self, draft: Draft) -> Decision:
+        """Count it, and let its id stand for it, unless it stands for something."""
+        submission, claim = self._submission, self._claim
+        own_id = draft.book.named(submission.request_id) or claim.existing
+        if own_id is not None:
+            self.answer(Existing(own_id))
+            return Decision.ANSWERED
+        if claim.failure is not None:
+            raise claim.failure
+        for account in submission.accounts:
+            if draft.balance(account.key, account.id) is None:
+                self.fail(AccountNotOpenError(account.name))
+                return Decision.ANSWERED
+        must_mark = _must_mark(draft, submission, self._marks, self)
+        if _must_claim(draft, self._org_id, claim, self._claim_all, self) or must_mark:
+            return Decision.WAITS
+        for account in submission.accounts:
+            draft.add(account.key, account.id, spend(submission.cost_usd_picos))
+        draft.name(_put_record(draft, submission), submission.request_id)
+        self._recorded = RecordedAt(draft.nonce, draft.now_ms)
+        return Decision.WRITES
+
+    def note_written(self) -> None:
+        if self._recorded is not None:
+            self.answer(self._recorded)
 
 
-def operations_of(command: Command) -> int:
-    """How many operations a command needs in a transaction at most, beside those that it shares."""
-    return 2 if isinstance(command, Authorize) and command.place is not None else 1
+def _must_claim(
+    draft: Draft, org_id: str, claim: Claim, claim_all: ClaimAll, command: AnyCommand
+) -> bool:
+    """Whether the caller's id is to be claimed before; what waits for that is claimed together."""
+    if claim.reaches(draft.position):
+        return False
+    claim.wanted = authorization_id_of(draft.sort_key, 0)
+    waiting: list[Claim] = draft.share("claims", list)
+    waiting.append(claim)
+    draft.ask("claims", lambda: claim_all(org_id, waiting), command)
+    return True
 
 
-def items_of(command: Command) -> Iterator[Collection[object]]:
-    """The accounts and buckets of a command, which it may share with others."""
-    if isinstance(command, Settle):
-        yield [one.key for one in command.seen.grant.accounts]
-        yield [one.key for one in command.since]
-        return
-    for candidate in command.wanted.candidates:
-        yield candidate.keys
-        yield candidate.bucket_keys
+def _must_mark(draft: Draft, submission: Submission, marks: Marks, command: AnyCommand) -> bool:
+    """Whether it is to be marked before that a record is posted into the chapter's region."""
+    region, now_ms = draft.position.chapter.region, draft.now_ms
+    posting = PostedRegion(submission.org_id, region, submission.lanes)
+    if not marks.needs_record_mark(posting, now_ms):
+        return False
+    draft.ask(("record", posting), lambda: marks.mark_record(posting, now_ms), command)
+    return True
 
 
-def answer(future: asyncio.Future[_T], outcome: _T) -> None:
-    """Set the outcome, unless the caller was cancelled: what was decided stands."""
-    if not future.done():
-        future.set_result(outcome)
+def _put_record(draft: Draft, submission: Submission) -> int:
+    """Put a record on the sheet; returns its number."""
+    number = draft.take_number()
+    record = submission.written_on_sheet(number, draft.nonce, draft.now_ms)
+    draft.put(record.name, record.data)
+    draft.put(record.terms.name, record.terms.data)
+    return number
 
 
-def fail(command: Command, error: BaseException) -> None:
-    """Let the caller know, unless it has an answer."""
-    future: asyncio.Future[Any] = command.future
-    if future.done():
-        return
-    if isinstance(error, asyncio.CancelledError):
-        future.cancel()
-    else:
-        future.set_exception(error_copy(error))
+def _tell_nobody(*_: Any) -> None:
+    return

@@ -1,31 +1,30 @@
-"""The decision about calls, on books that are in memory. No I/O, no clock.
+"""The decision about a call, on accounts as they are and on tokens as they were taken. No I/O.
 
-Settlements are on the books before, so that what they give back is there for others.
-An authorization walks its candidates and takes the first that every account and every bucket has
-room for, all or nothing. If none has, the denial names what denies one candidate: one that needs
-nothing but time, if there is such a one, and of these the one with the fewest obstacles. Raising
-exactly these admits the call, and raising fewer admits no other candidate.
+A call walks its candidates and gets the first that every account has room for and every bucket has
+given tokens to, all or nothing. If there is money for a candidate whose tokens nobody has taken
+yet, they are to be taken first. If there is none that it can have, the denial names what denies one
+candidate: one that needs nothing but time, if there is such a one, and of these the one with the
+fewest obstacles. Raising exactly these admits the call, and fewer admit no other candidate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from pricekeeper.authorizations.authorization import (
+    REQUESTS,
     TOKENS,
     Authorization,
     Considered,
     Grant,
     GrantTerms,
     HeldBucket,
-    State,
     usual_tokens,
 )
-from pricekeeper.authorizations.books import Books, BucketKey
-from pricekeeper.authorizations.sheet import store_terms
+from pricekeeper.authorizations.grants import store_terms
 from pricekeeper.budgets import Balance, BudgetAccount, Kind
 from pricekeeper.errors import DeniedBy, Obstacle
 from pricekeeper.limiter.bucket import Debit, LimitStatus
@@ -61,9 +60,15 @@ class Candidate(msgspec.Struct, frozen=True):
     stored_terms: StoredTerms
     keys: frozenset[Key]
     """The items of the accounts."""
-    bucket_keys: frozenset[BucketKey]
+    alone: tuple[Considered, ...]
+    """What was considered, if it is the first that was, and is chosen."""
     barred_by: DeniedBy | None = None
-    """What denies it whatever the books say; it is a candidate so that all the rest is named."""
+    """What denies it whatever there is; it is a candidate so that all the rest is named."""
+
+    def takes_tokens(self, consume: Container[str] | None) -> bool:
+        """Whether its buckets have a limit that such a call takes from."""
+        names = (REQUESTS, TOKENS) if consume is None else consume
+        return any(name in names for bucket in self.buckets for name in bucket.limits)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -95,20 +100,43 @@ class Wanted(msgspec.Struct, frozen=True):
         consume = self.tokens(candidate, max_output_tokens)
         debits = []
         for bucket in candidate.buckets:
-            tokens = {name: count for name, count in consume.items() if name in bucket.limits}
+            limits = bucket.limits
+            tokens = {name: count for name, count in consume.items() if name in limits}
             if tokens:
-                debits.append(Debit(bucket.entity, candidate.label, bucket.limits, tokens))
+                debits.append(Debit(bucket.entity, candidate.label, limits, tokens))
         return tuple(debits)
 
 
+class Taken(NamedTuple):
+    """Tokens of a candidate that were taken, for an answer of so many tokens."""
+
+    output_tokens: int
+    debits: tuple[Debit, ...]
+    limits: Mapping[str, LimitStatus]
+    """The limits right after that."""
+
+
+class Room(NamedTuple):
+    """The buckets of a candidate have enough for such an answer; nothing was taken."""
+
+    output_tokens: int
+    limits: Mapping[str, LimitStatus]
+
+
+class Lacking(NamedTuple):
+    """The buckets of a candidate have too little."""
+
+    denied_by: tuple[DeniedBy, ...]
+
+
 class Granted(NamedTuple):
-    """A grant, and the books right after it."""
+    """A grant, and the accounts and limits right after it."""
 
     authorization: Authorization
-    candidate: Candidate
+    rank: int
+    """Which of the candidates it is."""
     balances: tuple[tuple[BudgetAccount, Balance], ...]
     limits: Mapping[str, LimitStatus]
-    stored_terms: StoredTerms
 
 
 class Denied(NamedTuple):
@@ -118,21 +146,83 @@ class Denied(NamedTuple):
     considered: tuple[Considered, ...]
 
 
-def decide(books: Books, wanted: Wanted, authorization_id: str, nonce: bytes) -> Granted | Denied:
+class Wants(NamedTuple):
+    """What has to be known before the call can be decided."""
+
+    take: int | None
+    """The candidate that there is money for: its tokens are to be taken."""
+    look: tuple[int, ...] = ()
+    """Candidates whose limits are to be looked at, if there is money for none."""
+
+
+class Balances(Protocol):
+    """Accounts, with all that was decided before."""
+
+    def balance(self, key: Key, account_id: str) -> Balance | None:
+        """What the account has; ``None`` if it is not open."""
+        ...
+
+
+Speed: TypeAlias = Taken | Room | Lacking
+Speeds: TypeAlias = Mapping[int, Speed]
+"""What is known of the tokens of candidates, by their rank."""
+
+
+class Choice(NamedTuple):
+    """The candidate that a call gets, and how long its answer may be."""
+
+    rank: int
+    output_tokens: int
+    considered: tuple[Considered, ...]
+
+
+def find_first_with_room(balances: Balances, wanted: Wanted) -> int | None:
+    """The first candidate that there is money for, whatever its limits."""
+    for rank, candidate in enumerate(wanted.candidates):
+        least = wanted.min_output_tokens
+        output_tokens = wanted.max_output_tokens if least is None else least
+        if candidate.barred_by is None and _has_room(balances, candidate, output_tokens):
+            return rank
+    return None
+
+
+def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> Choice | Denied | Wants:
     """Take the first candidate that there is room for, or say what is in the way."""
+    first, speed = wanted.candidates[0], speeds.get(0)
+    if (
+        isinstance(speed, Taken)
+        and not wanted.passed_over
+        and first.barred_by is None
+        and _has_room(balances, first, speed.output_tokens)
+    ):  # as nearly always
+        return Choice(0, speed.output_tokens, first.alone)
+    return _walk(balances, wanted, speeds)
+
+
+def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> Choice | Denied | Wants:
     considered = list(wanted.passed_over)
     named: list[DeniedBy] | None = None
-    for candidate in wanted.candidates:
-        output_tokens = _fit(books, wanted, candidate)
-        debits = wanted.debits(candidate, output_tokens)
-        denied_by = _find_obstacles(books, candidate, output_tokens, debits)
+    unknown: list[int] = []
+    for rank, candidate in enumerate(wanted.candidates):
+        speed = speeds.get(rank)
+        longest = speed.output_tokens if isinstance(speed, Taken) else wanted.max_output_tokens
+        output_tokens = _fit(balances, wanted, candidate, longest)
+        denied_by = _find_obstacles(balances, candidate, output_tokens)
+        if isinstance(speed, Lacking):
+            denied_by += speed.denied_by
+        elif not isinstance(speed, Taken) and candidate.takes_tokens(wanted.consume):
+            if not denied_by:
+                return Wants(rank)
+            if speed is None:
+                unknown.append(rank)
         if not denied_by:
             considered.append(Considered(candidate.label))
-            call = _Call(wanted, candidate, output_tokens, debits)
-            return _grant(books, call, authorization_id, nonce, considered)
+            return Choice(rank, output_tokens, tuple(considered))
         considered.append(Considered(candidate.label, "; ".join(one.text for one in denied_by)))
         if named is None or _farness(denied_by) < _farness(named):
             named = denied_by
+    if unknown:
+        return Wants(None, tuple(unknown))
     return Denied(tuple(named or ()), tuple(considered))
 
 
@@ -144,62 +234,47 @@ def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
     return any(one.retry_after_ms is None for one in denied_by), len(denied_by)
 
 
-def _fit(books: Books, wanted: Wanted, candidate: Candidate) -> int:
-    """The longest answer that fits into what is left, if the call may be fitted."""
-    output_tokens, least = wanted.max_output_tokens, wanted.min_output_tokens
-    if least is None:
-        return output_tokens
+def _has_room(balances: Balances, candidate: Candidate, output_tokens: int) -> bool:
+    """Whether every hard account has room for the candidate."""
+    needed = candidate.worst.cost_usd_picos(output_tokens)
     for account in candidate.accounts:
-        balance = books.balance(account)
+        if account.is_hard:
+            balance = balances.balance(account.key, account.id)
+            if balance is None or balance.used + needed > account.limit_usd_picos:
+                return False
+    return True
+
+
+def _fit(balances: Balances, wanted: Wanted, candidate: Candidate, longest: int) -> int:
+    """The longest answer that fits into what is left, if the call may be fitted."""
+    least = wanted.min_output_tokens
+    if least is None:
+        return longest
+    for account in candidate.accounts:
+        balance = balances.balance(account.key, account.id)
         if account.is_hard and balance is not None:
             room = account.limit_usd_picos - balance.used
-            output_tokens = min(output_tokens, candidate.worst.output_tokens_within(room))
-    if wanted.consume is None:
-        for debit in wanted.debits(candidate, max(least, output_tokens)):
-            denial = books.find_violations(debit)
-            for violation in () if denial is None else denial.violations:
-                if violation.limit == TOKENS:
-                    left = violation.available - books.taken(debit, TOKENS)
-                    output_tokens = min(output_tokens, left - candidate.input_tokens)
-    return max(least, output_tokens)
+            longest = min(longest, candidate.worst.output_tokens_within(room))
+    return max(least, longest)
 
 
-def _find_obstacles(
-    books: Books, candidate: Candidate, output_tokens: int, debits: Sequence[Debit]
-) -> list[DeniedBy]:
-    """Everything that denies the candidate."""
+def _find_obstacles(balances: Balances, candidate: Candidate, output_tokens: int) -> list[DeniedBy]:
+    """Everything that denies the candidate, but for its limits."""
     needed = candidate.worst.cost_usd_picos(output_tokens)
     found = [
         obstacle
         for account in candidate.accounts
-        if account.is_hard and (obstacle := _account_obstacle(books, account, needed)) is not None
+        if account.is_hard
+        and (obstacle := _account_obstacle(balances, account, needed)) is not None
     ]
     barred_by = candidate.barred_by
     if barred_by is not None and barred_by.name not in {one.name for one in found}:
         found.append(barred_by)
-    for debit in debits:
-        denial = books.find_violations(debit)
-        if denial is None:
-            continue
-        scopes = {bucket.entity: bucket.scope for bucket in candidate.buckets}
-        for violation in denial.violations:
-            taken = books.taken(debit, violation.limit)
-            found.append(
-                DeniedBy(
-                    Obstacle.LIMIT,
-                    violation.limit,
-                    scopes[debit.entity],
-                    candidate.label,
-                    debit.tokens[violation.limit],
-                    violation.available - taken,
-                    retry_after_ms=violation.retry_after_ms,
-                )
-            )
     return found
 
 
-def _account_obstacle(books: Books, account: BudgetAccount, needed: int) -> DeniedBy | None:
-    balance = books.balance(account)
+def _account_obstacle(balances: Balances, account: BudgetAccount, needed: int) -> DeniedBy | None:
+    balance = balances.balance(account.key, account.id)
     limit = account.limit_usd_picos
     used = limit + 1 if balance is None else balance.used  # what is not open has room for nothing
     if used + needed <= limit:
@@ -223,50 +298,28 @@ def _account_obstacle(books: Books, account: BudgetAccount, needed: int) -> Deni
     )
 
 
-class _Call(NamedTuple):
-    """A call with a candidate that there is room for."""
-
-    wanted: Wanted
-    candidate: Candidate
-    output_tokens: int
-    debits: tuple[Debit, ...]
-
-
-def _grant(
-    books: Books,
-    call: _Call,
-    authorization_id: str,
-    nonce: bytes,
-    considered: Sequence[Considered],
-) -> Granted:
-    wanted, candidate, output_tokens, debits = call
-    held = candidate.worst.cost_usd_picos(output_tokens)
-    books.hold(candidate.accounts, held)
-    books.take(debits)
+def make_grant(wanted: Wanted, choice: Choice) -> tuple[Grant, StoredTerms]:
+    """What the chosen candidate is granted, and its terms as a sheet has them."""
+    candidate, output_tokens = wanted.candidates[choice.rank], choice.output_tokens
     terms, stored_terms = candidate.terms, candidate.stored_terms
     if wanted.consume is not None:
         terms = terms_of(terms, candidate.buckets, wanted.consume)
         stored_terms = store_terms(wanted.org_id, terms)
+    takes_tokens = candidate.takes_tokens(wanted.consume)
     grant = Grant(
         terms,
         wanted.fingerprint,
         candidate.reason,
-        held,
+        candidate.worst.cost_usd_picos(output_tokens),
         candidate.input_tokens,
         output_tokens,
         wanted.at_ms,
-        wanted.tokens(candidate, output_tokens) if debits else {},
-        tuple(considered),
+        wanted.tokens(candidate, output_tokens) if takes_tokens else {},
+        choice.considered,
         wanted.tags,
         wanted.asked_as,
     )
-    authorization = Authorization(
-        authorization_id, grant, State.OPEN, books.now_ms + wanted.hold_ms, nonce
-    )
-    balances = tuple(
-        (account, books.balance(account) or Balance()) for account in candidate.accounts
-    )
-    return Granted(authorization, candidate, balances, books.scarcest(debits), stored_terms)
+    return grant, stored_terms
 
 
 def terms_of(

@@ -1,132 +1,175 @@
-"""What the workers of a process share: the store, and accounts and buckets as they were last seen.
-
-Bounds: `SEEN_MAX` items of accounts, as many buckets, and as many organisations.
-"""
+"""What everything that settles authorizations shares: the log, the marks, and what is open here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from random import Random
-from typing import Any, Final
+from collections.abc import Callable, Iterable
 
-from pricekeeper.authorizations.authorization import Authorization
-from pricekeeper.authorizations.books import Balances, BucketKey
+from pricekeeper.authorizations.authorization import TOKENS, Authorization, HeldAccount, State
+from pricekeeper.authorizations.claims import Claims, Place
+from pricekeeper.authorizations.commands import Marks, Settle, Settled
 from pricekeeper.authorizations.meter import AuthorizationMeter
-from pricekeeper.authorizations.pace import Pace
+from pricekeeper.authorizations.open_list import Due, OpenList
+from pricekeeper.authorizations.reading import UNKNOWN, AuthorizationReader, Seen
 from pricekeeper.authorizations.regions import Regions
-from pricekeeper.budgets import Balance
-from pricekeeper.budgets.items import balances_of
+from pricekeeper.authorizations.settling import Action, Capture, Void
+from pricekeeper.authorizations.taking import TokenTaker
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache
-from pricekeeper.limiter.bucket import Bucket
-from pricekeeper.limiter.items import bucket_key, bucket_of
-from pricekeeper.metering.journal import new_sheet
-from pricekeeper.metering.posting import Poster
-from pricekeeper.storage import Key, Store
-from pricekeeper.storage.tables import RATE_BUCKETS
-
-SEEN_MAX: Final = 20_000
-NONCE_BYTES: Final = 6
+from pricekeeper.concurrency import error_copy
+from pricekeeper.errors import NotFoundError, StoreError
+from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.book import Book
+from pricekeeper.ledger.command import Send
+from pricekeeper.limiter.bucket import Debit
+from pricekeeper.limiter.limits import limit_of
+from pricekeeper.metering import Submission
+from pricekeeper.metering.posting import Poster, TakenPlace
+from pricekeeper.storage import Store
 
 
 class Desk:
-    """The store, and what was seen of it."""
+    """Settles authorizations, and remembers those that this process has granted."""
 
     def __init__(
-        self, store: Store, clock: Clock, poster: Poster, random: Random, meter: AuthorizationMeter
+        self,
+        store: Store,
+        clock: Clock,
+        ledger: Ledger,
+        poster: Poster,
+        meter: AuthorizationMeter,
+        on_change: Callable[[str, Authorization], None] = lambda *_: None,
     ) -> None:
-        self.store = store
+        """``on_change`` is told of each authorization that this process settles."""
         self.clock = clock
+        self.ledger = ledger
         self.poster = poster
-        self.regions = Regions(store, clock, poster.retention_days)
-        self.random = random
         self.meter = meter
-        self.give_up: Callable[[str, Authorization], None] = lambda *_: None
-        """What to do with a grant that nobody has been told of."""
-        self._accounts: BoundedCache[Key, Balances] = BoundedCache(SEEN_MAX)
-        self._buckets: BoundedCache[BucketKey, Bucket] = BoundedCache(SEEN_MAX)
-        self._paces: BoundedCache[str, Pace] = BoundedCache(SEEN_MAX)
+        self.open = OpenList()
+        self.reader = AuthorizationReader(store, ledger)
+        self.claims = Claims(store, self.reader)
+        self.regions = Regions(store, clock, self.reader, poster.retention_days)
+        self.tokens = TokenTaker(store, clock, ledger.random, meter)
+        self.marks = Marks(
+            self.regions.needs_mark,
+            self.regions.mark,
+            lambda posting, at_ms: not poster.is_marked(posting, at_ms),
+            poster.mark,
+        )
+        self._on_change = on_change
+        ledger.observers.append(self._note_others)
 
-    def new_nonce(self) -> bytes:
-        """By which a command knows its own write again: no secret, but never the same twice."""
-        return self.random.randbytes(NONCE_BYTES)
+    def seen(self, due: Due) -> Seen:
+        """An authorization of this process; if it has lost the log since, that is to be read."""
+        log = self.ledger.log_of(due.org_id)
+        return Seen(due.authorization, log.generation if log.is_at(due.book) else UNKNOWN)
 
-    def new_sheet(self) -> str:
-        """The sort key of a sheet that begins now."""
-        return new_sheet(self.clock.now_ms(), self.random.getrandbits(62))
+    async def read(self, org_id: str, own_id: str) -> Seen:
+        """The authorization of that id; raises `NotFoundError` if there is none."""
+        seen = await self.reader.find(org_id, own_id)
+        if seen is None:
+            raise NotFoundError("authorization")
+        return seen
 
-    def pace_of(self, org_id: str) -> Pace:
-        """How soon the worker of an organisation sends its next transaction."""
-        pace = self._paces.get(org_id)
-        if pace is None:
-            pace = Pace()
-            self._paces.put(org_id, pace)
-        return pace
+    async def find_named(self, org_id: str, place: Place) -> str | None:
+        """The authorization that an id stands for which its caller gave it, if it does."""
+        places = {place.request_id: place.address}
+        there = await self.poster.find(org_id, place.lanes, places)
+        taken = there.get(place.request_id)
+        if isinstance(taken, StoreError):
+            raise error_copy(taken)
+        if not isinstance(taken, TakenPlace):
+            return None
+        return await self.reader.find_named(org_id, place.request_id, taken.authorization_id)
 
-    async def recall(
-        self, keys: Collection[Key], buckets: Collection[BucketKey]
-    ) -> tuple[dict[Key, Balances | None], dict[BucketKey, Bucket | None], bool]:
-        """These accounts and buckets, and whether all of them were read just now.
+    def note_granted(self, org_id: str, granted: Authorization, book: Book) -> None:
+        """Remember what was granted on that log, and tell of it."""
+        self.meter.granted += 1
+        self.open.add(org_id, granted, book)
+        self._on_change(org_id, granted)
 
-        What was not seen before, or is not there, is read.
-        """
-        items: dict[Key, Balances | None] = {key: self._accounts.get(key) for key in keys}
-        seen: dict[BucketKey, Bucket | None] = {key: self._buckets.get(key) for key in buckets}
-        missing = [key for key, item in items.items() if item is None]
-        unseen = [key for key, bucket in seen.items() if bucket is None]
-        if missing or unseen:
-            found = await self.store.batch_get(
-                [
-                    *((RATE_BUCKETS, key) for key in missing),
-                    *((RATE_BUCKETS, bucket_key(*key)) for key in unseen),
-                ]
-            )
-            for key, item in zip(missing, found, strict=False):
-                items[key] = self.note_item(key, item)
-            for bucket, item in zip(unseen, found[len(missing) :], strict=True):
-                seen[bucket] = bucket_of(item)
-                self.note_bucket(bucket, seen[bucket])
-        return items, seen, len(missing) == len(items) and len(unseen) == len(seen)
+    def give_up(self, granted: Authorization) -> None:
+        """Give back what was granted to a caller that has left and does not know its id."""
+        due = self.open.find(granted.id)
+        if due is not None:
+            self.submit(due.org_id, Void("its caller has left"), self.seen(due))
 
-    def note_item(self, key: Key, item: Mapping[str, Any] | None) -> Balances | None:
-        """Remember the accounts of an item as they are now."""
-        balances = balances_of(item)
-        if balances is None:
-            self._accounts.pop(key)
+    async def settle(
+        self,
+        org_id: str,
+        action: Action,
+        seen: Seen,
+        *,
+        submission: Submission | None = None,
+        since: tuple[HeldAccount, ...] = (),
+        send: Send | None = None,
+    ) -> Settled:
+        """Settle an authorization, or find that it is."""
+        command = self.submit(org_id, action, seen, submission=submission, since=since, send=send)
+        return await command.future
+
+    def submit(
+        self,
+        org_id: str,
+        action: Action,
+        seen: Seen,
+        *,
+        submission: Submission | None = None,
+        since: tuple[HeldAccount, ...] = (),
+        send: Send | None = None,
+    ) -> Settle:
+        """Have an authorization settled, whether anybody waits for that or not."""
+        command = Settle(
+            org_id,
+            action,
+            seen,
+            self.marks,
+            lambda own_id: self.read(org_id, own_id),
+            submission=submission,
+            since=since,
+            send=send,
+            on_end=lambda settled: self._note_settled(org_id, action, settled),
+        )
+        self.ledger.submit(org_id, command)
+        return command
+
+    async def close(self) -> None:
+        """Carry out what was accepted, then stop."""
+        await self.ledger.close()
+        await self.tokens.close()
+
+    def _note_others(self, authorization_ids: Iterable[str]) -> None:
+        """Other processes have settled these, or extended them."""
+        for one in authorization_ids:
+            self.open.remove(one)
+
+    def _note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
+        authorization = settled.authorization
+        if authorization.state is State.OPEN:
+            self.open.add(org_id, authorization, settled.book)
         else:
-            self._accounts.put(key, balances)
-        return balances
+            self.open.remove(authorization.id)
+        if not settled.changed:
+            return
+        self.meter.settled[authorization.state.value] += 1
+        self.tokens.give_back(tokens_beyond(action, authorization))
+        if authorization.state is not State.OPEN:
+            self._on_change(org_id, authorization)
 
-    def note_changes(self, key: Key, changes: Mapping[str, Balance]) -> None:
-        """Remember what was added to accounts of an item, if it was seen."""
-        before = self._accounts.peek(key)
-        if before is not None:
-            after = dict(before)
-            for name, change in changes.items():
-                balance = before.get(name)
-                if isinstance(balance, Balance):
-                    after[name] = balance + change
-            self._accounts.put(key, after)
 
-    def note_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
-        """Remember a bucket as it is now."""
-        if bucket is None:
-            self._buckets.pop(key)
-        else:
-            self._buckets.put(key, bucket)
+def tokens_beyond(action: Action, authorization: Authorization) -> list[Debit]:
+    """What a settlement takes from buckets beyond what was reserved; less than zero is given back.
 
-    def seen_balances(self, key: Key) -> Balances | None:
-        """The accounts of an item as they were last seen."""
-        return self._accounts.peek(key)
-
-    def seen_bucket(self, key: BucketKey) -> Bucket | None:
-        """The bucket as it was last seen."""
-        return self._buckets.peek(key)
-
-    def forget(self, items: Collection[object]) -> None:
-        """Read these anew, which are keys of items or of buckets."""
-        for one in items:
-            if isinstance(one, Key):
-                self._accounts.pop(one)
-            elif isinstance(one, tuple):
-                self._buckets.pop((one[0], one[1]))
+    A capture settles the tokens of the call by Bedrock's own arithmetic. A void gives all back.
+    """
+    debits: list[Debit] = []
+    grant = authorization.grant
+    for held in grant.terms.buckets:
+        tokens: dict[str, int] = {}
+        if isinstance(action, Void):
+            tokens = {name: -grant.tokens[name] for name in held.terms if grant.tokens[name]}
+        elif isinstance(action, Capture) and TOKENS in held.terms:
+            beyond = action.bucket_tokens - grant.tokens[TOKENS]
+            tokens = {TOKENS: beyond} if beyond else {}
+        if tokens:
+            limits = {name: limit_of(name, held.terms[name]) for name in tokens}
+            debits.append(Debit(held.entity, grant.label, limits, tokens))
+    return debits

@@ -8,23 +8,23 @@ sweep, also one that serves nobody: it needs the store alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple, Self
 
 import structlog
 
-from pricekeeper.authorizations.authorization import Authorization, State
-from pricekeeper.authorizations.commands import Settle
+from pricekeeper.authorizations.authorization import State
 from pricekeeper.authorizations.desk import Desk
-from pricekeeper.authorizations.items import region_of
+from pricekeeper.authorizations.items import Marker
 from pricekeeper.authorizations.meter import AuthorizationMeter
-from pricekeeper.authorizations.open_list import OpenList
+from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.regions import VISITS_MS
 from pricekeeper.authorizations.settling import Expire
-from pricekeeper.authorizations.worker import Workers
 from pricekeeper.clock import Clock
 from pricekeeper.errors import OverloadedError, StoreError
+from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.position import region_of
+from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.posting import Poster
 from pricekeeper.storage import Store
 
@@ -49,34 +49,25 @@ class Swept(NamedTuple):
 class Expiry:
     """Expires what is due: of this process, and of those that are gone."""
 
-    def __init__(
-        self,
-        desk: Desk,
-        workers: Workers,
-        open_list: OpenList,
-        on_change: Callable[[str, Authorization], None],
-    ) -> None:
-        """``on_change`` is told of each authorization that is charged here."""
+    def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._workers = workers
-        self._open = open_list
-        self._on_change = on_change
 
     @classmethod
     def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
         """What sweeps in a process that grants nothing, and that nobody watches."""
         random = Random()  # noqa: S311  # spreads, no secret
-        poster = Poster(store, clock, random, retention_days=retention_days)
-        desk = Desk(store, clock, poster, random, AuthorizationMeter())
-        return cls(desk, Workers(desk), OpenList(), lambda _, __: None)
+        measure = WindowSpend(store, clock).measure
+        ledger = Ledger(store, clock, measure, retention_days=retention_days, randomness=random)
+        poster = Poster(store, clock, random, retention_days=retention_days, ledger=ledger)
+        return cls(Desk(store, clock, ledger, poster, AuthorizationMeter()))
 
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
-        due = self._open.take_due(self._desk.clock.now_ms())
+        due = self._desk.open.take_due(self._desk.clock.now_ms())
         for start in range(0, len(due), EXPIRED_AT_ONCE):
             some = due[start : start + EXPIRED_AT_ONCE]
             done = await asyncio.gather(
-                *(self._expire(one.org_id, one.authorization) for one in some),
+                *(self._expire(one.org_id, self._desk.seen(one)) for one in some),
                 return_exceptions=True,
             )
             for failure in done:
@@ -93,12 +84,17 @@ class Expiry:
         """
         expired, failed = 0, 0
         for visit in range(len(VISITS_MS)):
-            for org_id, region in await self._desk.regions.read_due(visit):
+            for marker in await self._desk.regions.read_due(visit):
                 try:
-                    expired += await self._visit(org_id, region, visit)
+                    expired += await self._visit(marker, visit)
                 except (StoreError, OverloadedError) as error:
                     failed += 1
-                    _log.warning("sweep_failed", org_id=org_id, region=region, error=error.code)
+                    _log.warning(
+                        "sweep_failed",
+                        org_id=marker.org_id,
+                        region=marker.region,
+                        error=error.code,
+                    )
         return Swept(expired, failed)
 
     async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
@@ -117,32 +113,29 @@ class Expiry:
 
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
-        await self._workers.close()
+        await self._desk.close()
 
-    async def _visit(self, org_id: str, region: str, visit: int) -> int:
+    async def _visit(self, marker: Marker, visit: int) -> int:
         """Charge what has expired in a region, and be done with it if nothing is open any more."""
+        org_id, region, _ = marker
         expired, some_open, some_unsettled = 0, False, False
-        async for one in self._desk.regions.read(org_id, region):
-            state = one.state
+        async for seen in self._desk.regions.read(org_id, region):
+            one, state = seen.authorization, seen.authorization.state
             if state is State.OPEN and one.expires_at_ms <= self._desk.clock.now_ms():
-                state = await self._expire(org_id, one)
+                state = await self._expire(org_id, seen)
                 expired += 1
             some_open |= state is State.OPEN
             some_unsettled |= state is State.UNSETTLED
         if not some_open:
-            await self._desk.regions.note_visited(
-                org_id, region, visit, some_unsettled=some_unsettled
-            )
+            await self._desk.regions.note_visited(marker, visit, some_unsettled=some_unsettled)
         return expired
 
-    async def _expire(self, org_id: str, authorization: Authorization) -> State:
+    async def _expire(self, org_id: str, seen: Seen) -> State:
         """Charge it at its hold, if nobody has settled it; returns what has become of it."""
+        authorization = seen.authorization
         await self._desk.regions.note_unsettled(org_id, region_of(authorization.id))
-        command = Settle(Expire(), authorization, self._desk.new_nonce())
-        self._workers.submit(org_id, command)
-        settled = await command.future
+        settled = await self._desk.settle(org_id, Expire(), seen)
         if settled.changed:
-            self._on_change(org_id, settled.authorization)
             grant = authorization.grant
             _log.warning(
                 "authorization_unsettled",

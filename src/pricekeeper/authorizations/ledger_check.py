@@ -7,7 +7,7 @@ changed is looked at again.
 
 What differs is named, and set right if that is wanted: on the condition that the account is still
 as it was seen. A difference comes from instances that did not know of a new budget yet, and is then
-set right by itself (`budgets.recounting`), or from somebody who wrote into the store by hand.
+set right by itself (`ledger.recounting`), or from somebody who wrote into the store by hand.
 
 Bounds: `ROUNDS_MAX` rounds for accounts that keep changing.
 """
@@ -20,11 +20,12 @@ from typing import Final
 import msgspec
 
 from pricekeeper.authorizations.authorization import HeldAccount, State
+from pricekeeper.authorizations.reading import AuthorizationReader
 from pricekeeper.authorizations.regions import Regions
-from pricekeeper.budgets import Balance, BudgetAccount, read_open_accounts
-from pricekeeper.budgets.items import mend_update
+from pricekeeper.budgets import Balance, BudgetAccount
 from pricekeeper.clock import Clock
-from pricekeeper.errors import ConditionFailedError
+from pricekeeper.ledger import Command, Decision, Draft, Ledger
+from pricekeeper.ledger.recounting import read_open_accounts
 from pricekeeper.metering import WindowSpend
 from pricekeeper.storage import Key, Store
 from pricekeeper.tenants import Policy
@@ -48,6 +49,26 @@ class Finding(msgspec.Struct, frozen=True):
         return self.enforced == self.right
 
 
+class _Mend(Command[bool]):
+    """Sets an account right, if it is still as it was found."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__()
+        self.keys = (finding.account.key,)
+        self._finding = finding
+
+    def decide(self, draft: Draft) -> Decision:
+        account, enforced = self._finding.account, self._finding.enforced
+        if draft.balance(account.key, account.id) != enforced:
+            self.answer(False)  # noqa: FBT003
+            return Decision.ANSWERED
+        draft.mend(account.key, account.id, self._finding.right - enforced)
+        return Decision.WRITES
+
+    def note_written(self) -> None:
+        self.answer(True)  # noqa: FBT003
+
+
 class LedgerCheck:
     """Checks the accounts of organisations."""
 
@@ -55,7 +76,8 @@ class LedgerCheck:
         self._store = store
         self._clock = clock
         self._spend = WindowSpend(store, clock)
-        self._regions = Regions(store, clock)
+        self._ledger = Ledger(store, clock, self._spend.measure)
+        self._regions = Regions(store, clock, AuthorizationReader(store, self._ledger))
 
     async def check(self, policies: Sequence[Policy], *, mend: bool = False) -> list[Finding]:
         """Check every open account of the present windows of one organisation.
@@ -104,7 +126,7 @@ class LedgerCheck:
         self, policies: Sequence[Policy]
     ) -> dict[AccountKey, tuple[BudgetAccount, Balance]]:
         """The open accounts of the present windows, and what they have."""
-        found = await read_open_accounts(self._store, policies, self._clock.now_ms())
+        found = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
         return {key: (one.account, one.balance) for key, one in found.items()}
 
     async def _sum_authorizations(
@@ -115,7 +137,7 @@ class LedgerCheck:
         unsettled: dict[AccountKey, int] = {}
         sums = {State.OPEN: held, State.UNSETTLED: unsettled}
         for region in await self._regions.read_all_marked(org_id):
-            async for one in self._regions.read(org_id, region):
+            async for one, _ in self._regions.read(org_id, region):
                 if one.state in sums:
                     _add(sums[one.state], one.grant.accounts, one.held_usd_picos)
         return held, unsettled
@@ -123,13 +145,11 @@ class LedgerCheck:
     async def _mend(self, finding: Finding) -> Finding:
         if finding.agrees or finding.moving:
             return finding
-        account = finding.account
-        update = mend_update(account.key, account.id, finding.enforced, finding.right)
-        try:
-            await self._store.update(update)
-        except ConditionFailedError:
-            return msgspec.structs.replace(finding, moving=True)
-        return msgspec.structs.replace(finding, mended=True)
+        command = _Mend(finding)
+        self._ledger.submit(finding.account.org_id, command)
+        if await command.future:
+            return msgspec.structs.replace(finding, mended=True)
+        return msgspec.structs.replace(finding, moving=True)
 
 
 def _add(sums: dict[AccountKey, int], accounts: Iterable[HeldAccount], usd_picos: int) -> None:

@@ -32,7 +32,7 @@ class AuthorizationMeter:
     denied: int = counted(_DECISIONS, "denied")
     settled: Counter[str] = counted(_SETTLED, shown=_STATES, factory=Counter)
     """By the state that they went into."""
-    lost_races: int = counted(_WORK, "lost_race")
-    """Transactions that had to be decided anew because another writer came first."""
+    debits_lost: int = counted(_WORK, "debit_lost")
+    """Times that tokens were taken again, because nobody knows whether they had been taken."""
     refunds_lost: int = counted(_WORK, "refund_lost")
     """Times that tokens could not be given back; they refill instead."""

@@ -9,6 +9,7 @@ import heapq
 from typing import Final, NamedTuple
 
 from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.ledger.book import Book
 
 REMEMBERED_MAX: Final = 100_000
 SETTLED_MAX: Final = 1_000
@@ -22,6 +23,9 @@ class Due(NamedTuple):
     id: str
     org_id: str
     authorization: Authorization
+    book: Book
+    """The log that it was granted on: as long as this process has read on in it, whatever others
+    have made of the authorization has been noted."""
 
 
 class OpenList:
@@ -33,11 +37,11 @@ class OpenList:
         """Which of them an id stands for that its caller gave it."""
         self._heap: list[tuple[int, str]] = []
 
-    def add(self, org_id: str, authorization: Authorization) -> None:
+    def add(self, org_id: str, authorization: Authorization, book: Book) -> None:
         """Remember when it expires; one that is extended is remembered anew."""
         if len(self._open) >= REMEMBERED_MAX and authorization.id not in self._open:
             return
-        due = Due(authorization.expires_at_ms, authorization.id, org_id, authorization)
+        due = Due(authorization.expires_at_ms, authorization.id, org_id, authorization, book)
         self._open[due.id] = due
         if authorization.grant.asked_as:
             self._names[authorization.grant.asked_as] = due.id
@@ -52,10 +56,9 @@ class OpenList:
         if due is not None:
             self._names.pop(due.authorization.grant.asked_as, None)
 
-    def find(self, authorization_id: str) -> Authorization | None:
-        """An authorization as this process has written it; another may have changed it since."""
-        due = self._open.get(self._names.get(authorization_id, authorization_id))
-        return None if due is None else due.authorization
+    def find(self, authorization_id: str) -> Due | None:
+        """An authorization of this process, by its own id or the one that its caller gave it."""
+        return self._open.get(self._names.get(authorization_id, authorization_id))
 
     def take_due(self, now_ms: int) -> list[Due]:
         """Those that have expired; they are forgotten."""

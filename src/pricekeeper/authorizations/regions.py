@@ -1,41 +1,45 @@
 """The regions of organisations in which authorizations are open or unsettled: marked, and read.
 
-A region is marked before the first authorization in it is granted. A sweep visits the regions that
-are a few minutes old, and is done with one once nothing in it is open. It comes back twice, the
-last time after more than a day: a transaction that arrives late, and that nobody was told of, is
-found then. Where some are unsettled, another marker says so, for as long as they are remembered.
+A region is marked before the first authorization in it is granted, and again every `MARKED_MS`: a
+chapter of the log may last longer than its region. A sweep visits the regions that are a few
+minutes old, and is done with one once nothing in it is open. It comes back twice, the last time
+after more than a day: a sheet that arrives late, and that nobody was told of, is found then. Where
+some are unsettled, another marker says so, for as long as they are remembered.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Final
 
 from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.items import (
+    Marker,
     marker_delete,
     marker_of,
     marker_put,
     markers_query,
-    region_of,
-    region_query,
     unsettled_delete,
     unsettled_put,
     unsettled_queries,
     unsettled_region,
 )
-from pricekeeper.authorizations.sheet import authorizations_on
+from pricekeeper.authorizations.reading import AuthorizationReader, Seen
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import MS_PER_DAY
+from pricekeeper.errors import ConditionFailedError
+from pricekeeper.ledger.position import region_of
 from pricekeeper.metering.items import RETENTION_DAYS
-from pricekeeper.metering.journal import region_at
 from pricekeeper.metering.journal_items import page_expires_at_epoch
 from pricekeeper.storage import Store, query_items
+from pricekeeper.ticks import region_at
 
 MARKED_MAX: Final = 10_000
 KEPT_MARGIN_DAYS: Final = 3
 """What is of a day may be kept so much longer than the retention."""
+MARKED_MS: Final = 180_000
 VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
 """How old a region is at each visit."""
 
@@ -43,28 +47,40 @@ VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
 class Regions:
     """Marks regions in which something may be open, and reads them."""
 
-    def __init__(self, store: Store, clock: Clock, retention_days: int = RETENTION_DAYS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        reader: AuthorizationReader,
+        retention_days: int = RETENTION_DAYS,
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._reader = reader
         self._retention_days = retention_days
-        self._marked: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
+        self._marked: BoundedCache[tuple[str, str], int] = BoundedCache(MARKED_MAX)
+        """When this process has marked them."""
         self._noted: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
 
-    async def mark(self, org_id: str, region: str) -> None:
-        """Mark a region before something is granted in it, unless this process has."""
-        if (org_id, region) not in self._marked:
-            await self._store.put(marker_put(org_id, region, self._expires(region)))
-            self._marked.put((org_id, region), True)  # noqa: FBT003
+    def needs_mark(self, org_id: str, region: str) -> bool:
+        """Whether a region is to be marked before something is granted in it."""
+        marked_ms = self._marked.peek((org_id, region))
+        return marked_ms is None or self._clock.monotonic_ms() - marked_ms >= MARKED_MS
 
-    async def read_due(self, visit: int) -> list[tuple[str, str]]:
-        """The organisation and region of each that is to be visited now for that time."""
+    async def mark(self, org_id: str, region: str) -> None:
+        """Mark a region: something is about to be granted in it."""
+        now_ms = self._clock.monotonic_ms()
+        nonce = f"{self._clock.now_ms():x}"
+        await self._store.put(marker_put(org_id, region, self._expires(region), nonce=nonce))
+        self._marked.put((org_id, region), now_ms)
+
+    async def read_due(self, visit: int) -> list[Marker]:
+        """The regions that are to be visited now for that time."""
         return await self._read_marked(visit, self._clock.now_ms() - VISITS_MS[visit])
 
-    async def read(self, org_id: str, region: str) -> AsyncIterator[Authorization]:
+    def read(self, org_id: str, region: str) -> AsyncIterator[Seen]:
         """The authorizations of a region; one that can't be read is reported and left out."""
-        async for sheet in query_items(self._store, region_query(org_id, region)):
-            for authorization in authorizations_on(sheet):
-                yield authorization
+        return self._reader.read_region(org_id, region)
 
     async def read_unfinished(
         self, org_id: str, states: Collection[State], before: str = ""
@@ -75,7 +91,7 @@ class Regions:
         """
         marked: set[str] = set()
         if State.OPEN in states:
-            marked = {region for one, region in await self._read_fresh() if one == org_id}
+            marked = {one.region for one in await self._read_fresh() if one.org_id == org_id}
         for period, query in unsettled_queries(*self._all_regions(), org_id):
             regions = {region for region in marked if region.startswith(period)}
             if State.UNSETTLED in states:
@@ -84,7 +100,7 @@ class Regions:
             for region in sorted(regions, reverse=True):
                 if before and region > region_of(before):
                     continue
-                found = [one async for one in self.read(org_id, region) if one.state in states]
+                found = [one async for one, _ in self.read(org_id, region) if one.state in states]
                 for one in sorted(found, key=lambda one: one.id, reverse=True):
                     if not before or one.id < before:
                         yield one
@@ -99,7 +115,7 @@ class Regions:
         wanted = set(org_ids)
         alone = next(iter(wanted)) if len(wanted) == 1 else ""
         first, last = region_at(max(0, first_ms)), region_at(max(0, last_ms))
-        regions = set(await self._read_fresh())
+        regions = {(one.org_id, one.region) for one in await self._read_fresh()}
         for _, query in unsettled_queries(first, last, alone):
             markers = query_items(self._store, query)
             regions |= {unsettled_region(item) async for item in markers}
@@ -107,7 +123,7 @@ class Regions:
             (org_id, one)
             for org_id, region in sorted(regions)
             if org_id in wanted and first <= region <= last
-            async for one in self.read(org_id, region)
+            async for one, _ in self.read(org_id, region)
             if one.state in (State.OPEN, State.UNSETTLED)
         ]
 
@@ -120,11 +136,11 @@ class Regions:
         ahead_ms = self._clock.now_ms() + VISITS_MS[0]
         for visit in range(len(VISITS_MS)):
             marked = await self._read_marked(visit, ahead_ms)
-            regions |= {region for one, region in marked if one == org_id}
+            regions |= {one.region for one in marked if one.org_id == org_id}
         return sorted(regions)
 
-    async def _read_fresh(self) -> list[tuple[str, str]]:
-        """The organisation and region of each in which something may be open."""
+    async def _read_fresh(self) -> list[Marker]:
+        """The regions in which something may be open."""
         return await self._read_marked(0, self._clock.now_ms() + VISITS_MS[0])
 
     def _all_regions(self) -> tuple[str, str]:
@@ -139,25 +155,25 @@ class Regions:
             await self._store.put(unsettled_put(org_id, region, self._expires(region)))
             self._noted.put((org_id, region), True)  # noqa: FBT003
 
-    async def note_visited(
-        self, org_id: str, region: str, visit: int, *, some_unsettled: bool
-    ) -> None:
-        """Nothing is open in the region: it is visited later once more, or never again."""
+    async def note_visited(self, marker: Marker, visit: int, *, some_unsettled: bool) -> None:
+        """Nothing is open in the region: it is visited later once more, or never again.
+
+        If it was marked again meanwhile, something may have been granted in it.
+        """
+        org_id, region, _ = marker
         if visit + 1 < len(VISITS_MS):
             await self._store.put(marker_put(org_id, region, self._expires(region), visit + 1))
         elif not some_unsettled:
             await self._store.delete(unsettled_delete(org_id, region))
-        await self._store.delete(marker_delete(org_id, region, visit))
+        with contextlib.suppress(ConditionFailedError):
+            await self._store.delete(marker_delete(marker, visit))
 
     def _expires(self, region: str) -> int:
         """Until when the authorizations of a region are kept."""
         return page_expires_at_epoch(region, self._retention_days)
 
-    async def _read_marked(self, visit: int, until_ms: int) -> list[tuple[str, str]]:
+    async def _read_marked(self, visit: int, until_ms: int) -> list[Marker]:
         last = region_at(max(0, until_ms))
-        found = []
-        async for item in query_items(self._store, markers_query(visit, last)):
-            named = marker_of(item)
-            if named is not None:
-                found.append((named[1], named[0]))
-        return found
+        items = query_items(self._store, markers_query(visit, last))
+        found = [marker_of(item) async for item in items]
+        return [marker for marker in found if marker is not None]

@@ -1,17 +1,16 @@
 """Authorizations: one decision before a call, one settlement after it.
 
-`authorize` holds the most that the call can cost against every budget of its chain, and takes its
-tokens from every bucket, in one transaction that also writes the authorization. `capture` counts
-the record and releases the hold in one transaction; `void` gives everything back. What nobody
-settles is charged at its hold when it expires, and stays so until a late capture sets it right.
+`authorize` takes the call's tokens from every bucket, and then holds the most that it can cost
+against every budget of its chain by one sheet of its organisation's log, which also has the
+authorization. `capture` counts the record and releases the hold by one sheet; `void` gives
+everything back. What nobody settles is charged at its hold when it expires, and stays so until a
+late capture sets it right.
 
 Every step can be repeated from any instance until it is answered, and happens once.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -20,6 +19,7 @@ import structlog
 
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations.admin_voids import AdminVoids
+from pricekeeper.authorizations.asking import Asking
 from pricekeeper.authorizations.authorization import (
     Authorization,
     HeldAccount,
@@ -27,35 +27,43 @@ from pricekeeper.authorizations.authorization import (
     State,
     parse_id,
 )
-from pricekeeper.authorizations.books import Books
 from pricekeeper.authorizations.candidates import Candidates
-from pricekeeper.authorizations.commands import Authorize, Place, Repeated, Settle, Settled
-from pricekeeper.authorizations.decision import Denied, Granted, Wanted, decide
+from pricekeeper.authorizations.claims import Place
+from pricekeeper.authorizations.commands import Existing, Settled
+from pricekeeper.authorizations.decision import (
+    Choice,
+    Denied,
+    Granted,
+    Room,
+    Speed,
+    Taken,
+    Wanted,
+    choose,
+    make_grant,
+)
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.expiry import Expiry
-from pricekeeper.authorizations.items import region_of, sheet_key
 from pricekeeper.authorizations.meter import AuthorizationMeter
-from pricekeeper.authorizations.open_list import OpenList
+from pricekeeper.authorizations.outcomes import record_place
+from pricekeeper.authorizations.reading import Seen
+from pricekeeper.authorizations.recording import Recording
 from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
 from pricekeeper.authorizations.request import fingerprint as fingerprint_of_request
-from pricekeeper.authorizations.settling import Action, Capture, Extend, Void
-from pricekeeper.authorizations.sheet import find_on
-from pricekeeper.authorizations.worker import Workers
-from pricekeeper.budgets import BudgetAccount, Budgets
-from pricekeeper.budgets.items import balances_of
+from pricekeeper.authorizations.settling import Capture, Extend, Void
+from pricekeeper.budgets import Balance, BudgetAccount
+from pricekeeper.budgets.items import hold
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import error_copy, gather_in_turn
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     ConflictError,
-    InvalidValueError,
     NotFoundError,
     Obstacle,
     PriceKeeperError,
-    RequestIdReusedError,
     StoreError,
 )
-from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.position import region_of
+from pricekeeper.limiter.bucket import LimitStatus
 from pricekeeper.metering import (
     BatchPlaces,
     Metering,
@@ -64,14 +72,14 @@ from pricekeeper.metering import (
     Submission,
     Usage,
 )
-from pricekeeper.metering.journal import TICK_MS, lanes_of
-from pricekeeper.metering.posting import TakenPlace
+from pricekeeper.metering.journal import lanes_of
+from pricekeeper.metering.posting import is_late
 from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
-from pricekeeper.storage import Store
-from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
+from pricekeeper.storage import Key, Store
 from pricekeeper.tenants import Policy, QuotaEnforcement
+from pricekeeper.ticks import TICK_MS, region_at, tick_of
 from pricekeeper.values import Attribution, parse_reason
 
 CAPTURES_MAX: Final = 100
@@ -129,30 +137,27 @@ class Authorizations:
         metering: Metering,
         prices: PriceBook,
         selection: Selector,
-        budgets: Budgets,
+        ledger: Ledger,
         watch: Watch | None = None,
         trail: AuditTrail | None = None,
-        randomness: random.Random | None = None,
         on_change: Callable[[str, Authorization], None] = _tell_nobody,
     ) -> None:
         """``on_change`` is told of each authorization that this process grants or settles."""
-        self._store = store
         self._watch = watch
         self._clock = clock
         self._metering = metering
         self._prices = prices
         self._selection = selection
-        self._budgets = budgets
-        self._random = randomness or random.Random()  # noqa: S311  # spreads, no secret
-        self._candidates = Candidates(prices, selection, budgets)
+        self._ledger = ledger
+        self._candidates = Candidates(prices, selection, ledger)
         self.meter = AuthorizationMeter()
-        self._desk = Desk(store, clock, metering.poster, self._random, self.meter)
-        self._desk.give_up = self._give_up
-        self._workers = Workers(self._desk)
-        self._open = OpenList()
-        self._regions = self._desk.regions
         self._on_change = on_change
-        self.expiry = Expiry(self._desk, self._workers, self._open, self._tell_change)
+        self._desk = Desk(store, clock, ledger, metering.poster, self.meter, self._tell_change)
+        self._open = self._desk.open
+        self._tokens = self._desk.tokens
+        self._regions = self._desk.regions
+        self._recording = Recording(self._desk, metering, self._capture_by_record, self._place)
+        self.expiry = Expiry(self._desk)
         self._admin_voids = AdminVoids(self._desk, trail or AuditTrail(store, clock))
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
@@ -178,7 +183,7 @@ class Authorizations:
         asked_as = None if request.dry_run else request.authorization_id
         existing = None
         if asked_as is not None and is_authorization_id(asked_as):
-            existing = await self._get(policy, asked_as)
+            existing = await self._desk.reader.find(policy.org_id, asked_as)
         if existing is not None:
             return _repeated(existing, fingerprint_of_request(policy.client_id, request))
         try:
@@ -191,16 +196,16 @@ class Authorizations:
         if request.dry_run:
             return await self._try(policy, wanted, now_ms)
         place = None if asked_as is None else self._place(policy, asked_as)
-        command = Authorize(wanted, self._new_nonce(), place)
-        self._workers.submit(policy.org_id, command)
-        outcome = await self._outcome(policy.org_id, command)
-        if isinstance(outcome, Denied):
-            raise await self._deny(policy, outcome)
-        if isinstance(outcome, Repeated):
-            return _repeated(outcome.authorization, wanted.fingerprint)
-        self._open.add(policy.org_id, outcome.authorization)
-        self._tell_change(policy.org_id, outcome.authorization)
-        return Authorized(outcome.authorization, outcome)
+        answer = await Asking(self._desk, wanted, place).ask()
+        if isinstance(answer, Denied):
+            self.meter.denied += 1
+            raise await self._deny(policy, answer)
+        if isinstance(answer, Existing):
+            existing = await self._desk.reader.find(policy.org_id, answer.own_id)
+            if existing is None:
+                raise ConflictError("authorization_id", "is that of a usage record")
+            return _repeated(existing, wanted.fingerprint)
+        return Authorized(answer.authorization, answer)
 
     async def capture(self, policy: Policy, authorization_id: str, usage: Usage) -> Captured:
         """Count what the call used, and release what was held for it, in one step.
@@ -212,49 +217,22 @@ class Authorizations:
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count a usage record; one under the id of an authorization is its capture."""
-        try:
-            return await self._metering.record(policy, usage)
-        except RequestIdReusedError as named:
-            if not named.authorization_id:
-                raise
-            return await self._capture_record(policy, usage, named)
+        return await self._recording.record(policy, usage)
 
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
         """Count up to 100 usage records, each for itself; the answers are in their order."""
-        answers = await self._metering.record_many(policy, usages, places)
+        return await self._recording.record_many(policy, usages, places)
 
-        async def capture_named(number: int) -> Recorded | Refused:
-            answer = answers[number]
-            named = answer.error if isinstance(answer, Refused) else None
-            if not isinstance(named, RequestIdReusedError) or not named.authorization_id:
-                return answer
-            try:
-                return await self._capture_record(policy, usages[number], named)
-            except PriceKeeperError as error:
-                return Refused(named.request_id, error)
-
-        return await gather_in_turn([one.request_id.lower() for one in usages], capture_named)
-
-    async def _capture_record(
-        self, policy: Policy, usage: Usage, named: RequestIdReusedError
-    ) -> Recorded:
-        """Capture an authorization by a usage record under its id, if it is of the same call."""
-        seen = await self._look_up(policy, named.authorization_id)
-        if seen is None:
-            raise InvalidValueError(
-                "request_id", "is of version 8, as only authorizations are; make it of version 7"
-            )
-        if seen.grant.client_id != policy.client_id or seen.grant.label != usage.model_label:
-            raise RequestIdReusedError(named.request_id)
+    async def _capture_by_record(self, policy: Policy, seen: Seen, usage: Usage) -> Recorded:
         return (await self._capture(policy, seen, usage)).recorded
 
-    async def _capture(self, policy: Policy, seen: Authorization, usage: Usage) -> Captured:
-        grant = seen.grant
+    async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> Captured:
+        grant, shown_id = seen.authorization.grant, seen.authorization.shown_id
         tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
         usage = msgspec.structs.replace(
-            usage, request_id=seen.shown_id, model_label=grant.label, tags=tags
+            usage, request_id=shown_id, model_label=grant.label, tags=tags
         )
         submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
         settlement = Settlement(
@@ -268,15 +246,17 @@ class Authorizations:
             price_estimated=submission.price_estimated,
         )
         action = Capture(settlement, self._bucket_tokens(grant.label, usage))
-        since = await self._open_since(policy, seen, tags)
-        settled = await self._settle(policy, action, seen, submission, since)
+        since = await self._open_since(policy, seen.authorization, tags)
+        settled = await self._desk.settle(
+            policy.org_id, action, seen, submission=submission, since=since
+        )
         return await self._answer_captured(policy, settled, submission)
 
     async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
         """Give everything back: the model was never reached."""
         text = "" if reason is None else parse_reason(reason)
         seen = await self._find_open(policy, authorization_id)
-        await self._settle(policy, Void(text), seen)
+        await self._desk.settle(policy.org_id, Void(text), seen)
 
     async def void_for_admin(
         self, org: Policy, authorization_id: str, by: Attribution
@@ -285,42 +265,44 @@ class Authorizations:
         seen = await self._look_up(org, parse_id(authorization_id))
         if seen is None:
             raise NotFoundError("authorization")
-        voided = await self._admin_voids.void(org.org_id, seen, by, self._new_nonce())
-        self._open.remove(voided.id)
-        return voided
+        return await self._admin_voids.void(org.org_id, seen, by)
 
     async def find_captured_ms(self, org: Policy, request_id: str) -> int | None:
-        """When a call was authorized whose record has that id; ``None`` if none was captured."""
-        found = await self._look_up(org, parse_id(request_id, "request_id"))
-        if found is None or found.state is not State.CAPTURED:
+        """About when a record was written that is on a sheet; ``None`` if none has that id."""
+        canonical = parse_id(request_id, "request_id")
+        found = await self._look_up(org, canonical)
+        if found is None:
+            own_id = await self._desk.find_named(org.org_id, self._place(org, canonical))
+            return None if own_id is None else int(region_of(own_id), 16) * TICK_MS
+        if found.authorization.state is not State.CAPTURED:
             return None
-        return int(region_of(found.id), 16) * TICK_MS
+        place = record_place(found.authorization.outcome)
+        region = region_of(found.authorization.id) if place is None else place.region
+        return int(region, 16) * TICK_MS
 
     async def extend(self, policy: Policy, authorization_id: str, hold_secs: int) -> Authorization:
         """Hold it for so long from now, if that is longer."""
         check_hold_secs(hold_secs)
         seen = await self._find_open(policy, authorization_id)
-        settled = await self._settle(policy, Extend(hold_secs * 1000), seen)
+        settled = await self._desk.settle(policy.org_id, Extend(hold_secs * 1000), seen)
         return settled.authorization
 
     async def find(self, policy: Policy, authorization_id: str) -> Authorization:
         """The authorization of a client; raises `NotFoundError` if it has none of that id."""
-        canonical = parse_id(authorization_id)
-        found = await self._look_up(policy, canonical)
-        if found is None or found.grant.client_id != policy.client_id:
+        return (await self._find(policy, authorization_id)).authorization
+
+    async def _find(self, policy: Policy, authorization_id: str) -> Seen:
+        found = await self._look_up(policy, parse_id(authorization_id))
+        if found is None or found.authorization.grant.client_id != policy.client_id:
             raise NotFoundError("authorization")
         return found
 
-    async def _find_open(self, policy: Policy, authorization_id: str) -> Authorization:
-        """The authorization to settle, from memory if this process has granted it.
-
-        Another instance may have settled it. Then the write is refused, and brings along what is
-        there.
-        """
-        seen = self._open.find(parse_id(authorization_id))
-        if seen is None or seen.grant.client_id != policy.client_id:
-            return await self.find(policy, authorization_id)
-        return seen
+    async def _find_open(self, policy: Policy, authorization_id: str) -> Seen:
+        """The authorization to settle, from memory if this process has granted it."""
+        due = self._open.find(parse_id(authorization_id))
+        if due is None or due.authorization.grant.client_id != policy.client_id:
+            return await self._find(policy, authorization_id)
+        return self._desk.seen(due)
 
     async def list_unfinished(
         self, policy: Policy, states: Collection[State], before: str = "", limit: int = 100
@@ -353,38 +335,7 @@ class Authorizations:
 
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
-        await self._workers.close()
-
-    async def _outcome(self, org_id: str, command: Authorize) -> Granted | Denied | Repeated:
-        """What was decided; what is granted to a caller that leaves at that moment goes back."""
-        try:
-            return await command.future
-        except asyncio.CancelledError:
-            future = command.future
-            failed = future.cancelled() or future.exception() is not None
-            outcome = None if failed else future.result()
-            if isinstance(outcome, Granted) and not command.wanted.asked_as:
-                self._give_up(org_id, outcome.authorization)
-            raise
-
-    async def _settle(
-        self,
-        policy: Policy,
-        action: Action,
-        seen: Authorization,
-        submission: Submission | None = None,
-        since: tuple[HeldAccount, ...] = (),
-    ) -> Settled:
-        command = Settle(action, seen, self._new_nonce(), submission, since)
-        self._workers.submit(policy.org_id, command)
-        settled = await command.future
-        if settled.authorization.state is State.OPEN:
-            self._open.add(policy.org_id, settled.authorization)
-        else:
-            self._open.remove(settled.authorization.id)
-            if settled.changed:
-                self._tell_change(policy.org_id, settled.authorization)
-        return settled
+        await self._desk.close()
 
     def _tell_change(self, org_id: str, changed: Authorization) -> None:
         """Tell of an authorization that was granted or settled here, and what it is charged."""
@@ -403,7 +354,7 @@ class Authorizations:
     ) -> tuple[HeldAccount, ...]:
         """The accounts of budgets that are newer than the authorization: it is spent from them."""
         grant, now_ms = seen.grant, self._clock.now_ms()
-        accounts = self._budgets.find(policy, grant.label, tags, grant.authorized_at_ms)
+        accounts = self._ledger.find(policy, grant.label, tags, grant.authorized_at_ms)
         if len(accounts) == len(grant.accounts) and all(map(_is_held, accounts, grant.accounts)):
             return ()
         held = {(one.pk, one.id) for one in grant.accounts}
@@ -412,7 +363,7 @@ class Authorizations:
             for account in accounts
             if account.span.ends_at_ms > now_ms and (account.key.pk, account.id) not in held
         )
-        await self._budgets.open_all(accounts)
+        await self._ledger.open_all(accounts)
         return tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
 
     async def _answer_captured(
@@ -420,7 +371,8 @@ class Authorizations:
     ) -> Captured:
         authorization = settled.authorization
         settlement = authorization.settlement
-        receipt = submission.receipt(authorization.nonce, self._clock.now_ms())
+        sent_at_ms = settled.sent_at_ms or self._clock.now_ms()
+        receipt = submission.receipt(settled.nonce, sent_at_ms)
         if settlement is not None and not settled.changed:  # it gets the answer of the first
             receipt = msgspec.structs.replace(
                 receipt,
@@ -429,6 +381,9 @@ class Authorizations:
                 org_day=settlement.org_day,
                 price_estimated=settlement.price_estimated,
             )
+            receipt = msgspec.structs.replace(receipt, accepted_at_ms=settlement.at_ms)
+        if is_late(tick_of(receipt.accepted_at_ms), self._clock.now_ms()):
+            await self._desk.poster.repair_late(policy.org_id, [receipt])
         recorded = await self._metering.answer_captured(
             policy, submission, receipt, accepted=settled.changed
         )
@@ -436,17 +391,27 @@ class Authorizations:
 
     async def _try(self, policy: Policy, wanted: Wanted, now_ms: int) -> Authorized:
         """Decide on what the store has now, and take nothing."""
-        keys = {key for one in wanted.candidates for key in one.keys}
-        buckets = {key for one in wanted.candidates for key in one.bucket_keys}
-        items = await self._budgets.read_items(keys)
-        balances = {key: balances_of(item) for key, item in items.items()}
-        listed = list(buckets)
-        found = await self._store.batch_get([(RATE_BUCKETS, bucket_key(*one)) for one in listed])
-        seen = {key: bucket_of(item) for key, item in zip(listed, found, strict=True)}
-        decided = decide(Books(balances, seen, now_ms), wanted, "", b"")
-        if isinstance(decided, Denied):
-            raise await self._deny(policy, decided)
-        return Authorized(decided.authorization, decided)
+        accounts = {account for one in wanted.candidates for account in one.accounts}
+        balances = _Balances(await self._ledger.read_open(accounts))
+        speeds: dict[int, Speed] = {}
+        for rank, candidate in enumerate(wanted.candidates):
+            found = await self._tokens.look(wanted, candidate)
+            speeds[rank] = found
+            if isinstance(found, Room):
+                speeds[rank] = Taken(found.output_tokens, (), found.limits)
+        choice = choose(balances, wanted, speeds)
+        if isinstance(choice, Denied):
+            raise await self._deny(policy, choice)
+        if not isinstance(choice, Choice):
+            raise LookupError("the limits of every candidate are known")  # noqa: TRY004
+        grant, _ = make_grant(wanted, choice)
+        granted = Authorization("", grant, State.OPEN, now_ms + wanted.hold_ms)
+        candidate, speed = wanted.candidates[choice.rank], speeds[choice.rank]
+        after = tuple(
+            (one, balances.after(one, grant.held_usd_picos)) for one in candidate.accounts
+        )
+        limits: Mapping[str, LimitStatus] = speed.limits if isinstance(speed, Taken) else {}
+        return Authorized(granted, Granted(granted, choice.rank, after, limits))
 
     async def _deny(self, policy: Policy, denied: Denied) -> AuthorizationDeniedError:
         """The denial; a quota that is spent is given up, as selection does it."""
@@ -460,30 +425,21 @@ class Authorizations:
         considered = [(one.label, one.because) for one in denied.considered]
         return AuthorizationDeniedError(denied.denied_by, considered)
 
-    async def _look_up(self, policy: Policy, authorization_id: str) -> Authorization | None:
+    async def _look_up(self, policy: Policy, authorization_id: str) -> Seen | None:
         """The authorization of an id that we made, or that its caller gave it."""
-        found = None
         if is_authorization_id(authorization_id):
-            found = await self._get(policy, authorization_id)
-        if found is None:
-            place = self._place(policy, authorization_id)
-            places = {authorization_id: place.address}
-            there = await self._metering.poster.find(policy.org_id, place.lanes, places)
-            taken = there.get(authorization_id)
-            if isinstance(taken, StoreError):
-                raise error_copy(taken)
-            if isinstance(taken, TakenPlace):
-                found = await self._get(policy, taken.authorization_id)
-        return found
-
-    async def _get(self, policy: Policy, own_id: str) -> Authorization | None:
-        key = sheet_key(policy.org_id, own_id)
-        return find_on(await self._store.get(USAGE_AGG_SHARDED, key), own_id)
+            found = await self._desk.reader.find(policy.org_id, authorization_id)
+            if found is not None:
+                return found
+        place = self._place(policy, authorization_id)
+        own_id = await self._desk.find_named(policy.org_id, place)
+        return None if own_id is None else await self._desk.reader.find(policy.org_id, own_id)
 
     def _place(self, policy: Policy, asked_as: str) -> Place:
         """Where a usage record of that id would be."""
         lanes = lanes_of(policy.agg_shard_count)
-        return Place(asked_as, self._metering.address_of(asked_as), lanes)
+        expires = self._metering.poster.expires_at_epoch(region_at(self._clock.now_ms()))
+        return Place(asked_as, self._metering.address_of(asked_as), lanes, expires)
 
     def _bucket_tokens(self, label: str, usage: Usage) -> int:
         """What the call took from Bedrock's limit: its input, and its output by a factor."""
@@ -492,13 +448,20 @@ class Authorizations:
         output = -(-usage.output_tokens * factor // _PERMILLE)
         return usage.input_tokens + written + output
 
-    def _give_up(self, org_id: str, authorization: Authorization) -> None:
-        """Give back what was granted to a caller that has left and does not know its id."""
-        command = Settle(Void("its caller has left"), authorization, self._new_nonce())
-        self._workers.submit(org_id, command)
 
-    def _new_nonce(self) -> bytes:
-        return self._desk.new_nonce()
+class _Balances:
+    """Accounts as they were read."""
+
+    def __init__(self, found: Mapping[BudgetAccount, Balance]) -> None:
+        self._found = {(one.key, one.id): balance for one, balance in found.items()}
+
+    def balance(self, key: Key, account_id: str) -> Balance | None:
+        """What the account has; ``None`` if it is not open."""
+        return self._found.get((key, account_id))
+
+    def after(self, account: BudgetAccount, held_usd_picos: int) -> Balance:
+        """What it would have with so much more held against it."""
+        return (self.balance(account.key, account.id) or Balance()) + hold(held_usd_picos)
 
 
 def _is_held(account: BudgetAccount, held: HeldAccount) -> bool:
@@ -506,7 +469,7 @@ def _is_held(account: BudgetAccount, held: HeldAccount) -> bool:
     return account.id == held.id and account.key.pk == held.pk
 
 
-def _repeated(existing: Authorization, fingerprint: bytes) -> Authorized:
-    if existing.grant.fingerprint != fingerprint:
+def _repeated(existing: Seen, fingerprint: bytes) -> Authorized:
+    if existing.authorization.grant.fingerprint != fingerprint:
         raise ConflictError("authorization_id", "was used for another request")
-    return Authorized(existing, None)
+    return Authorized(existing.authorization, None)

@@ -58,24 +58,24 @@ class Changed(NamedTuple):
     change: Balance
 
 
-def settle(action: Action, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
+def settle(action: Action, seen: Authorization, now_ms: int) -> Changed | None:
     """The change; ``None`` if there is nothing left to change. Raises what refuses it."""
     if isinstance(action, Capture):
-        return _capture(action.settlement, seen, now_ms, nonce)
+        return _capture(action.settlement, seen, now_ms)
     if isinstance(action, Void):
-        return _void(action, seen, now_ms, nonce)
+        return _void(action, seen, now_ms)
     if isinstance(action, Extend):
-        return _extend(action.hold_ms, seen, now_ms, nonce)
+        return _extend(action.hold_ms, seen, now_ms)
     if seen.state is not State.OPEN or seen.expires_at_ms > now_ms:
         return None
-    after = msgspec.structs.replace(seen, state=State.UNSETTLED, nonce=nonce)
+    after = msgspec.structs.replace(seen, state=State.UNSETTLED)
     return Changed(after, expire(seen.held_usd_picos))
 
 
-def _capture(
-    settlement: Settlement, seen: Authorization, now_ms: int, nonce: bytes
-) -> Changed | None:
-    if seen.state is State.CAPTURED and seen.settlement is not None:
+def _capture(settlement: Settlement, seen: Authorization, now_ms: int) -> Changed | None:
+    if seen.state is State.CAPTURED:
+        if seen.settlement is None:
+            raise LookupError("what was captured was read without its record")
         if seen.settlement.fingerprint != settlement.fingerprint:
             raise RequestIdReusedError(seen.shown_id)
         return None
@@ -86,11 +86,11 @@ def _capture(
     if seen.state is State.UNSETTLED:
         _check_late(seen, now_ms)
         change = capture_late(held, cost)
-    after = msgspec.structs.replace(seen, state=State.CAPTURED, nonce=nonce, settlement=settlement)
+    after = msgspec.structs.replace(seen, state=State.CAPTURED, settlement=settlement)
     return Changed(after, change)
 
 
-def _void(action: Void, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
+def _void(action: Void, seen: Authorization, now_ms: int) -> Changed | None:
     if seen.state is State.VOIDED:
         return None
     if seen.state is State.CAPTURED:
@@ -100,19 +100,18 @@ def _void(action: Void, seen: Authorization, now_ms: int, nonce: bytes) -> Chang
         if not action.by_admin:
             _check_late(seen, now_ms)
         change = capture_late(seen.held_usd_picos, 0)
-    after = msgspec.structs.replace(
-        seen, state=State.VOIDED, nonce=nonce, settlement=Settlement(now_ms, reason=action.reason)
-    )
+    settlement = Settlement(now_ms, reason=action.reason)
+    after = msgspec.structs.replace(seen, state=State.VOIDED, settlement=settlement)
     return Changed(after, change)
 
 
-def _extend(hold_ms: int, seen: Authorization, now_ms: int, nonce: bytes) -> Changed | None:
+def _extend(hold_ms: int, seen: Authorization, now_ms: int) -> Changed | None:
     if seen.state is not State.OPEN:
         raise _conflict(f"is {seen.state.value}")
     until_ms = min(now_ms + hold_ms, seen.grant.authorized_at_ms + HOLD_MS_MAX)
     if until_ms <= seen.expires_at_ms:
         return None
-    return Changed(msgspec.structs.replace(seen, expires_at_ms=until_ms, nonce=nonce), Balance())
+    return Changed(msgspec.structs.replace(seen, expires_at_ms=until_ms), Balance())
 
 
 def _check_late(seen: Authorization, now_ms: int) -> None:

@@ -20,7 +20,6 @@ from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.bootstrap.telling import Teller
-from pricekeeper.budgets import Budgets, Recounts
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.containment import Containment
 from pricekeeper.credentials import (
@@ -32,6 +31,8 @@ from pricekeeper.credentials import (
 )
 from pricekeeper.export import DailyExports
 from pricekeeper.forecast import SpendHistory
+from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.recounting import Recounts
 from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Aggregator, Metering, Voider, WindowSpend, agree_on_start
 from pricekeeper.pricing import PriceBook, load_catalogue
@@ -74,7 +75,7 @@ class Services:
     voider: Voider
     aggregator: Aggregator
     selection: Selector
-    budgets: Budgets
+    ledger: Ledger
     recounts: Recounts
     authorizations: Authorizations
     limiter: Limiter
@@ -123,7 +124,8 @@ async def open_services(
         closing.push_async_callback(activity.close)
         teller = Teller(activity.feed)
         measure = WindowSpend(store, clock).measure
-        budgets = Budgets(store, clock, measure)
+        ledger = Ledger(store, clock, measure, retention_days=settings.retention_days)
+        closing.push_async_callback(ledger.close)
         metering = Metering(
             store,
             clock,
@@ -131,13 +133,13 @@ async def open_services(
             retention_days=settings.retention_days,
             linger_ms=settings.usage_linger_ms,
             journal_from_ms=await agree_on_start(store, clock),
-            budgets=budgets,
+            ledger=ledger,
             on_counted=teller.note_counted,
             in_flight_ms=settings.request_deadline_ms + CLOCKS_APART_MS,
         )
         closing.push_async_callback(metering.close)
         voider = Voider(
-            store, clock, trail=trail, tenants=tenants, budgets=budgets, poster=metering.poster
+            store, clock, trail=trail, tenants=tenants, ledger=ledger, poster=metering.poster
         )
         limiter = Limiter(store, clock=clock)
         closing.push_async_callback(limiter.close)
@@ -155,6 +157,7 @@ async def open_services(
                 Aggregator(store, clock).read_caught_up_at_ms,
                 settings.aggregator_interval_secs,
             ),
+            ledger=ledger,
             trail=trail,
             guard=Guard(settings.alert_networks),
             observe=teller.note_alert,
@@ -166,7 +169,7 @@ async def open_services(
             metering=metering,
             prices=prices,
             selection=selection,
-            budgets=budgets,
+            ledger=ledger,
             watch=alerts,
             trail=trail,
             on_change=teller.note_authorization,
@@ -195,8 +198,8 @@ async def open_services(
                 store, clock, retention_days=settings.retention_days, look=alerts.look
             ),
             selection=selection,
-            budgets=budgets,
-            recounts=Recounts(store, clock, tenants, measure),
+            ledger=ledger,
+            recounts=Recounts(store, clock, tenants, measure, ledger),
             authorizations=authorizations,
             limiter=limiter,
             containment=Containment(trail, tenants, credentials, identity, limiter),

@@ -1,4 +1,4 @@
-"""Accounts in the store: the codec of their items, and what a write adds to them.
+"""Accounts in the store: the codec of their items, and what is filed into them.
 
 All accounts of a client are in one item of RateBuckets, ``{client}@{life}#BUDGETS`` / ``ALL``;
 those for a value of a tag in ``TAG#{tag}#{value}`` of the same partition. For each account::
@@ -8,11 +8,11 @@ those for a value of a tag in ``TAG#{tag}#{value}`` of the same partition. For e
     x:{id}   of that, charged for authorizations that expired and that nobody has settled
 
 All are pico-dollars, and change by ``ADD`` alone. An account is **open** once ``u`` is there: it
-then has everything that was spent in its window before. A write on an account that is not open is
-refused, so no record is written between the sum of those before and the first debit.
+then has everything that was spent in its window before.
 
-``mends`` counts how often accounts of the item were set right, so that nobody does it twice for the
-same reason.
+An item has what the log of its organisation says up to a chapter, which is named by ``through``;
+what later sheets say has to be added by whoever reads it (`pricekeeper.ledger`). ``mends`` counts
+how often accounts of the item were set right, so that nobody does it twice for the same reason.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.budgets.account import BudgetAccount
 from pricekeeper.days import day_start_ms
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import (
     Action,
     Add,
-    Condition,
     Item,
     Key,
     Query,
@@ -38,12 +36,12 @@ from pricekeeper.storage import (
     Update,
     attr,
 )
-from pricekeeper.storage.expressions import And
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
 
 USED, HELD, UNSETTLED = "u:", "h:", "x:"
 _MENDS: Final = "mends"
+_THROUGH: Final = "through"
 LIFE_SECS: Final = 40 * 86_400
 """How long an item is kept after its last write: longer than its longest window."""
 KEPT_MS: Final = 27 * 3_600_000
@@ -137,92 +135,41 @@ def account_ids(item: Mapping[str, Any]) -> list[str]:
     return [name.removeprefix(USED) for name in item if name.startswith(USED)]
 
 
-def account_update(
-    key: Key,
-    changes: Mapping[str, Balance],
-    limits: Mapping[str, int],
-    now_ms: int,
+def file_update(
+    key: Key, changes: Mapping[str, Balance], mends: int, chapter: str, now_ms: int
 ) -> Update:
-    """Add these changes to accounts of one item, all or none.
+    """Add what a chapter of the log says to accounts of one item, if that chapter is not in it.
 
-    Each account must be open. ``limits`` says how much an account may have used afterwards, for
-    those where that matters.
+    Chapters are filed in their order, so the name of the last one says which are in.
     """
-    actions: list[Action] = [Set(EXPIRY, now_ms // 1000 + LIFE_SECS)]
-    conditions: list[Condition] = []
+    actions: list[Action] = [Set(EXPIRY, now_ms // 1000 + LIFE_SECS), Set(_THROUGH, chapter)]
+    if mends:
+        actions.append(Add(_MENDS, mends))
     for account_id, change in changes.items():
-        used = attr(USED + account_id)
-        conditions.append(used.exists())
-        if account_id in limits:
-            conditions.append(used.le(limits[account_id] - change.used))
-        for prefix, picos in (
-            (USED, change.used),
-            (HELD, change.held),
-            (UNSETTLED, change.unsettled),
-        ):
+        actions.append(Add(USED + account_id, change.used))  # also if it is nothing: it is open
+        for prefix, picos in ((HELD, change.held), (UNSETTLED, change.unsettled)):
             if picos:
                 actions.append(Add(prefix + account_id, picos))
-    return Update(RATE_BUCKETS, key, tuple(actions), And(tuple(conditions)))
+    through = attr(_THROUGH)
+    return Update(RATE_BUCKETS, key, tuple(actions), through.absent() | through.lt(chapter))
 
 
-def open_update(account: BudgetAccount, spent: int, past: Iterable[str], now_ms: int) -> Update:
-    """Open an account with what was spent in its window before, unless it is open.
-
-    ``past`` are accounts of windows that are over, which are taken away.
-    """
-    actions: list[Action] = [
-        Set(EXPIRY, now_ms // 1000 + LIFE_SECS),
-        Set(USED + account.id, spent),
-        Set(HELD + account.id, 0),
-        Set(UNSETTLED + account.id, 0),
-    ]
-    conditions: list[Condition] = [attr(USED + account.id).absent()]
-    for account_id in past:
-        actions += (Remove(prefix + account_id) for prefix in (USED, HELD, UNSETTLED))
-        held = attr(HELD + account_id)
-        conditions.append(held.absent() | held.eq(0))
-    return Update(RATE_BUCKETS, account.key, tuple(actions), And(tuple(conditions)))
+def filed_through(item: Mapping[str, Any]) -> str:
+    """The last chapter of the log that is in the item; empty if none is."""
+    chapter: str = TypedItem(RATE_BUCKETS, item).text(_THROUGH, "")
+    return chapter
 
 
-def mend_update(key: Key, account_id: str, seen: Balance, right: Balance) -> Update:
-    """Set an account right, if it is still as it was seen."""
-    return Update(
-        RATE_BUCKETS,
-        key,
-        (
-            Set(USED + account_id, right.used),
-            Set(HELD + account_id, right.held),
-            Set(UNSETTLED + account_id, right.unsettled),
-            Add(_MENDS, 1),
-        ),
-        And(
-            (
-                attr(USED + account_id).eq(seen.used),
-                attr(HELD + account_id).eq(seen.held),
-                attr(UNSETTLED + account_id).eq(seen.unsettled),
-            )
-        ),
-    )
+def tidy_update(key: Key, past: Iterable[str], chapter: str) -> Update:
+    """Take accounts of windows that are long over away, if nothing was filed since."""
+    actions = [Remove(prefix + one) for one in past for prefix in (USED, HELD, UNSETTLED)]
+    return Update(RATE_BUCKETS, key, tuple(actions), attr(_THROUGH).eq(chapter))
 
 
 def mends_of(item: Mapping[str, Any]) -> int:
     """How often accounts of the item were set right."""
     mends: int = TypedItem(RATE_BUCKETS, item).whole(_MENDS, 0)
     return mends
-
-
-def recount_update(key: Key, missing: Mapping[str, int], mends: int) -> Update:
-    """Add to accounts what is missing in them, unless one of the item was set right meanwhile.
-
-    What is counted meanwhile is no hindrance: it is missing in any case.
-    """
-    counted = attr(_MENDS)
-    conditions: list[Condition] = [counted.eq(mends) if mends else counted.absent()]
-    actions: list[Action] = [Add(_MENDS, 1)]
-    for account_id, picos in missing.items():
-        conditions.append(attr(USED + account_id).exists())
-        actions.append(Add(USED + account_id, picos))
-    return Update(RATE_BUCKETS, key, tuple(actions), And(tuple(conditions)))
 
 
 def past_accounts(item: Item | None, now_ms: int) -> list[str]:
@@ -237,9 +184,9 @@ def past_accounts(item: Item | None, now_ms: int) -> list[str]:
     ][:REMOVED_MAX]
 
 
-def partition_query(pk: str, after: str = "") -> Query:
-    """Every item of a client's accounts."""
-    return Query(RATE_BUCKETS, pk, after=after)
+def partition_query(pk: str, prefix: str = "") -> Query:
+    """Every item of a client's accounts, or those whose sort keys start so."""
+    return Query(RATE_BUCKETS, pk, prefix=prefix)
 
 
 def _is_past(account_id: str, now_ms: int) -> bool:

@@ -20,10 +20,10 @@ from pricekeeper.export.manifest import Manifest
 from pricekeeper.export.opening import open_destination
 from pricekeeper.export.service import Exporter, Progress
 from pricekeeper.export.state import ExportState
-from pricekeeper.metering.journal import TICK_MS, tick_of
 from pricekeeper.metering.journal_items import ticks_from, ticks_query
 from pricekeeper.settings import Settings
 from pricekeeper.storage import Store
+from pricekeeper.ticks import TICK_MS, tick_of
 
 INTERVAL_MS: Final = 15 * 60_000
 LEASE_MS: Final = 10 * 60_000

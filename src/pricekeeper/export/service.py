@@ -46,11 +46,11 @@ from pricekeeper.export.sorting import RUN_LINES, SortedLines
 from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.folding import ticks_of_day
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
-from pricekeeper.metering.journal import tick_of
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.totals import TotalsReader
 from pricekeeper.storage import Store
+from pricekeeper.ticks import tick_of
 
 TICKS_AT_ONCE: Final = 64
 _LANE_BITS: Final = 16

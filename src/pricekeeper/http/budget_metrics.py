@@ -20,11 +20,9 @@ import structlog
 from pricekeeper.authorizations import State
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of
-from pricekeeper.budgets.items import balance_of
 from pricekeeper.errors import NotFoundError, StoreError, UnreadableItemError
 from pricekeeper.http.metrics import BUDGET_LIMIT, BUDGET_USED, HELD, UNSETTLED, Metrics
 from pricekeeper.http.spend import whose
-from pricekeeper.storage import Key
 from pricekeeper.tenants import Policy
 from pricekeeper.values import AppId, OrgId
 
@@ -61,8 +59,7 @@ class BudgetMetrics:
                 for account in accounts_of(policy, self._services.clock.now_ms())
                 if account.scope is (Scope.ORG if policy.app_id is None else Scope.APP)
             }
-            keys = {account.key for account in accounts}
-            items = await self._services.budgets.read_items(keys) if keys else {}
+            balances = await self._services.ledger.read_open(accounts)
         except (StoreError, UnreadableItemError) as error:
             _log.warning("budgets_not_read", error=str(error))
             return
@@ -75,7 +72,7 @@ class BudgetMetrics:
             sums[labels] += one.grant.held_usd_picos
         self._metrics.show_changes(HELD, _dollars(held))
         self._metrics.show_changes(UNSETTLED, _dollars(unsettled))
-        self._show_accounts(accounts, items)
+        self._show_accounts(accounts, balances)
 
     async def _read_policies(self, org_ids: Iterable[OrgId]) -> list[Policy]:
         """The settings of these organisations and of their apps."""
@@ -100,11 +97,11 @@ class BudgetMetrics:
     def _show_accounts(
         self,
         accounts: Mapping[BudgetAccount, Policy],
-        items: Mapping[Key, Mapping[str, object] | None],
+        balances: Mapping[BudgetAccount, Balance],
     ) -> None:
         used, limits = dict[Labels, float](), dict[Labels, float]()
         for account, policy in accounts.items():
-            balance: Balance | None = balance_of(items.get(account.key), account.id)
+            balance = balances.get(account)
             if balance is None:
                 continue
             owner = whose(policy.org_name, policy.app_name, policy.org_id, policy.app_id)

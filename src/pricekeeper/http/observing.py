@@ -70,6 +70,7 @@ class Observer:
             services.aggregator.meter,
             services.selection.meter,
             services.authorizations.meter,
+            services.ledger.meter,
             services.alerts.meter,
             services.activity.feed.meter,
             services.activity.denials.meter,

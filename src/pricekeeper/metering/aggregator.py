@@ -39,11 +39,11 @@ from pricekeeper.metering.items import (
     checkpoint_update,
     closed_tick_from,
 )
-from pricekeeper.metering.journal import tick_of
 from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.shards import ShardSums
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.storage import Store
+from pricekeeper.ticks import tick_of
 
 INTERVAL_MS: Final = 60_000
 JITTER_PCT: Final = 10

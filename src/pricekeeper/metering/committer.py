@@ -30,8 +30,9 @@ from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 
 PENDING_MAX: Final = 10_000
 WRITES_MAX: Final = 32
-RECEIPTS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 1
-"""Records with receipts in one transaction: their page is one operation more."""
+RECEIPTS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 2
+"""Records with receipts in one transaction: their page is one operation more, and the sheet that
+spends them from budgets another."""
 GroupKey: TypeAlias = tuple[str, str]
 
 

@@ -51,7 +51,7 @@ from pricekeeper.metering.items import (
     spent_put,
     total_so_far,
 )
-from pricekeeper.metering.journal import TICK_MS, shards_at_most, tick_of
+from pricekeeper.metering.journal import shards_at_most
 from pricekeeper.metering.journal_items import (
     PostedRegion,
     Repair,
@@ -65,6 +65,7 @@ from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.tag_values import TagValues
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
+from pricekeeper.ticks import TICK_MS, tick_of
 
 ATTEMPTS_MAX: Final = 5
 ORGS_AT_ONCE: Final = 8

@@ -29,15 +29,14 @@ import msgspec
 
 from pricekeeper.days import date_of
 from pricekeeper.errors import UnreadableItemError
+from pricekeeper.ledger.position import SHEET, authorization_id_of
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.receipt import Receipt
-from pricekeeper.metering.usage import AUTHORIZATION_VERSION, names_authorization
+from pricekeeper.metering.usage import names_authorization
 from pricekeeper.storage import TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
-from pricekeeper.values import OrgId
+from pricekeeper.ticks import REGION_DIGITS, tick_of
 
-TICK_BITS: Final = 16
-TICK_MS: Final = 1 << TICK_BITS
 FULL_WEIGHT: Final = 64
 """A page that holds as much as this takes nothing more."""
 WRITE_WEIGHT_MAX: Final = 100
@@ -47,7 +46,6 @@ WEIGHT_BYTES: Final = 512
 SHARDS_PER_LANE: Final = 8
 """An organisation of so many shards has one lane of pages; one of twice as many has two."""
 
-REGION_DIGITS: Final = 8
 PAGE_DIGITS: Final = 11
 ID_DIGITS: Final = 31
 _TIME_DIGITS: Final = 12
@@ -55,17 +53,11 @@ _VERSION_AT: Final = 14
 _VARIANT_AT: Final = 19
 _NAME_LENGTH: Final = 14
 _TERMS_BYTES: Final = 12
-_PRIVATE, _SHEET, _VOID_NOTE = "x", "s", "v"
-"""What the sort keys of a private page, a sheet and a void note start with: no digits."""
-SHEET_NUMBERS_MAX: Final = 1 << 12
+_PRIVATE, _VOID_NOTE = "x", "v"
+"""What the sort keys of a private page and a void note start with: no digits, and no sheet."""
 _ERROR, _ESTIMATED = 1, 2
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-
-
-def tick_of(epoch_ms: int) -> int:
-    """The tick that a moment belongs to."""
-    return epoch_ms >> TICK_BITS
 
 
 def lanes_of(shard_count: int) -> int:
@@ -118,34 +110,11 @@ def address_of(request_id: str) -> Address | None:
 
 def request_id_of(region_page: str, name: str) -> str:
     """The request id of a record, from its page's sort key and its attribute's name."""
-    if region_page[:1] == _SHEET:
+    if region_page[:1] == SHEET:
         return authorization_id_of(region_page, int(name))
     rest = base64.urlsafe_b64decode(name + "==").hex()
     digits = region_page[:PAGE_DIGITS] + rest
     return f"{digits[:8]}-{digits[8:12]}-7{digits[12:15]}-{digits[15:19]}-{digits[19:]}"
-
-
-def authorization_id_of(sheet: str, number: int) -> str:
-    """The id of an authorization, from the sort key of its sheet and its number there."""
-    digits = sheet[1:]
-    middle = f"{digits[8:12]}-{AUTHORIZATION_VERSION}{number:03x}-{digits[12:16]}"
-    return f"{digits[:8]}-{middle}-{digits[16:]}"
-
-
-def new_sheet(epoch_ms: int, random: int) -> str:
-    """The sort key of a sheet that is begun at that moment."""
-    return f"{_SHEET}{epoch_ms:012x}{0b10 << 62 | random & (1 << 62) - 1:016x}"
-
-
-def sheet_sort_key(authorization_id: str) -> str:
-    """The sort key of the sheet that an authorization is on."""
-    one = authorization_id
-    return f"{_SHEET}{one[:8]}{one[9:13]}{one[19:23]}{one[24:]}"
-
-
-def sheet_number(authorization_id: str) -> int:
-    """The number of an authorization on its sheet."""
-    return int(authorization_id[15:18], 16)
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -344,16 +313,6 @@ def _unreadable(page: Mapping[str, Any], reason: str) -> UnreadableItemError:
 def private_name(number: int) -> str:
     """The name of a record on a private page, where the id is in the entry."""
     return f"{number:0{_NAME_LENGTH}d}"
-
-
-def partition_of(org_id: OrgId | str, region: str, lane: int) -> str:
-    """The partition in which a lane of a region is."""
-    return f"ORG#{org_id}#J#{region}#{lane}"
-
-
-def region_at(epoch_ms: int) -> str:
-    """The region of ids that are made at that moment."""
-    return f"{epoch_ms:012x}"[:REGION_DIGITS]
 
 
 def private_sort_key(nonce: bytes) -> str:

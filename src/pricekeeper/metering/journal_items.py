@@ -17,21 +17,20 @@ region in which a record was posted in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pricekeeper.days import is_day
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
-    TICK_MS,
     StoredTerms,
-    partition_of,
     private_name,
     private_sort_key,
     void_note_sort_key,
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
+    Action,
     Add,
     Condition,
     Delete,
@@ -46,6 +45,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.expressions import And
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.ticks import TICK_MS, partition_of
 
 REPAIR: Final = "REPAIR"
 TICKS: Final = "TICKS"
@@ -125,20 +125,24 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
     )
 
 
-def take_place_update(key: Key, name: str, authorization_id: str, expires_at_epoch: int) -> Update:
-    """Take the place of a record on a page for an authorization, as a record would take it."""
-    has_room: Condition = attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
-    return Update(
-        USAGE_AGG_SHARDED,
-        key,
-        (Set(name, authorization_id), Add(_WEIGHT, 1), Set(_EXPIRY, expires_at_epoch)),
-        attr(name).absent() & has_room,
-    )
+def take_places_update(
+    key: Key, claims: Mapping[str, tuple[str | None, str]], expires_at_epoch: int
+) -> Update:
+    """Claim the places of records on a page, all or none.
 
-
-def sheet_partition(org_id: str, region: str) -> str:
-    """The partition in which the sheets of a region are: that of its first lane."""
-    return partition_of(org_id, region, 0)
+    For each name it says what must stand there, ``None`` for nothing, and what then does. A place
+    that is new is taken as a record would take it.
+    """
+    conditions: list[Condition] = []
+    for name, (before, _) in claims.items():
+        conditions.append(attr(name).absent() if before is None else attr(name).eq(before))
+    fresh = sum(before is None for before, _ in claims.values())
+    actions: list[Action] = [Set(name, after) for name, (_, after) in claims.items()]
+    if fresh:
+        actions.append(Add(_WEIGHT, fresh))
+        conditions.append(attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT))
+    actions.append(Set(_EXPIRY, expires_at_epoch))
+    return Update(USAGE_AGG_SHARDED, key, tuple(actions), And(tuple(conditions)))
 
 
 def private_page_put(

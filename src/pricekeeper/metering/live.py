@@ -34,12 +34,13 @@ from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.facets import Facet, Facets
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
-from pricekeeper.metering.journal import records_on, tick_of, weight_on
+from pricekeeper.metering.journal import records_on, weight_on
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import CONCURRENCY, JournalReader
 from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.tag_values import TagValues
 from pricekeeper.storage import Item, Store
+from pricekeeper.ticks import tick_of
 
 REUSE_MS: Final = 1_000
 PAGE_US: Final = 12

@@ -15,8 +15,9 @@ that counts.
 Records whose ids have no time are written in one transaction with a receipt for each of them, which
 is put only if there is none, and a page that nobody else writes.
 
-A record that is spent from budgets is written in one transaction with what it adds to their
-accounts. Its page refuses a copy of that as it refuses a copy of a plain write.
+A record that is spent from budgets is written in one transaction with the sheet of its
+organisation's log that spends it. Its page refuses a copy of that as it refuses a copy of a plain
+write.
 
 Before a page is written, the tick in which that happens is marked. A tick is closed two ticks after
 its end. If a record is answered later than `ANSWER_MS_MAX` after the end of its tick, it may have
@@ -32,9 +33,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final, NamedTuple, NoReturn, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from pricekeeper.budgets import Budgets, check_accounts, debit_updates
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, NextFlight, full_jitter_ms
 from pricekeeper.errors import (
@@ -50,17 +50,15 @@ from pricekeeper.errors import (
     TransactionCancelledError,
     UnreadableItemError,
 )
+from pricekeeper.ledger import AccountNotOpenError, Ledger
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.journal import (
     ID_DIGITS,
     PAGE_DIGITS,
-    TICK_MS,
     Address,
     entry_on,
     is_full,
-    region_at,
     taken_for,
-    tick_of,
 )
 from pricekeeper.metering.journal_items import (
     PostedRegion,
@@ -81,8 +79,9 @@ from pricekeeper.metering.receipt import (
     receipt_taken_for,
 )
 from pricekeeper.metering.submission import Posted, Submission
-from pricekeeper.storage import Item, Key, Put, Store, Update, Write
+from pricekeeper.storage import Item, Key, Put, Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.ticks import TICK_MS, region_at, tick_of
 
 ANSWER_MS_MAX: Final = 45_000
 """Of the two ticks until a tick is closed, 131 s. The rest is for clocks that differ by seconds, or
@@ -153,12 +152,12 @@ class Poster:
         randomness: Random,
         *,
         retention_days: int = RETENTION_DAYS,
-        budgets: Budgets | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._random = randomness
-        self._budgets = budgets
+        self._ledger = ledger
         self.retention_days = retention_days
         self._ticks: BoundedCache[int, bool] = BoundedCache(TICKS_MAX)
         self._marked: BoundedCache[tuple[int, PostedRegion], bool] = BoundedCache(MARKED_MAX)
@@ -237,7 +236,6 @@ class Poster:
                 page = self._full.get(key) or await self._write_page(key, left, nonce, settle)
             except InvalidOperationError as failure:
                 if len(left) == 1:
-                    await check_accounts(self._store, {one.key for one in left[0].accounts})
                     raise sendings.error_of(failure) from failure
                 await self._divide(left, depth, nonce, settle, doubt=sendings.doubt)
                 return
@@ -267,36 +265,33 @@ class Poster:
         await self.mark(posting, sent_at_ms)
         expires = page_expires_at_epoch(posting.region, self.retention_days)
         written = [one.written(nonce, sent_at_ms) for one in left]
-        update, debits = page_update(key, written, expires), self._debits(left, sent_at_ms)
+        update = page_update(key, written, expires)
         try:
-            if debits:
-                await self._store.transact([update, *debits])
-            else:
+            if not await self._spend(left, [update]):
                 await self._store.update(update)
         except ConditionFailedError as refusal:
             return dict(refusal.item or {})
         except TransactionCancelledError as cancelled:
-            page = cancelled.reasons[0]
-            if page.code is ReasonCode.CONDITION_FAILED:
-                return dict(page.item or {})
-            await self._open_again(left, cancelled)
+            return dict(cancelled.reasons[0].item or {})
         await self._settle_own(left, nonce, sent_at_ms, settle)
         return None
 
-    def _debits(self, submissions: Sequence[Submission], sent_at_ms: int) -> list[Update]:
-        """What these records add to the accounts of budgets."""
-        debits = [(one.accounts, one.cost_usd_picos) for one in submissions if one.accounts]
-        return debit_updates(debits, sent_at_ms) if debits else []
+    async def _spend(self, submissions: Sequence[Submission], writes: Sequence[Write]) -> bool:
+        """Apply the writes together with what the records add to accounts, if there are any.
 
-    async def _open_again(
-        self, submissions: Sequence[Submission], cancelled: TransactionCancelledError
-    ) -> NoReturn:
-        """Open accounts that a write has found not to be open; raises, so that it is sent again."""
-        if self._budgets is not None:
-            accounts = [account for one in submissions for account in one.accounts]
-            self._budgets.forget(accounts)
-            await self._budgets.open_all(accounts)
-        raise ContendedError(f"an account was not open: {cancelled}") from cancelled
+        Raises `ContendedError` if an account was not open; then it is now.
+        """
+        accounts = [account for one in submissions for account in one.accounts]
+        if not accounts or self._ledger is None:
+            return False
+        debits = [(one.accounts, one.cost_usd_picos) for one in submissions if one.accounts]
+        try:
+            await self._ledger.post(submissions[0].org_id, debits, writes)
+        except AccountNotOpenError as error:
+            self._ledger.forget(accounts)
+            await self._ledger.open_all(accounts)
+            raise ContendedError(f"an account was not open: {error}") from error
+        return True
 
     async def _divide(
         self,
@@ -388,15 +383,16 @@ class Poster:
             posting = PostedRegion(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
             try:
                 await self.mark(posting, sent_at_ms)
-                await self._store.transact(self._transaction(left, posting, nonce, sent_at_ms))
+                writes = self._transaction(left, posting, nonce, sent_at_ms)
+                if not await self._spend(left, writes):
+                    await self._store.transact(writes)
             except TransactionCancelledError as cancelled:
                 before = len(left)
                 left = await self._settle_known(left, cancelled.reasons, nonce, settle)
                 if len(left) == before:
-                    await self._send_again(left, cancelled, sendings)
+                    await sendings.fail(ContendedError(f"no receipt was in the way: {cancelled}"))
             except InvalidOperationError as failure:
                 if len(left) == 1:
-                    await check_accounts(self._store, {one.key for one in left[0].accounts})
                     raise sendings.error_of(failure) from failure
                 await self._divide(left, None, nonce, settle, doubt=sendings.doubt)
                 return
@@ -418,20 +414,7 @@ class Poster:
         receipts = [
             receipt_put(one.org_id, one.request_id, one.receipt(nonce, sent_at_ms)) for one in left
         ]
-        return [*receipts, page, *self._debits(left, sent_at_ms)]
-
-    async def _send_again(
-        self,
-        left: Sequence[Submission],
-        cancelled: TransactionCancelledError,
-        sendings: _Sendings,
-    ) -> None:
-        """No receipt was in the way: an account may not have been open."""
-        failure = ContendedError(f"no receipt was in the way: {cancelled}")
-        try:
-            await self._open_again(left, cancelled)
-        except ContendedError:
-            await sendings.fail(failure)
+        return [*receipts, page]
 
     async def _settle_known(
         self,
@@ -460,6 +443,11 @@ class Poster:
             found.append((one, Posted(receipt, receipt.commit_id.startswith(root))))
         await self._settle_all(found, settle)
         return missing
+
+    def is_marked(self, posting: PostedRegion, sent_at_ms: int) -> bool:
+        """Whether this process has marked the tick of that moment, and the region in it."""
+        tick = tick_of(sent_at_ms)
+        return (tick, posting) in self._marked and tick in self._ticks
 
     async def mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
         """Mark the tick in which a write is sent, and its region in it, unless this process has."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pricekeeper.budgets import BudgetAccount, Budgets
+from pricekeeper.budgets import BudgetAccount
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import date_of, org_day
 from pricekeeper.errors import RequestIdReusedError, UnpricedUsageError
+from pricekeeper.ledger import Ledger
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.journal import (
@@ -55,31 +56,34 @@ class _Common(NamedTuple):
 
 
 class Preparer:
-    """Checks and prices records. Without ``budgets`` records are spent from none.
+    """Checks and prices records. Without a ``ledger`` records are spent from no budgets.
 
     Ids that were made before ``journal_from_ms`` need a receipt: instances of an earlier version
     may have counted them.
     """
 
     def __init__(
-        self, clock: Clock, prices: PriceBook, budgets: Budgets | None, journal_from_ms: int
+        self, clock: Clock, prices: PriceBook, ledger: Ledger | None, journal_from_ms: int
     ) -> None:
         self._clock = clock
         self._prices = prices
-        self._budgets = budgets
+        self._ledger = ledger
         self._journal_from_ms = journal_from_ms
         self._common: BoundedCache[tuple[Client, str, str, str | None], _Common] = BoundedCache(
             COMMON_MAX
         )
         self._estimates = EstimateWarnings(clock)
 
-    async def prepare(self, policy: Policy, usage: Usage) -> Submission:
-        """The record as it is written; raises what is wrong with it."""
+    async def prepare(self, policy: Policy, usage: Usage, *, on_sheet: bool = False) -> Submission:
+        """The record as it is written; raises what is wrong with it.
+
+        ``on_sheet`` is for one that is written on a sheet of the log, whatever its id says.
+        """
         usage, now_ms = checked(usage), self._clock.now_ms()
         address = address_of(usage.request_id)
         if address is not None:
             check_minted(address.minted_ms, now_ms)
-            address = self._in_journal(address)
+            address = None if on_sheet else self._in_journal(address)
         if is_authorization_id(usage.request_id):
             raise RequestIdReusedError(usage.request_id, usage.request_id)
         at_ms = happened_at_ms(usage, now_ms)
@@ -109,17 +113,17 @@ class Preparer:
         return None if address.minted_ms < self._journal_from_ms else address
 
     def _find_accounts(self, policy: Policy, usage: Usage, at_ms: int) -> tuple[BudgetAccount, ...]:
-        if self._budgets is None:
+        if self._ledger is None:
             return ()
-        return self._budgets.find(policy, usage.model_label, usage.tags, at_ms)
+        return self._ledger.find(policy, usage.model_label, usage.tags, at_ms)
 
     async def _open_current(
         self, accounts: tuple[BudgetAccount, ...], now_ms: int
     ) -> tuple[BudgetAccount, ...]:
         """The budgets that the record is spent from; those of windows that are over rest."""
         current = tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
-        if current and self._budgets is not None:
-            await self._budgets.open_all(current)
+        if current and self._ledger is not None:
+            await self._ledger.open_all(current)
         return current
 
     async def _price(

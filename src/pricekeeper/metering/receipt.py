@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.metering.usage import RECEIPT_LIFE_SECS, names_authorization
-from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Table, TypedItem
+from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Table, TypedItem, attr
 from pricekeeper.storage.tables import REQUEST_DEDUP
 
 _TAKEN_FOR: Final = "authorization_id"
@@ -67,15 +67,20 @@ def receipt_put(org_id: str, request_id: str, receipt: Receipt) -> Put:
 
 
 def take_place_put(
-    org_id: str, request_id: str, authorization_id: str, expires_at_epoch: int
+    org_id: str,
+    request_id: str,
+    authorization_id: str,
+    expires_at_epoch: int,
+    before: str | None = None,
 ) -> Put:
-    """Take the place of a receipt for an authorization, where there is none."""
+    """Claim the place of a receipt, where there is none, or where that claim stands."""
     item: Item = {
         "PK": receipt_pk(org_id, request_id),
         _TAKEN_FOR: authorization_id,
         "expires_at_epoch": expires_at_epoch,
     }
-    return Put(REQUEST_DEDUP, item, ITEM_ABSENT)
+    unclaimed = ITEM_ABSENT if before is None else attr(_TAKEN_FOR).eq(before)
+    return Put(REQUEST_DEDUP, item, unclaimed)
 
 
 def receipt_taken_for(item: Mapping[str, Any]) -> str | None:

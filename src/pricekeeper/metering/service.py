@@ -25,7 +25,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.budgets import Budgets
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import (
@@ -35,6 +34,7 @@ from pricekeeper.errors import (
     StoreError,
     UnreadableItemError,
 )
+from pricekeeper.ledger import Ledger
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Counters, Total
@@ -117,11 +117,11 @@ class Metering:
         randomness: random.Random | None = None,
         linger_ms: int = 0,
         journal_from_ms: int = 0,
-        budgets: Budgets | None = None,
+        ledger: Ledger | None = None,
         on_counted: Callable[[Submission], None] = _tell_nobody,
         in_flight_ms: int = IN_FLIGHT_MS,
     ) -> None:
-        """``budgets`` and ``journal_from_ms`` are what `Preparer` says of them.
+        """``ledger`` and ``journal_from_ms`` are what `Preparer` says of them.
 
         ``on_counted`` is told of each record that this process counts. No record is acknowledged
         later than ``in_flight_ms`` after it was sent, by any instance.
@@ -134,13 +134,13 @@ class Metering:
         """What was posted since the totals were made."""
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
-        self._preparer = Preparer(clock, prices, budgets, journal_from_ms)
+        self._preparer = Preparer(clock, prices, ledger, journal_from_ms)
         self._poster = Poster(
             store,
             clock,
             randomness or random.Random(),  # noqa: S311  # spreads writes, no secret
             retention_days=retention_days,
-            budgets=budgets,
+            ledger=ledger,
         )
         self._on_counted = on_counted
         self._committer = Committer(
@@ -268,10 +268,14 @@ class Metering:
         """The record that a capture counts as, checked and priced."""
         return await self._preparer.prepare_captured(policy, usage, authorized_at_ms)
 
+    async def price_recorded(self, policy: Policy, usage: Usage) -> Submission:
+        """A record that is written on a sheet of the log, checked and priced."""
+        return await self._preparer.prepare(policy, usage, on_sheet=True)
+
     async def answer_captured(
         self, policy: Policy, submission: Submission, receipt: Receipt, *, accepted: bool
     ) -> Recorded:
-        """The answer to a capture; one that counts is noted in the totals of this process."""
+        """The answer to a record on a sheet; if it counts, it is in the totals of this process."""
         if accepted:
             self.meter.accepted += 1
             if receipt.price_estimated:

@@ -21,7 +21,6 @@ from pricekeeper.metering.journal import (
 )
 from pricekeeper.metering.journal_items import Written
 from pricekeeper.metering.receipt import Receipt
-from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import TokenUsage
 
 
@@ -142,10 +141,5 @@ class Submission:
             tokens.cache_read_tokens,
             tokens.cache_write_5m_tokens,
             tokens.cache_write_1h_tokens,
-            self.request_id if self._must_name_id else "",
+            self.request_id if self.address is None else "",  # else its place says it
         )
-
-    @property
-    def _must_name_id(self) -> bool:
-        """Whether the place of the record does not say its id."""
-        return self.address is None and not is_authorization_id(self.request_id)

@@ -36,9 +36,10 @@ from pricekeeper.metering.items import (
     total_from,
     total_key,
 )
-from pricekeeper.metering.journal import shards_at_most, tick_of
+from pricekeeper.metering.journal import shards_at_most
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.storage import Item, Key, Store, Table, query_items, query_pages
+from pricekeeper.ticks import tick_of
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 _APP = "#APP#"

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.ledger.position import AUTHORIZATION_VERSION
 from pricekeeper.pricing import TokenUsage
 
 LATE_MS_MAX: Final = 24 * 3_600_000
@@ -39,7 +40,6 @@ _SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,32}")
 _FINGERPRINT_BYTES: Final = 16
 _VERSION_AT: Final = 14
-AUTHORIZATION_VERSION: Final = "8"
 _AUTHORIZATION_ID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 )

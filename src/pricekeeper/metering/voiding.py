@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pricekeeper.audit import AuditTrail, Change
-from pricekeeper.budgets import BudgetAccount, Budgets, debit_updates
+from pricekeeper.budgets import BudgetAccount
 from pricekeeper.clock import Clock
 from pricekeeper.days import MS_PER_DAY, day_start_ms
 from pricekeeper.errors import (
@@ -33,6 +34,7 @@ from pricekeeper.errors import (
     ReasonCode,
     TransactionCancelledError,
 )
+from pricekeeper.ledger import AccountNotOpenError, Ledger
 from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.journal import (
     ID_DIGITS,
@@ -43,7 +45,6 @@ from pricekeeper.metering.journal import (
     entry_on,
     is_full,
     lanes_of,
-    region_at,
     store_form,
 )
 from pricekeeper.metering.journal_items import (
@@ -61,6 +62,7 @@ from pricekeeper.pricing import split_micros
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Store, Table, TypedItem, Write
 from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.ticks import region_at
 from pricekeeper.values import AppId, Attribution, OrgId, new_request_id
 
 VOIDABLE_DAYS: Final = 3
@@ -95,14 +97,14 @@ class Voider:
         *,
         trail: AuditTrail,
         tenants: Tenants,
-        budgets: Budgets,
+        ledger: Ledger,
         poster: Poster,
     ) -> None:
         self._store = store
         self._clock = clock
         self._trail = trail
         self._tenants = tenants
-        self._budgets = budgets
+        self._ledger = ledger
         self._poster = poster
         self._reader = JournalReader(store)
 
@@ -130,7 +132,9 @@ class Voider:
             try:
                 return await self._post(org, found, by)
             except TransactionCancelledError as cancelled:
-                await self._open_again(org, record, cancelled)
+                _require_refusal(cancelled)
+            except AccountNotOpenError:
+                self._ledger.forget(await self._accounts(org, record))
         raise ContendedError("others kept changing what the record counts in")
 
     def _check(self, record: Record) -> None:
@@ -155,14 +159,17 @@ class Voider:
         terms = store_form(record.terms)
         expires = self._poster.expires_at_epoch(posting.region)
         written = Written("", encode_entry(correction.entry), terms, 1)
-        debits = debit_updates([(accounts, -record.entry.cost_usd_picos)], now_ms)
         operations: tuple[Write, ...] = (
             _marker_put(org.org_id, voided, expires),
             private_page_put(org.org_id, posting.region, nonce, [written], expires),
             self._note_put(org.org_id, found, voided),
-            *debits,
         )
-        await self._trail.apply(by, _change(org.org_id, voided), operations)
+        apply = partial(self._trail.apply, by, _change(org.org_id, voided))
+        if accounts:
+            debits = [(accounts, -record.entry.cost_usd_picos)]
+            await self._ledger.post(org.org_id, debits, operations, apply)
+        else:
+            await apply(operations)
         await self._poster.repair_late(org.org_id, [correction.receipt])
         account = Account(record.terms.scope_key, record.terms.label, record.terms.day)
         return voided, {account: correction.entry.counters}
@@ -176,25 +183,12 @@ class Voider:
             # The accounts of an app that was deleted are gone; those of its organisation are not.
             with contextlib.suppress(NotFoundError):
                 policy = await self._tenants.read_policy(client)
-        found = self._budgets.find(
+        found = self._ledger.find(
             policy, terms.label, dict(terms.tags), record.entry.happened_at_ms
         )
         accounts = tuple(account for account in found if account.span.ends_at_ms > now_ms)
-        await self._budgets.open_all(accounts)
+        await self._ledger.open_all(accounts)
         return accounts
-
-    async def _open_again(
-        self, org: Policy, record: Record, cancelled: TransactionCancelledError
-    ) -> None:
-        """Find out why it was refused: it is voided already, or an account is not open."""
-        marker, page, _, *debits = cancelled.reasons
-        if marker.code is ReasonCode.CONDITION_FAILED or page.code is ReasonCode.CONDITION_FAILED:
-            return
-        if not any(debit.code is ReasonCode.CONDITION_FAILED for debit in debits):
-            raise cancelled
-        accounts = await self._accounts(org, record)
-        self._budgets.forget(accounts)
-        await self._budgets.open_all(accounts)
 
     async def _find_marker(self, org_id: str, record: Record) -> Voided | None:
         table, key = _marker_key(org_id, record.request_id)
@@ -237,6 +231,13 @@ class Voider:
             if record.request_id == request_id:
                 return _Found(record, posting.region)
         return None
+
+
+def _require_refusal(cancelled: TransactionCancelledError) -> None:
+    """Raise what was cancelled, unless the record is voided already."""
+    marker, page, *_ = cancelled.reasons
+    if ReasonCode.CONDITION_FAILED not in (marker.code, page.code):
+        raise cancelled
 
 
 def _correction(voided: Voided, nonce: bytes) -> Record:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.clock import Clock
-from pricekeeper.metering.journal import tick_of
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.usage import AHEAD_MS_MAX
 from pricekeeper.storage import Store
+from pricekeeper.ticks import tick_of
 
 
 class WindowSpend:

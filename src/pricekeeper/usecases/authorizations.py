@@ -213,7 +213,7 @@ async def _authorized(
         # The windows are those of now: what the call was held against may be over.
         now_ms = services.clock.now_ms()
         accounts = accounts_for(policy, grant.label, grant.tags, now_ms)
-        balances = tuple((await services.budgets.read(accounts)).items())
+        balances = tuple((await services.ledger.read(accounts)).items())
     else:
         balances, limits = granted.balances, granted.limits
     return wire.AuthorizedAnswer(

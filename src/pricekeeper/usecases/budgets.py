@@ -18,10 +18,7 @@ from pricekeeper.budgets import (
     accounts_of,
     item_partition,
 )
-from pricekeeper.budgets.items import balance_of
 from pricekeeper.errors import InvalidValueError, NotFoundError
-from pricekeeper.storage import Query, query_items
-from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.tenants import Budget, Policy, QuotaScope
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
@@ -180,7 +177,7 @@ async def read_budgets(
     accounts = [
         one for one in accounts_of(policy, now_ms) if one.scope in scopes and _applies(policy, one)
     ]
-    found = [*(await services.budgets.read(accounts)).items()] if accounts else []
+    found = [*(await services.ledger.read(accounts)).items()] if accounts else []
     budgets_of = {Scope.ORG: policy.org_budgets, Scope.APP: policy.budgets}
     for scope in scopes:
         for key in dict.fromkeys(one.per_tag for one in budgets_of[scope]):
@@ -214,21 +211,21 @@ async def _read_values(
 ) -> list[tuple[BudgetAccount, Balance]]:
     """The accounts for each value of a tag that are open in their present windows."""
     prefix = f"TAG#{key}#"
-    query = Query(RATE_BUCKETS, item_partition(policy, scope), prefix=prefix)
+    partition = item_partition(policy, scope)
+    items = await services.ledger.read_partition(policy.org_id, partition, prefix, ITEMS_MAX)
     found: list[tuple[BudgetAccount, Balance]] = []
-    seen = shown = 0
-    async for item in query_items(services.store, query):
-        seen += 1
-        value = str(item["SK"]).removeprefix(prefix)
+    shown = 0
+    for item_key, accounts in items.items():
+        value = (item_key.sk or "").removeprefix(prefix)
         mine = [
             (account, balance)
             for account in accounts_of(policy, now_ms, {key: value})
             if account.scope is scope and account.tag == (key, value)
-            if (balance := balance_of(item, account.id)) is not None
+            if (balance := accounts.balance(account.id)) is not None
         ]
         found += mine
         shown += bool(mine)
-        if shown == VALUES_MAX or seen == ITEMS_MAX:
+        if shown == VALUES_MAX:
             break
     return found
 

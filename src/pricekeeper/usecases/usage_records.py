@@ -10,12 +10,13 @@ from msgspec import UNSET
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
-from pricekeeper.metering.journal import Record, tick_of
+from pricekeeper.metering.journal import Record
 from pricekeeper.metering.journal_items import VoidNote
 from pricekeeper.metering.journal_listing import Cursor, JournalListing, Wanted
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
+from pricekeeper.ticks import tick_of
 from pricekeeper.usecases.queries import bounds_ms, parse_each, parse_tag
 from pricekeeper.usecases.spend import parse_end
 from pricekeeper.usecases.wire import reports as wire

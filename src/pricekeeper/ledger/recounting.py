@@ -17,28 +17,25 @@ apps; `TRIES_MAX` tries, each after twice as long.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
-from pricekeeper.budgets.account import (
+from pricekeeper.budgets import (
+    Balance,
     BudgetAccount,
     Scope,
     accounts_of,
     item_partition,
     tags_of,
 )
-from pricekeeper.budgets.items import (
-    Balance,
-    account_ids,
-    balance_of,
-    mends_of,
-    partition_query,
-    recount_update,
-)
+from pricekeeper.budgets.items import spend
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError
+from pricekeeper.ledger.command import Command, Decision
+from pricekeeper.ledger.draft import Draft
+from pricekeeper.ledger.service import Ledger, Measure
 from pricekeeper.storage import Delete, Key, Put, Store, query_items
 from pricekeeper.tenants import Client, Policy, Tenants
 from pricekeeper.tenants.recounts import (
@@ -65,12 +62,10 @@ ROUNDS_MAX: Final = 3
 _log = structlog.get_logger(__name__)
 
 AccountKey: TypeAlias = tuple[Key, str]
-Measure: TypeAlias = Callable[[Sequence[BudgetAccount]], Awaitable[Mapping[BudgetAccount, int]]]
-"""What the records of the journal add up to in each of these accounts, in pico-dollars."""
 
 
-class OpenAccount(NamedTuple):
-    """An account as it is in the store."""
+class AccountState(NamedTuple):
+    """An account that is open, and what it has."""
 
     account: BudgetAccount
     balance: Balance
@@ -79,32 +74,58 @@ class OpenAccount(NamedTuple):
 
 
 async def read_open_accounts(
-    store: Store, policies: Collection[Policy], now_ms: int
-) -> dict[AccountKey, OpenAccount]:
+    ledger: Ledger, policies: Collection[Policy], now_ms: int
+) -> dict[AccountKey, AccountState]:
     """The open accounts of these clients in their present windows."""
-    found: dict[AccountKey, OpenAccount] = {}
+    found: dict[AccountKey, AccountState] = {}
     for policy in policies:
         scope = Scope.ORG if policy.app_id is None else Scope.APP
-        async for item in query_items(store, partition_query(item_partition(policy, scope))):
-            key = Key(item["PK"], item["SK"])
-            present = accounts_of(policy, now_ms, tags_of(key))
-            known = {account.id: account for account in present if account.key == key}
-            for account_id in account_ids(item):
-                balance = balance_of(item, account_id)
-                if account_id in known and balance is not None:
-                    account = known[account_id]
-                    found[key, account_id] = OpenAccount(account, balance, mends_of(item))
+        partition = item_partition(policy, scope)
+        for key, accounts in (await ledger.read_partition(policy.org_id, partition)).items():
+            for account in accounts_of(policy, now_ms, tags_of(key)):
+                balance = accounts.balance(account.id) if account.key == key else None
+                if balance is not None:
+                    found[key, account.id] = AccountState(account, balance, accounts.mends)
     return found
+
+
+class _AddMissing(Command[bool]):
+    """Adds to accounts of one item what is missing in them, unless one was set right meanwhile.
+
+    What is counted meanwhile is no hindrance: it is missing in any case.
+    """
+
+    def __init__(self, key: Key, missing: Mapping[str, int], mends: int) -> None:
+        super().__init__()
+        self.keys = (key,)
+        self._key = key
+        self._missing = missing
+        self._mends = mends
+
+    def decide(self, draft: Draft) -> Decision:
+        """Refuse if somebody has set an account of the item right since it was read."""
+        if draft.mends(self._key) != self._mends:
+            self.answer(False)  # noqa: FBT003
+            return Decision.ANSWERED
+        for account_id, picos in self._missing.items():
+            draft.mend(self._key, account_id, spend(picos))
+        return Decision.WRITES
+
+    def note_written(self) -> None:
+        self.answer(True)  # noqa: FBT003
 
 
 class Recounts:
     """Makes the recounts that are due."""
 
-    def __init__(self, store: Store, clock: Clock, tenants: Tenants, measure: Measure) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, tenants: Tenants, measure: Measure, ledger: Ledger
+    ) -> None:
         self._store = store
         self._clock = clock
         self._tenants = tenants
         self._measure = measure
+        self._ledger = ledger
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
         """Make the recounts that are due, now and then; a failure waits for the next time."""
@@ -171,13 +192,13 @@ class Recounts:
     ) -> set[AccountKey]:
         """Add what is missing in these accounts, or in all; returns those that may lack more."""
         now_ms = self._clock.now_ms()
-        before = await read_open_accounts(self._store, policies, now_ms)
+        before = await read_open_accounts(self._ledger, policies, now_ms)
         if wanted is not None:
             before = {key: one for key, one in before.items() if key in wanted}
         if not before:
             return set()
         counted = await self._measure([one.account for one in before.values()])
-        after = await read_open_accounts(self._store, policies, now_ms)
+        after = await read_open_accounts(self._ledger, policies, now_ms)
         left: set[AccountKey] = set()
         missing: dict[Key, dict[str, int]] = {}
         for key, one in before.items():
@@ -194,19 +215,17 @@ class Recounts:
                 left.add(key)
         for item_key, some in missing.items():
             names = {(item_key, account_id) for account_id in some}
-            mends = before[next(iter(names))].mends
-            if await self._add(item_key, some, mends):
+            one = before[next(iter(names))]
+            if await self._add(one.account.org_id, item_key, some, one.mends):
                 _log_added([(before[name].account, some[name[1]]) for name in names])
             else:
                 left |= names
         return left
 
-    async def _add(self, key: Key, missing: Mapping[str, int], mends: int) -> bool:
-        try:
-            await self._store.update(recount_update(key, missing, mends))
-        except ConditionFailedError:
-            return False
-        return True
+    async def _add(self, org_id: str, key: Key, missing: Mapping[str, int], mends: int) -> bool:
+        command = _AddMissing(key, missing, mends)
+        self._ledger.submit(org_id, command)
+        return await command.future
 
     async def _read_policies(self, client: Client) -> AsyncIterator[list[Policy]]:
         """The client, and the apps of an organisation, a hundred at a time; none if it is gone."""

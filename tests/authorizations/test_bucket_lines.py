@@ -1,16 +1,12 @@
-"""The books decide as a bucket alone would: what is kept running is what would be planned anew."""
+"""Calls that take together take as a bucket alone would give, and accounts are made once."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from authorizations.conftest import a_budget
 from metering.conftest import PREMIUM, a_policy
-from pricekeeper.authorizations.books import Books
-from pricekeeper.budgets import Balance, accounts_for
-from pricekeeper.budgets.account import AccountMemory
-from pricekeeper.budgets.items import balances_of
-from pricekeeper.errors import UnreadableItemError
+from pricekeeper.authorizations.bucket_lines import Block, BucketLine
+from pricekeeper.budgets import AccountMemory, accounts_for
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.bucket import Bucket, Debit, Denial, Holding, expected, plan, status
 from pricekeeper.tenants import Policy, Window
@@ -42,50 +38,66 @@ def buckets(draw: st.DrawFn) -> Bucket | None:
     st.integers(0, 30),
     st.booleans(),
 )
-def test_each_command_is_decided_as_if_it_were_planned_with_all_before_it(
+def test_each_call_is_decided_as_if_it_were_planned_with_all_before_it(
     bucket: Bucket | None, limit: Limit, wishes: list[int], owed: int, changed: bool
 ) -> None:
     """Also where tokens are owed to the bucket, or it still has older limits."""
     if bucket is not None and not changed:
         limit = bucket.holdings["tpm"].limit
-    books = Books({}, {KEY: bucket}, NOW_MS)
+    debt = Debit(*KEY, {"tpm": limit}, {"tpm": -owed}) if owed else None
+    line = BucketLine(bucket, {"tpm": limit}, NOW_MS, debt)
     due = 0
-    if owed:
-        books.owed = {KEY: Debit(*KEY, {"tpm": limit}, {"tpm": -owed})}
-        if bucket is not None and bucket.holdings["tpm"].limit == limit:
-            due = -owed
+    if owed and bucket is not None and bucket.holdings["tpm"].limit == limit:
+        due = -owed
     reading_ms = max(NOW_MS, bucket.refilled_at_ms) if bucket else NOW_MS
     taken = 0
     for tokens in wishes:
         debit = Debit(*KEY, {"tpm": limit}, {"tpm": tokens})
-        beside = books.taken(debit, "tpm")
+        beside = line.beside("tpm", tokens)
         assert taken + due <= beside <= taken
         together = Debit(*KEY, {"tpm": limit}, {"tpm": beside + tokens})
         alone = plan(bucket, together, reading_ms)
-        denial = books.find_violations(debit)
-        assert denial == (alone if isinstance(alone, Denial) else None)
-        if denial is None:
-            books.take([debit])
+        assert line.has_room(debit.tokens) == (not isinstance(alone, Denial))
+        if isinstance(alone, Denial):
+            assert line.deny(debit) == alone
+        else:
+            line.take(debit.tokens)
             taken += tokens
-    planned = books.plan_buckets()
-    assert set(planned) == ({KEY} if taken or any(w == 0 for w in wishes) else set()) or not taken
-    if KEY in planned:
-        one = planned[KEY]
-        net = Debit(*KEY, {"tpm": limit}, {"tpm": taken + due})
-        assert one.debit == net
+    if line.taken:
+        one = line.plan(KEY)
+        assert one.debit == Debit(*KEY, {"tpm": limit}, {"tpm": taken + due})
         assert one.given_back == ({"tpm": due} if due else {})
         after = expected(one.step, bucket, one.debit)
-        assert books.scarcest([net]) == status(after, {"tpm": limit}, NOW_MS)
+        assert {"tpm": line.status("tpm", NOW_MS)} == status(after, {"tpm": limit}, NOW_MS)
 
 
-def test_the_limits_of_a_bucket_may_change_between_two_commands() -> None:
-    """What the first has taken counts under the limits of the second."""
-    old, new = (Limit("tpm", capacity, 1, 60_000) for capacity in (10, 20))
-    books = Books({}, {KEY: None}, NOW_MS)
-    books.take([Debit(*KEY, {"tpm": old, "rpm": Limit("rpm", 9, 9, 9)}, {"tpm": 8, "rpm": 1})])
-    assert books.find_violations(Debit(*KEY, {"tpm": old}, {"tpm": 3})) is not None
-    assert books.find_violations(Debit(*KEY, {"tpm": new}, {"tpm": 12})) is None
-    assert books.find_violations(Debit(*KEY, {"tpm": new}, {"tpm": 13})) is not None
+@given(buckets(), limits, st.integers(1, 40), st.integers(0, 9))
+def test_a_block_is_at_most_half_of_what_is_left(
+    bucket: Bucket | None, limit: Limit, tokens: int, times: int
+) -> None:
+    """So the next process that asks finds some; and all of it together can be taken."""
+    line = BucketLine(bucket, {"tpm": limit}, NOW_MS, None)
+    if not line.has_room({"tpm": tokens}):
+        return
+    line.take({"tpm": tokens})
+    left = line.status("tpm", NOW_MS).remaining
+    ahead = line.ahead(times)["tpm"]
+    assert ahead == max(0, min(times * tokens, left // 2))
+    line.take({"tpm": ahead})
+    line.plan(KEY)
+
+
+def test_a_block_is_spent_once_in_its_time_and_under_its_limits() -> None:
+    limit = Limit("tpm", 10, 1, 60_000)
+    block = Block(KEY, {"tpm": limit}, {"tpm": 5}, expires_ms=100)
+    debit = Debit(*KEY, {"tpm": limit}, {"tpm": 3})
+    other = Debit(*KEY, {"tpm": Limit("tpm", 20, 1, 60_000)}, {"tpm": 3})
+    assert block.has(debit, 99)
+    assert not block.has(debit, 100)
+    assert not block.has(other, 0)
+    block.spend(debit)
+    assert not block.has(debit, 0)
+    assert block.rest.tokens == {"tpm": -2}
 
 
 @given(
@@ -118,15 +130,3 @@ def test_another_policy_has_other_accounts_at_once() -> None:
         policy = a_policy(budgets=(a_budget(limit_usd_micros),))
         (account,) = memory.find(policy, PREMIUM, {}, NOW_MS)
         assert account.limit_usd_picos == limit_usd_micros * 1_000_000
-
-
-def test_an_account_that_can_not_be_read_concerns_nobody_else() -> None:
-    """Whoever needs it hears of it; its neighbours in the same item go on."""
-    policy = a_policy(budgets=(a_budget(name="sound"), a_budget(name="strange")))
-    sound, strange = accounts_for(policy, PREMIUM, {}, NOW_MS)
-    item = {"PK": sound.key.pk, "SK": "ALL", f"u:{sound.id}": 5, f"u:{strange.id}": "junk"}
-    books = Books({sound.key: balances_of(item)}, {}, NOW_MS)
-    books.hold([sound], 7)
-    assert books.balance(sound) == Balance(12, 7, 0)
-    with pytest.raises(UnreadableItemError):
-        books.balance(strange)

@@ -1,16 +1,12 @@
-"""A sheet: some authorizations in one item, and what has become of each. No I/O, no clock.
+"""Grants on the sheets of an organisation's log. No I/O, no clock.
 
-Whatever a transaction grants shares sheets, as many on each as leave it one write unit also when
-all of them are captured: three, or two if their callers have named them, or one with many tags. For
-authorization ``n`` of a sheet::
+For authorization ``n`` of a sheet::
 
     g{n}             its grant
-    s{n}             its state, until when it holds, and the nonce of whoever changed it last
-    {n, 14 digits}   the usage record, once it is captured; beside it its terms, as on any page
     c{digest}        what the grants of one app and label have in common
 
-The grant never changes. The state is one text, so that a change can be written on the condition
-that the whole of it is as it was seen.
+A grant never changes. What becomes of it is said by later sheets (`outcomes`). Sheets that were
+written before there was a log have ``s{n}`` as well, the state that it then had.
 """
 
 from __future__ import annotations
@@ -36,30 +32,18 @@ from pricekeeper.authorizations.authorization import (
     usual_tokens,
 )
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.metering.journal import (
-    Record,
-    StoredTerms,
-    authorization_id_of,
-    entry_on,
-    private_name,
-    sheet_number,
-    sheet_sort_key,
-)
+from pricekeeper.ledger.position import authorization_id_of, sheet_number
+from pricekeeper.ledger.sheet import WRITTEN
+from pricekeeper.metering.journal import Record, StoredTerms, entry_on, private_name
 from pricekeeper.storage import TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
-SHEET_BYTES: Final = 1_024
-_KEY_BYTES: Final = 110
-_GRANT_BYTES, _NAME_BYTES = 177, 54
-"""What an authorization takes with its record, and what an id of its caller's own adds."""
-_RECORD_TERMS_BYTES: Final = 128
-"""About what the terms of records take, which captured authorizations of one label share."""
-GRANT, STATE = "g", "s"
+GRANT: Final = "g"
+_STATE: Final = "s"
 _TERMS: Final = "c"
 _TERMS_BYTES: Final = 9
 _ACCOUNTS: Final = "#BUDGETS"
-_LETTERS: Final = {state: state.value[0] for state in State}
-_STATES: Final = {letter: state for state, letter in _LETTERS.items()}
+_STATES: Final = {state.value[0]: state for state in State}
 _TERMS_MAX: Final = 4_096
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -82,42 +66,19 @@ class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
     input_tokens: int
     max_output_tokens: int
     waited_ms: int
-    """How long before its sheet was begun it was asked for."""
+    """How long before its sheet was written it was asked for."""
     tokens: dict[str, int] | None
     """``None`` for the usual ones."""
     considered: tuple[Considered, ...] | None
     """``None`` if its own label was the only one."""
     tags: dict[str, str] | None
     asked_as: bytes | None
+    hold_ms: int = 0
+    """How long after its sheet was written it expires."""
 
 
 _decode_terms: Final = msgspec.msgpack.Decoder(_StoredTerms).decode
 _decode_grant: Final = msgspec.msgpack.Decoder(_StoredGrant).decode
-
-
-class SheetRoom:
-    """What is left of a sheet's one write unit, as far as that is known beforehand."""
-
-    def __init__(self) -> None:
-        self._left = SHEET_BYTES - _KEY_BYTES
-        self._terms: set[str] = set()
-
-    def take(self, terms: StoredTerms, asked_as: str, tags: Mapping[str, str]) -> bool:
-        """Take room for an authorization and its record, if there is as much or it is the first.
-
-        Its tags are on the sheet twice. It may be captured under another label; then the sheet
-        becomes larger than it should.
-        """
-        bytes_taken = _GRANT_BYTES + (_NAME_BYTES if asked_as else 0)
-        if terms.name not in self._terms:
-            bytes_taken += len(terms.name) + len(terms.data) + _RECORD_TERMS_BYTES
-        for name, value in tags.items():
-            bytes_taken += 2 * (len(name) + len(value))
-        if self._terms and bytes_taken > self._left:
-            return False
-        self._left -= bytes_taken
-        self._terms.add(terms.name)
-        return True
 
 
 def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
@@ -143,9 +104,8 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
     return StoredTerms(ref, _terms_name(ref), data)
 
 
-def encode_grant(authorization: Authorization, terms: StoredTerms) -> bytes:
-    """The grant of an authorization as its sheet has it."""
-    grant = authorization.grant
+def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: int) -> bytes:
+    """A grant as its sheet has it."""
     alone = grant.considered == (Considered(grant.label),)
     usual = grant.tokens == usual_tokens(grant.input_tokens, grant.max_output_tokens)
     return _encode(
@@ -156,28 +116,20 @@ def encode_grant(authorization: Authorization, terms: StoredTerms) -> bytes:
             grant.held_usd_picos,
             grant.input_tokens,
             grant.max_output_tokens,
-            _begun_ms(sheet_sort_key(authorization.id)) - grant.authorized_at_ms,
+            written_at_ms - grant.authorized_at_ms,
             None if usual else grant.tokens,
             None if alone else grant.considered,
             grant.tags or None,
             UUID(grant.asked_as).bytes if grant.asked_as else None,
+            hold_ms,
         )
     )
-
-
-def state_text(authorization: Authorization) -> str:
-    """What has become of an authorization, as its sheet says it."""
-    one = authorization
-    text = f"{_LETTERS[one.state]}{one.expires_at_ms:x}.{one.nonce.hex()}"
-    if one.state is State.VOIDED and one.settlement is not None:
-        text += f".{one.settlement.at_ms:x}.{one.settlement.reason}"
-    return text
 
 
 def authorizations_on(sheet: Mapping[str, Any]) -> Iterator[Authorization]:
     """Every authorization on the sheet; one that can't be read is reported and left out."""
     for name in sheet:
-        if name[:1] == STATE and name[1:].isdigit():
+        if name[:1] == GRANT and name[1:].isdigit():
             try:
                 found = authorization_on(sheet, int(name[1:]))
             except UnreadableItemError:
@@ -187,31 +139,36 @@ def authorizations_on(sheet: Mapping[str, Any]) -> Iterator[Authorization]:
 
 
 def find_on(sheet: Mapping[str, Any] | None, authorization_id: str) -> Authorization | None:
-    """The authorization of that id, if it is on its sheet."""
+    """The authorization of that id as it was granted, if it is on its sheet."""
     return None if sheet is None else authorization_on(sheet, sheet_number(authorization_id))
 
 
 def authorization_on(sheet: Mapping[str, Any], number: int) -> Authorization | None:
     """The authorization of that number, if it is there; raises `UnreadableItemError`."""
-    state: Any = sheet.get(f"{STATE}{number}")
-    grant: Any = sheet.get(f"{GRANT}{number}")
-    if state is None and grant is None:
+    data: Any = sheet.get(f"{GRANT}{number}")
+    if data is None:
         return None
     typed = TypedItem(USAGE_AGG_SHARDED, sheet)
     try:
-        org_id = str(sheet["PK"]).split("#", 2)[1]
-        record = entry_on(sheet, private_name(number))
-        return _authorization(
-            authorization_id_of(sheet["SK"], number), _grant_of(org_id, sheet, grant), state, record
+        org_id, sort_key = str(sheet["PK"]).split("#", 2)[1], str(sheet["SK"])
+        stored = _decode_grant(data)
+        written_at_ms = typed.whole(WRITTEN, None)
+        began_ms = int(sort_key[1:13], 16) if written_at_ms is None else written_at_ms
+        grant = _grant_of(org_id, sheet, stored, began_ms)
+        granted = Authorization(
+            authorization_id_of(sort_key, number), grant, State.OPEN, began_ms + stored.hold_ms
         )
+        text: Any = sheet.get(f"{_STATE}{number}")
+        if text is None:
+            return granted
+        return _as_it_was(granted, text, entry_on(sheet, private_name(number)))
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise typed.report_unreadable(f"{number} is no authorization: {error}") from error
 
 
-def _authorization(
-    authorization_id: str, grant: Grant, text: str, record: Record | None
-) -> Authorization:
-    until, nonce, *rest = text[1:].split(".", 3)
+def _as_it_was(granted: Authorization, text: str, record: Record | None) -> Authorization:
+    """What had become of an authorization before there was a log."""
+    until, _, *rest = text[1:].split(".", 3)
     state = _STATES[text[0]]
     settlement = None
     if state is State.VOIDED:
@@ -220,8 +177,8 @@ def _authorization(
         if record is None:
             raise LookupError("it is captured, and has no record")
         settlement = settlement_of(record)
-    return Authorization(
-        authorization_id, grant, state, int(until, 16), bytes.fromhex(nonce), settlement
+    return msgspec.structs.replace(
+        granted, state=state, expires_at_ms=int(until, 16), settlement=settlement
     )
 
 
@@ -240,8 +197,7 @@ def settlement_of(record: Record) -> Settlement:
     )
 
 
-def _grant_of(org_id: str, sheet: Mapping[str, Any], data: bytes) -> Grant:
-    stored = _decode_grant(data)
+def _grant_of(org_id: str, sheet: Mapping[str, Any], stored: _StoredGrant, began_ms: int) -> Grant:
     terms = _terms_of(org_id, sheet[_terms_name(stored.terms)])
     alone = stored.considered is None
     return Grant(
@@ -251,7 +207,7 @@ def _grant_of(org_id: str, sheet: Mapping[str, Any], data: bytes) -> Grant:
         stored.held_usd_picos,
         stored.input_tokens,
         stored.max_output_tokens,
-        _begun_ms(sheet["SK"]) - stored.waited_ms,
+        began_ms - stored.waited_ms,
         usual_tokens(stored.input_tokens, stored.max_output_tokens)
         if stored.tokens is None
         else stored.tokens,
@@ -276,11 +232,6 @@ def _terms_of(org_id: str, data: bytes) -> GrantTerms:
         ),
         tuple(HeldBucket(entities[number], terms) for number, terms in stored.buckets),
     )
-
-
-def _begun_ms(sort_key: str) -> int:
-    """When a sheet was begun."""
-    return int(sort_key[1:13], 16)
 
 
 def _terms_name(ref: bytes) -> str:

@@ -1,0 +1,138 @@
+"""Reads authorizations: what was granted, and what the log says has become of it.
+
+A grant is on its sheet. What has become of it is said by sheets that are not filed yet, which this
+process has in memory, or else it is filed beside the grant (`pricekeeper.ledger`). An authorization
+that was captured has its record on the sheet of its capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.authorizations.grants import authorizations_on, find_on
+from pricekeeper.authorizations.outcomes import record_place, with_outcome
+from pricekeeper.errors import ContendedError, UnreadableItemError
+from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.items import behind_query, outcomes_key, sheet_key, sheet_partition
+from pricekeeper.ledger.position import (
+    OUTCOMES,
+    SHEET,
+    authorization_id_of,
+    outcome_name,
+    outcomes_sort_key,
+    sheet_number,
+)
+from pricekeeper.ledger.sheet import names_on
+from pricekeeper.metering.journal import Record, entry_on, private_name
+from pricekeeper.storage import Item, Query, Store, query_items
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+
+READINGS_MAX: Final = 4
+CLAIM_SHEETS: Final = 256
+"""How many sheets behind the one that a claim names an authorization is at most."""
+UNKNOWN: Final = -1
+"""The generation of what has to be read again before anything is decided on it."""
+
+
+class Seen(NamedTuple):
+    """An authorization, and how old what is known of it can be."""
+
+    authorization: Authorization
+    generation: int
+    """Of the log, when it was read: nothing that became of it before was forgotten since."""
+
+
+class AuthorizationReader:
+    """Reads authorizations of organisations."""
+
+    def __init__(self, store: Store, ledger: Ledger) -> None:
+        self._store = store
+        self._ledger = ledger
+
+    async def find(self, org_id: str, own_id: str) -> Seen | None:
+        """The authorization of one of our ids, with its settlement."""
+        book = await self._ledger.read_book(org_id)
+        for _ in range(READINGS_MAX):
+            generation = book.generation
+            keys = (sheet_key(org_id, own_id), outcomes_key(org_id, outcomes_sort_key(own_id)))
+            sheet, filed = await self._store.batch_get([(USAGE_AGG_SHARDED, key) for key in keys])
+            granted = find_on(sheet, own_id)
+            if granted is None:
+                return None
+            outcome = book.outcome(own_id) or _filed(filed, own_id)
+            place = record_place(outcome)
+            record = None
+            if place is not None:
+                record = await self._read_record(org_id, outcome)
+            if book.generation == generation:  # else an outcome may be neither filed nor here
+                return Seen(with_outcome(granted, outcome, record), generation)
+        raise ContendedError("chapters were filed while an authorization was read")
+
+    async def find_named(self, org_id: str, name: str, claim: str) -> str | None:
+        """The authorization that an id stands for which its caller gave it, if it does.
+
+        ``claim`` is what stands at the id's place: about where in the log it was to be granted.
+        """
+        book = await self._ledger.read_book(org_id)
+        own_id = book.named(name)
+        if own_id is not None:
+            return own_id
+        page = await self._store.query(behind_query(org_id, claim, CLAIM_SHEETS))
+        for sheet in page.items:
+            number = names_on(sheet).get(name)
+            if number is not None:
+                return authorization_id_of(str(sheet["SK"]), number)
+        granted = find_on(page.items[0], claim) if page.items else None
+        is_older = granted is not None and granted.grant.asked_as == name
+        return claim if is_older else None  # a sheet that was written before there was a log
+
+    async def find_record(self, org_id: str, own_id: str, request_id: str) -> Record | None:
+        """The usage record of that id, if it is on a sheet under that id of ours."""
+        item = await self._store.get(USAGE_AGG_SHARDED, sheet_key(org_id, own_id))
+        if item is None or request_id not in names_on(item):
+            return None
+        return entry_on(item, private_name(sheet_number(own_id)))
+
+    async def read_region(self, org_id: str, region: str) -> AsyncIterator[Seen]:
+        """The authorizations of a region, without the settlements of those that were captured.
+
+        One that can't be read is reported and left out.
+        """
+        book = await self._ledger.read_book(org_id)
+        for _ in range(READINGS_MAX):
+            generation = book.generation
+            pk = sheet_partition(org_id, region)
+            query = Query(USAGE_AGG_SHARDED, pk, first=OUTCOMES, last=f"{SHEET}~")
+            filed: dict[str, Item] = {}
+            found: list[Authorization] = []
+            async for item in query_items(self._store, query):
+                if str(item["SK"]).startswith(OUTCOMES):
+                    filed[str(item["SK"])] = item
+                else:
+                    found += authorizations_on(item)
+            outcomes = [
+                book.outcome(one.id) or _filed(filed.get(outcomes_sort_key(one.id)), one.id)
+                for one in found
+            ]
+            if book.generation == generation:
+                for granted, outcome in zip(found, outcomes, strict=True):
+                    yield Seen(with_outcome(granted, outcome), generation)
+                return
+        raise ContendedError("chapters were filed while a region was read")
+
+    async def _read_record(self, org_id: str, outcome: str) -> Record:
+        place = record_place(outcome)
+        if place is not None:
+            page = await self._store.query(place.query(org_id))
+            record = place.record_on(page.items[0]) if page.items else None
+            if record is not None:
+                return record
+        raise UnreadableItemError(f"the record of {outcome[:40]!r} is not there")
+
+
+def _filed(item: Item | None, authorization_id: str) -> str:
+    """What is filed about an authorization; empty if nothing."""
+    text = "" if item is None else item.get(outcome_name(authorization_id), "")
+    return text if isinstance(text, str) else ""

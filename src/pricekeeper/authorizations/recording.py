@@ -1,0 +1,145 @@
+"""Usage records under ids that stand for something in the log.
+
+A usage record under the id of an authorization is its capture. One under an id that was claimed for
+a call which was not granted in the end counts as any other, but on a sheet of the log: the sheet
+names the id, so nothing can be granted under it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.authorizations.claims import Claim, Place
+from pricekeeper.authorizations.commands import Existing, RecordClaimed
+from pricekeeper.authorizations.desk import Desk
+from pricekeeper.authorizations.reading import Seen
+from pricekeeper.concurrency import gather_in_turn
+from pricekeeper.errors import (
+    ContendedError,
+    InvalidValueError,
+    PriceKeeperError,
+    RequestIdReusedError,
+)
+from pricekeeper.ledger import AccountNotOpenError
+from pricekeeper.metering import BatchPlaces, Metering, Recorded, Refused, Submission, Usage
+from pricekeeper.metering.journal import Record
+from pricekeeper.metering.usage import is_authorization_id
+from pricekeeper.tenants import Policy
+
+ATTEMPTS_MAX: Final = 4
+Capture: TypeAlias = Callable[[Policy, Seen, Usage], Awaitable[Recorded]]
+MakePlace: TypeAlias = Callable[[Policy, str], Place]
+
+
+class Recording:
+    """Counts usage records, whatever their ids stand for."""
+
+    def __init__(
+        self, desk: Desk, metering: Metering, capture: Capture, make_place: MakePlace
+    ) -> None:
+        self._desk = desk
+        self._metering = metering
+        self._capture = capture
+        self._make_place = make_place
+
+    async def record(self, policy: Policy, usage: Usage) -> Recorded:
+        """Count a usage record; one under the id of an authorization is its capture."""
+        try:
+            return await self._metering.record(policy, usage)
+        except RequestIdReusedError as named:
+            if not named.authorization_id:
+                raise
+            return await self._record_named(policy, usage, named)
+
+    async def record_many(
+        self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
+    ) -> list[Recorded | Refused]:
+        """Count up to 100 usage records, each for itself; the answers are in their order."""
+        answers = await self._metering.record_many(policy, usages, places)
+
+        async def record_named(number: int) -> Recorded | Refused:
+            answer = answers[number]
+            named = answer.error if isinstance(answer, Refused) else None
+            if not isinstance(named, RequestIdReusedError) or not named.authorization_id:
+                return answer
+            try:
+                return await self._record_named(policy, usages[number], named)
+            except PriceKeeperError as error:
+                return Refused(named.request_id, error)
+
+        return await gather_in_turn([one.request_id.lower() for one in usages], record_named)
+
+    async def _record_named(
+        self, policy: Policy, usage: Usage, named: RequestIdReusedError
+    ) -> Recorded:
+        """Count a record under an id that is one of ours, or that was claimed."""
+        org_id, request_id, claim = policy.org_id, named.request_id, named.authorization_id
+        own_id: str | None = request_id
+        if not is_authorization_id(request_id):
+            own_id = await self._desk.reader.find_named(org_id, request_id, claim)
+        for _ in range(ATTEMPTS_MAX):
+            if own_id is None:
+                done = await self._record_claimed(policy, usage, Claim(self._place(policy, usage)))
+                if isinstance(done, Recorded):
+                    return done
+                own_id = done.own_id
+            seen = await self._desk.reader.find(org_id, own_id)
+            if seen is not None:
+                return await self._record_granted(policy, usage, seen)
+            record = await self._desk.reader.find_record(org_id, own_id, request_id)
+            if record is not None:
+                return await self._answer_again(policy, usage, record)
+            if is_authorization_id(request_id):
+                message = "is of version 8, as only authorizations are; make it of version 7"
+                raise InvalidValueError("request_id", message)
+            own_id = None
+        raise ContendedError("what the id stands for kept changing")
+
+    async def _record_granted(self, policy: Policy, usage: Usage, seen: Seen) -> Recorded:
+        """Capture an authorization by a usage record under its id, if it is of the same call."""
+        authorization: Authorization = seen.authorization
+        grant = authorization.grant
+        if grant.client_id != policy.client_id or grant.label != usage.model_label:
+            raise RequestIdReusedError(authorization.shown_id)
+        return await self._capture(policy, seen, usage)
+
+    async def _record_claimed(
+        self, policy: Policy, usage: Usage, claim: Claim
+    ) -> Recorded | Existing:
+        """Count a record under an id that was claimed and not granted."""
+        for _ in range(ATTEMPTS_MAX):
+            submission = await self._metering.price_recorded(policy, usage)
+            command = RecordClaimed(
+                policy.org_id,
+                submission,
+                self._desk.marks,
+                claim,
+                claim_all=self._desk.claims.claim_all,
+            )
+            self._desk.ledger.submit(policy.org_id, command)
+            try:
+                done = await command.future
+            except AccountNotOpenError:
+                self._desk.ledger.forget(submission.accounts)
+                continue
+            if isinstance(done, Existing):
+                return done
+            receipt = submission.receipt(done.nonce, done.sent_at_ms)
+            await self._desk.poster.repair_late(policy.org_id, [receipt])
+            return await self._metering.answer_captured(policy, submission, receipt, accepted=True)
+        raise ContendedError("an account was not open")
+
+    async def _answer_again(self, policy: Policy, usage: Usage, record: Record) -> Recorded:
+        """The answer that the record has got."""
+        submission: Submission = await self._metering.price_recorded(policy, usage)
+        if record.entry.fingerprint != submission.fingerprint:
+            raise RequestIdReusedError(record.request_id)
+        await self._desk.poster.repair_late(policy.org_id, [record.receipt])
+        return await self._metering.answer_captured(
+            policy, submission, record.receipt, accepted=False
+        )
+
+    def _place(self, policy: Policy, usage: Usage) -> Place:
+        return self._make_place(policy, usage.request_id.lower())

@@ -1,0 +1,75 @@
+"""What a worker is asked for: it is decided on the log, and written on its next sheet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from enum import Enum
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from pricekeeper.concurrency import error_copy
+from pricekeeper.errors import CancellationReason
+from pricekeeper.ledger.draft import Draft
+from pricekeeper.storage import Key, Write
+
+_T = TypeVar("_T")
+Send: TypeAlias = Callable[[Sequence[Write]], Awaitable[None]]
+"""Applies operations, all or nothing, as `Store.transact` does."""
+
+
+class Decision(Enum):
+    """What a command has come to."""
+
+    WRITES = "it has put something into the draft"
+    ANSWERED = "its caller has an answer, and nothing is to be written"
+    DENIED = "it is to be denied, if what it was decided on is not old"
+    WAITS = "it has asked for an errand"
+
+
+class Command(Generic[_T]):
+    """Something to be decided on the log of an organisation, and to be written to it."""
+
+    keys: Collection[Key] = ()
+    """The items of accounts that it is decided on."""
+    name: str = ""
+    """What only one command of a sheet may be about; empty if there can't be another."""
+    operations: Sequence[Write] = ()
+    """What is to be applied together with the sheet, in one transaction; set when it is decided."""
+    send: Send | None = None
+    """Who applies its operations, if it is not the store alone; then it has a sheet of its own."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+    def decide(self, draft: Draft) -> Decision:
+        """Put into the draft what is to be written, or answer. Raises what refuses it."""
+        raise NotImplementedError
+
+    def note_written(self) -> None:
+        """Answer: what it has put into the draft is written."""
+        raise NotImplementedError
+
+    def deny(self) -> None:
+        """Answer: what denies it is not old."""
+        raise NotImplementedError
+
+    def note_refused(self, reasons: Sequence[CancellationReason]) -> None:
+        """Learn why its own operations were refused. It is decided anew, unless it has answered."""
+        raise NotImplementedError
+
+    def answer(self, outcome: _T) -> None:
+        """Set the outcome, unless the caller was cancelled: what was decided stands."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """Let the caller know, unless it has an answer."""
+        if self.future.done():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self.future.cancel()
+        else:
+            self.future.set_exception(error_copy(error))
+
+
+AnyCommand: TypeAlias = Command[Any]

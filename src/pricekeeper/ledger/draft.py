@@ -1,0 +1,144 @@
+"""The sheet that some commands are about to write, and what each sees of the others. No I/O.
+
+Commands are decided one after the other. Each sees the accounts with all that those before it have
+put into the draft, so all of them together never take more than there is.
+
+A command that can't be decided yet asks for an **errand**: something to be read or marked first.
+Then nothing is written, the errands are run, and the commands are decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+from pricekeeper.budgets import Balance
+from pricekeeper.ledger.book import Book
+from pricekeeper.ledger.position import ON_SHEET_MAX
+from pricekeeper.ledger.sheet import ItemChange, Sheet
+from pricekeeper.storage import Item, Key, Value
+
+SHEET_BYTES_MAX: Final = 200_000
+"""Of what commands put on a sheet; an item has room for twice as much."""
+NONCE_BYTES: Final = 6
+_T = TypeVar("_T")
+Errand: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Asking(Protocol):
+    """Whoever has asked for an errand."""
+
+    def fail(self, error: BaseException) -> None:
+        """The errand has failed."""
+        ...
+
+
+class Draft:
+    """What one sheet is to say."""
+
+    def __init__(self, book: Book, now_ms: int, nonce: bytes) -> None:
+        self.book = book
+        self.position = book.next
+        self.sort_key = book.next.sort_key
+        self.now_ms = now_ms
+        """When it is written: the one reading of the clock for all that is decided together."""
+        self.nonce = nonce
+        self.outcomes: dict[str, str] = {}
+        self.names: dict[str, int] = {}
+        self.attributes: Item = {}
+        self.errands: dict[Hashable, tuple[Errand, list[Asking]]] = {}
+        self._changes: dict[Key, dict[str, Balance]] = {}
+        self._running: dict[tuple[Key, str], Balance] = {}
+        self._opened: dict[Key, list[str]] = {}
+        self._mends: dict[Key, int] = {}
+        self._shared: dict[Hashable, object] = {}
+        self._numbers = 0
+        self._bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has put anything into it."""
+        return not (self._changes or self.outcomes or self.attributes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether other commands should wait for the next sheet."""
+        return self._bytes > SHEET_BYTES_MAX or self._numbers >= ON_SHEET_MAX
+
+    def balance(self, key: Key, account_id: str) -> Balance | None:
+        """What an account has with all that was decided; ``None`` if it is not open.
+
+        Raises `UnreadableItemError` if that can't be read.
+        """
+        running = self._running.get((key, account_id))
+        return self.book.balance(key, account_id) if running is None else running
+
+    def mends(self, key: Key) -> int:
+        """How often accounts of an item were set right."""
+        known = self.book.accounts(key)
+        return self._mends.get(key, 0) + (0 if known is None else known.mends)
+
+    def add(self, key: Key, account_id: str, change: Balance) -> Balance:
+        """Add to an account; returns what it has then."""
+        balance = self.balance(key, account_id)
+        after = change if balance is None else balance + change
+        self._running[key, account_id] = after
+        accounts = self._changes.get(key)
+        if accounts is None:
+            accounts = self._changes[key] = {}
+        have = accounts.get(account_id)
+        accounts[account_id] = change if have is None else have + change
+        return after
+
+    def open(self, key: Key, account_id: str, spent: Balance) -> None:
+        """Open an account that is not, with what was spent before."""
+        self.add(key, account_id, spent)
+        self._opened.setdefault(key, []).append(account_id)
+
+    def mend(self, key: Key, account_id: str, change: Balance) -> None:
+        """Add what is missing in an account."""
+        self.add(key, account_id, change)
+        self._mends[key] = self._mends.get(key, 0) + 1
+
+    def outcome(self, authorization_id: str) -> str | None:
+        """What has become of an authorization, as far as unfiled sheets and this one say."""
+        text = self.outcomes.get(authorization_id)
+        return self.book.outcome(authorization_id) if text is None else text
+
+    def settle(self, authorization_id: str, outcome: str) -> None:
+        """Say what becomes of an authorization."""
+        self.outcomes[authorization_id] = outcome
+        self._bytes += 20 + len(outcome)
+
+    def name(self, number: int, name: str) -> None:
+        """Let an id that a caller gave stand for what has that number."""
+        self.names[name] = number
+        self._bytes += 20
+
+    def take_number(self) -> int:
+        """A number for something that stands on the sheet."""
+        number, self._numbers = self._numbers, self._numbers + 1
+        return number
+
+    def put(self, name: str, value: Value) -> None:
+        """Put an attribute on the sheet; the same one twice is there once."""
+        if name not in self.attributes:
+            self._bytes += len(name) + (len(value) if isinstance(value, (bytes, str)) else 8)
+        self.attributes[name] = value
+
+    def share(self, name: Hashable, make: Callable[[], _T]) -> _T:
+        """Something that the commands of this draft share, made by the first of them."""
+        return cast("_T", self._shared.setdefault(name, make()))
+
+    def ask(self, name: Hashable, errand: Errand, asking: Asking) -> None:
+        """Have something done before it is decided who asks; the same errand is run once."""
+        _, others = self.errands.setdefault(name, (errand, []))
+        others.append(asking)
+
+    def sheet(self) -> Sheet:
+        """The sheet as everybody will read it."""
+        changes = {
+            key: ItemChange(accounts, tuple(self._opened.get(key, ())), self._mends.get(key, 0))
+            for key, accounts in self._changes.items()
+        }
+        return Sheet(self.nonce, self.now_ms, changes, self.outcomes, self.names)

@@ -1,0 +1,140 @@
+"""The log in the store: keys, and the writes on it.
+
+In UsageAggSharded, in the partitions of the journal (`position.partition_of`, lane 0):
+
+- ``s{chapter}{number}{salt}``: a sheet (`sheet`); put if there is none, and never changed
+- ``o{16 sheets}``: what has become of the authorizations on these sheets, as it was filed: for each
+  its last outcome; ``f`` is the chapter that was filed last
+
+and ``ORG#{org}#LOG`` / ``HEAD``: ``from``, the first chapter that is not filed. Whoever reads the
+log begins there, and follows the seals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pricekeeper.errors import UnreadableItemError
+from pricekeeper.ledger.position import (
+    CHAPTER_DIGITS,
+    Chapter,
+    Position,
+    number_in,
+    region_of,
+    sheet_sort_key,
+)
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Action,
+    Item,
+    Key,
+    Put,
+    Query,
+    Set,
+    TypedItem,
+    Update,
+    attr,
+)
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.storage.values import EXPIRY
+from pricekeeper.ticks import REGION_DIGITS, partition_of
+
+_FROM, _FILED = "from", "f"
+_LANE: Final = 0
+
+
+def head_key(org_id: str) -> Key:
+    """Where it is said where the log begins."""
+    return Key(f"ORG#{org_id}#LOG", "HEAD")
+
+
+def head_put(org_id: str, first: Chapter) -> Put:
+    """Begin a log where there is none."""
+    key = head_key(org_id)
+    return Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, _FROM: first.text}, ITEM_ABSENT)
+
+
+def head_update(org_id: str, filed: Chapter, following: Chapter) -> Update:
+    """Let the log begin behind a chapter that is filed, if it begins with that one."""
+    unmoved = attr(_FROM).eq(filed.text)
+    return Update(USAGE_AGG_SHARDED, head_key(org_id), (Set(_FROM, following.text),), unmoved)
+
+
+def first_chapter(item: Mapping[str, Any]) -> Chapter:
+    """Where the log begins. Raises `UnreadableItemError` if that can't be made out."""
+    typed = TypedItem(USAGE_AGG_SHARDED, item)
+    try:
+        return Chapter.parse(typed.text(_FROM))
+    except ValueError as error:
+        raise typed.report_unreadable(str(error)) from error
+
+
+def sheet_partition(org_id: str, region: str) -> str:
+    """The partition in which the sheets of a region are."""
+    return partition_of(org_id, region, _LANE)
+
+
+def sheet_put(org_id: str, position: Position, attributes: Item, expires_at_epoch: int) -> Put:
+    """Write a sheet, if nobody has written it."""
+    item: Item = {
+        "PK": sheet_partition(org_id, position.chapter.region),
+        "SK": position.sort_key,
+        **attributes,
+        EXPIRY: expires_at_epoch,
+    }
+    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
+
+
+def position_key(org_id: str, position: Position) -> Key:
+    """Where the sheet of that position is."""
+    return Key(sheet_partition(org_id, position.chapter.region), position.sort_key)
+
+
+def sheets_query(org_id: str, position: Position) -> Query:
+    """The sheets of a chapter from that position on."""
+    chapter = position.chapter
+    after = Position(chapter, position.number - 1).sort_key if position.number else ""
+    pk = sheet_partition(org_id, chapter.region)
+    return Query(USAGE_AGG_SHARDED, pk, prefix=f"s{chapter.name}", after=after)
+
+
+def number_of(item: Mapping[str, Any]) -> int:
+    """The number of a sheet in its chapter."""
+    sort_key = str(item["SK"])
+    try:
+        return number_in(sort_key)
+    except ValueError as error:
+        raise UnreadableItemError(f"{sort_key[:60]!r} is the key of no sheet") from error
+
+
+def behind_query(org_id: str, authorization_id: str, sheets: int) -> Query:
+    """The sheet of an id, and some behind it in the same chapter."""
+    first = sheet_sort_key(authorization_id)
+    pk = sheet_partition(org_id, region_of(authorization_id))
+    last = f"{first[: 1 + CHAPTER_DIGITS]}~"
+    return Query(USAGE_AGG_SHARDED, pk, first=first, last=last, limit=sheets)
+
+
+def sheet_key(org_id: str, authorization_id: str) -> Key:
+    """Where the sheet of an authorization is."""
+    partition = sheet_partition(org_id, region_of(authorization_id))
+    return Key(partition, sheet_sort_key(authorization_id))
+
+
+def outcomes_key(org_id: str, sort_key: str) -> Key:
+    """The item in which outcomes are filed, by its sort key (`position.outcomes_sort_key`)."""
+    return Key(sheet_partition(org_id, sort_key[1 : 1 + REGION_DIGITS]), sort_key)
+
+
+def outcomes_update(
+    key: Key, outcomes: Mapping[str, str], chapter: str, expires_at_epoch: int
+) -> Update:
+    """File outcomes of a chapter, unless those of a later one were filed there.
+
+    ``outcomes`` are by attribute. Filing the same twice changes nothing.
+    """
+    actions: list[Action] = [Set(name, text) for name, text in outcomes.items()]
+    actions += (Set(_FILED, chapter), Set(EXPIRY, expires_at_epoch))
+    filed = attr(_FILED)
+    return Update(USAGE_AGG_SHARDED, key, tuple(actions), filed.absent() | filed.le(chapter))

@@ -1,0 +1,488 @@
+"""The log of one organisation in the store: read, continued, and filed.
+
+Whoever continues it has read it to its end, decides on what it says, and puts the next sheet only
+if nobody has written that one. So each sheet is decided on all sheets before it, whoever wrote
+them; there is nothing to lock, and nothing to recover after a crash. If the reply is lost, the
+sheet itself says by its nonce who wrote it. A sheet that arrives late is refused if another one has
+its place, and else it is what comes next, decided on what is still all there is.
+
+A chapter ends after `SHEETS_MAX` sheets or `CHAPTER_MS`, so that whoever reads the log anew reads
+little. Then it is filed: what it says is added to the items of accounts, and noted beside the
+authorizations. Each of these writes names its chapter and is refused if that is in already, so any
+number of processes can file the same chapter, and each goes on where another has stopped.
+
+Bounds: `SENDINGS_MAX` sendings of one sheet; `FILINGS_AT_ONCE` writes of one filing, of up to
+`OUTCOMES_AT_ONCE` outcomes each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from pricekeeper.budgets.items import (
+    balances_of,
+    file_update,
+    filed_through,
+    past_accounts,
+    tidy_update,
+)
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    InvalidOperationError,
+    OutcomeUnknownError,
+    ReasonCode,
+    StoreError,
+    StoreUnavailableError,
+    TransactionCancelledError,
+    UnreadableItemError,
+)
+from pricekeeper.ledger.book import Book, ChapterSums
+from pricekeeper.ledger.command import Send
+from pricekeeper.ledger.draft import NONCE_BYTES, Draft
+from pricekeeper.ledger.items import (
+    first_chapter,
+    head_key,
+    head_put,
+    head_update,
+    number_of,
+    outcomes_key,
+    outcomes_update,
+    position_key,
+    sheet_put,
+    sheets_query,
+)
+from pricekeeper.ledger.meter import LedgerMeter
+from pricekeeper.ledger.position import (
+    NUMBERS_MAX,
+    SALT_BITS,
+    Chapter,
+    Position,
+    begin_chapter,
+    outcome_name,
+    outcomes_sort_key,
+)
+from pricekeeper.ledger.sheet import Sheet, is_written_by, readable_sheet, sheet_attributes
+from pricekeeper.storage import Item, Key, Put, Store, Write, query_items
+from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
+from pricekeeper.ticks import TICK_MS, region_at
+
+SHEETS_MAX: Final = 1_024
+CHAPTER_MS: Final = 15 * 60_000
+UNUSED_MS: Final = 20 * 86_400_000
+"""A chapter that began so long ago is continued by nobody: its sheets expire some day."""
+STALE_MS: Final = 60_000
+"""Whoever has not looked at a log for so long looks first where it begins."""
+FILE_AFTER_MS: Final = 60_000
+"""For how long a chapter is left to whoever has sealed it."""
+SENDINGS_MAX: Final = 6
+PAUSE_MS_FIRST: Final = 20
+PAUSE_MS_MAX: Final = 500
+READINGS_MAX: Final = 4
+FILINGS_AT_ONCE: Final = 16
+OUTCOMES_AT_ONCE: Final = 100
+KEPT_MARGIN_DAYS: Final = 2
+_SECS_PER_DAY: Final = 86_400
+
+_log = structlog.get_logger(__name__)
+
+
+class SheetTakenError(Exception):
+    """Another writer has written the sheet; it is in the book now."""
+
+
+class OrgLog:
+    """The log of one organisation, and what this process knows of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        random: Random,
+        meter: LedgerMeter,
+        org_id: str,
+        *,
+        retention_days: int,
+        sheets_max: int = SHEETS_MAX,
+        note_others: Callable[[Collection[str]], None],
+    ) -> None:
+        """``note_others`` is told which authorizations other processes have changed."""
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._meter = meter
+        self._retention_days = retention_days
+        self._sheets_max = sheets_max
+        self._note_others = note_others
+        self.org_id = org_id
+        self._book: Book | None = None
+        self._synced_ms = 0
+        """When it was last known to be read to its end, by the monotonic clock."""
+        self._losses = 0
+        """Sheets in a row that were written by others first."""
+        self.others = 0
+        """How many sheets of others were read."""
+        self._lock = asyncio.Lock()
+        self._filing: asyncio.Task[None] | None = None
+
+    @property
+    def book(self) -> Book:
+        """What was read; `read` comes before."""
+        if self._book is None:
+            raise LookupError("the log was not read")
+        return self._book
+
+    @property
+    def position(self) -> Position | None:
+        """Where the next sheet goes, as far as this process knows; ``None`` if it knows nothing."""
+        return None if self._book is None else self._book.next
+
+    @property
+    def generation(self) -> int:
+        """The book's, or 0 if there is none."""
+        return 0 if self._book is None else self._book.generation
+
+    def is_at(self, book: Book) -> bool:
+        """Whether that is still the book in which this process reads on."""
+        return self._book is book
+
+    async def read(self) -> Book:
+        """Read it to its end."""
+        async with self._lock:
+            await self._read()
+            return self.book
+
+    async def prepare(self) -> Book:
+        """Have a book that the next sheet can be decided on: whatever is old in it is found out.
+
+        A chapter that is long enough is sealed, so that the sheet begins the next one.
+        """
+        async with self._lock:
+            if self._book is None or self._clock.monotonic_ms() - self._synced_ms > STALE_MS:
+                await self._read()
+            await self._seal_if_long()
+            return self.book
+
+    async def read_items(self, keys: Collection[Key]) -> None:
+        """Have these items of accounts in the book."""
+        book = self.book
+        for _ in range(READINGS_MAX):
+            missing = book.unread(keys)
+            if not missing:
+                return
+            generation = book.generation
+            found = await self._store.batch_get([(RATE_BUCKETS, key) for key in missing])
+            if book.generation == generation:  # else a chapter may be neither in them nor here
+                for key, item in zip(missing, found, strict=True):
+                    book.note_item(key, item)
+        raise ContendedError("chapters were filed while accounts were read")
+
+    def draft(self) -> Draft:
+        """An empty draft of the next sheet."""
+        return Draft(self.book, self._clock.now_ms(), self._random.randbytes(NONCE_BYTES))
+
+    async def append(
+        self, draft: Draft, operations: Sequence[Write] = (), send: Send | None = None
+    ) -> None:
+        """Write the draft as the next sheet, and apply the operations with it.
+
+        Raises `SheetTakenError` if another writer came first, and `TransactionCancelledError` with
+        the reasons of the operations if one of them was refused. ``send`` applies the transaction,
+        if it is not the store alone.
+        """
+        async with self._lock:
+            if draft.book is not self._book or draft.position != draft.book.next:
+                raise SheetTakenError  # it was read on meanwhile
+            sheet = draft.sheet()
+            attributes = {**draft.attributes, **sheet_attributes(self.org_id, sheet)}
+            await self._write(draft.position, sheet, attributes, operations, send)
+
+    def file_in_background(self) -> None:
+        """Begin to file chapters that nobody seems to file, unless that is under way."""
+        book = self._book
+        if book is None or self._filing is not None or not book.sealed():
+            return
+        sealed_ms = book.sealed()[0].sealed_ms or 0
+        if self._clock.monotonic_ms() - sealed_ms >= FILE_AFTER_MS:
+            self._begin_filing(book)
+
+    async def close(self) -> None:
+        """Wait for what is being filed."""
+        if self._filing is not None:
+            await asyncio.wait([self._filing])
+
+    def expires_at_epoch(self, now_ms: int) -> int:
+        """Until when what is written now is kept."""
+        region_secs = int(region_at(now_ms), 16) * TICK_MS // 1000
+        return region_secs + (self._retention_days + KEPT_MARGIN_DAYS) * _SECS_PER_DAY
+
+    async def _read(self) -> None:
+        """Read on to the end, or all of it anew if it has moved away from what is known."""
+        now_ms, book = self._clock.monotonic_ms(), self._book
+        if book is None or now_ms - self._synced_ms > STALE_MS:
+            first = await self._find_first()
+            if book is None or first.name > book.next.chapter.name:
+                self._book = book = Book(self.org_id, first)
+            else:
+                self._drop_before(book, first)
+        await self._catch_up(book)
+
+    async def _find_first(self) -> Chapter:
+        """The first chapter that is not filed; begins a log where there is none."""
+        item = await self._store.get(USAGE_AGG_SHARDED, head_key(self.org_id))
+        if item is None:
+            first = begin_chapter(self._clock.now_ms(), self._random.getrandbits(SALT_BITS))
+            try:
+                await self._store.put(head_put(self.org_id, first))
+            except ConditionFailedError as refused:
+                item = dict(refused.item or {})
+            except OutcomeUnknownError:
+                item = await self._store.get(USAGE_AGG_SHARDED, head_key(self.org_id))
+                if item is None:
+                    raise
+            else:
+                return first
+        return first_chapter(item)
+
+    def _drop_before(self, book: Book, first: Chapter) -> None:
+        """Forget chapters that others have filed."""
+        filed = [sums.chapter.name for sums in book.sealed() if sums.chapter.name < first.name]
+        if filed:
+            book.drop_filed(filed[-1])
+
+    async def _catch_up(self, book: Book) -> None:
+        """Fold what others have written since."""
+        began_ms = self._clock.monotonic_ms()
+        chapter: Chapter | None = None
+        while chapter != book.next.chapter:  # a seal leads on to the next one
+            chapter = book.next.chapter
+            async for item in query_items(self._store, sheets_query(self.org_id, book.next)):
+                if not str(item["SK"]).endswith(chapter.salt):
+                    continue  # a sheet of a version that had no log
+                self._fold_found(book, item)
+                if book.next.chapter != chapter:
+                    break
+        self._synced_ms = began_ms
+
+    def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
+        book.next = Position(book.next.chapter, number_of(item))
+        sheet = readable_sheet(self.org_id, item)
+        book.fold(sheet, self._clock.monotonic_ms())
+        self._note_others(sheet.outcomes)
+        self.others += 1
+        self._meter.sheets_read += 1
+
+    async def _learn(self, item: Mapping[str, Any] | None) -> None:
+        """Fold the sheet that is there in place of ours.
+
+        Whoever loses twice in a row reads what is behind it as well.
+        """
+        self._meter.lost_races += 1
+        self._losses += 1
+        if item is not None:
+            self._fold_found(self.book, item)
+        if item is None or self._losses > 1:
+            with contextlib.suppress(StoreError):  # then the next sheet is refused, and learns it
+                await self._catch_up(self.book)
+
+    async def _write(
+        self,
+        position: Position,
+        sheet: Sheet,
+        attributes: Item,
+        operations: Sequence[Write],
+        send: Send | None,
+    ) -> None:
+        """Put a sheet where there is none; whoever is refused knows what is there instead."""
+        put = sheet_put(
+            self.org_id, position, attributes, self.expires_at_epoch(sheet.written_at_ms)
+        )
+        lost: OutcomeUnknownError | None = None
+        for sending in range(SENDINGS_MAX):
+            await self._pause(sending)
+            try:
+                await self._send(put, operations, send)
+            except ConditionFailedError as refused:
+                await self._accept_or_learn(refused.item, sheet)
+            except TransactionCancelledError as cancelled:
+                own, *others = cancelled.reasons
+                if own.code is not ReasonCode.CONDITION_FAILED:
+                    raise TransactionCancelledError(others) from cancelled
+                await self._accept_or_learn(own.item, sheet)
+            except OutcomeUnknownError as unknown:
+                lost = unknown
+                item = await self._look_at(position)
+                if item is None:
+                    continue
+                await self._accept_or_learn(item, sheet)
+            except StoreUnavailableError as failure:
+                if lost is None:
+                    raise
+                raise lost from failure
+            break
+        else:
+            raise lost or OutcomeUnknownError("the sheet was not written")
+        self.book.fold(sheet, self._clock.monotonic_ms())
+        self._synced_ms = self._clock.monotonic_ms()
+        self._losses = 0
+        self._meter.sheets_written += 1
+
+    async def _send(self, put: Put, operations: Sequence[Write], send: Send | None) -> None:
+        if send is not None:
+            await send((put, *operations))
+        elif operations:
+            await self._store.transact((put, *operations))
+        else:
+            await self._store.put(put)
+
+    async def _accept_or_learn(self, item: Mapping[str, Any] | None, sheet: Sheet) -> None:
+        """Go on if that sheet is ours, of an earlier sending; else it is another's."""
+        if not is_written_by(item, sheet.nonce):
+            await self._learn(item)
+            raise SheetTakenError
+
+    async def _look_at(self, position: Position) -> Item | None:
+        """The sheet that is there after a lost reply, as far as that can be read."""
+        try:
+            return await self._store.get(USAGE_AGG_SHARDED, position_key(self.org_id, position))
+        except StoreUnavailableError:
+            return None
+
+    async def _pause(self, failures: int) -> None:
+        if failures:
+            pause_ms = full_jitter_ms(
+                failures,
+                first_ms=PAUSE_MS_FIRST,
+                longest_ms=PAUSE_MS_MAX,
+                randbelow=self._random.randrange,
+            )
+            await self._clock.sleep_ms(pause_ms)
+
+    async def _seal_if_long(self) -> None:
+        """End a chapter that has enough sheets, or began long ago."""
+        book, now_ms = self.book, self._clock.now_ms()
+        chapter, number = book.next
+        age_ms = now_ms - chapter.began_ms
+        is_long = number >= self._sheets_max or (number > 0 and age_ms >= CHAPTER_MS)
+        if not is_long and age_ms < UNUSED_MS:
+            return
+        following = chapter.following(now_ms, self._random.getrandbits(SALT_BITS))
+        if following is None:
+            if number < NUMBERS_MAX - 1:
+                return
+            raise StoreUnavailableError("the log has too many sheets for a minute")
+        sheet = Sheet(self._random.randbytes(NONCE_BYTES), now_ms, next=following)
+        moves: tuple[Write, ...] = ()
+        if age_ms >= UNUSED_MS:
+            # Sheets of it may have expired, so its end is no longer where everybody finds it.
+            await self._file_all(book.chapters)
+            moves = (head_update(self.org_id, book.chapters[0].chapter, following),)
+        attributes = sheet_attributes(self.org_id, sheet)
+        try:
+            await self._write(book.next, sheet, attributes, moves, None)
+        except SheetTakenError:
+            return
+        except TransactionCancelledError:  # somebody else has moved on from it
+            self._book = None
+            await self._read()
+            return
+        if moves:
+            self._drop_before(book, following)
+        else:
+            self._begin_filing(book)
+
+    def _begin_filing(self, book: Book) -> None:
+        """File what is sealed, while other things go on."""
+        if self._filing is None:
+            self._filing = asyncio.create_task(self._file_sealed(book), name="pricekeeper-filing")
+            self._filing.add_done_callback(self._end_filing)
+
+    def _end_filing(self, filing: asyncio.Task[None]) -> None:
+        self._filing = None
+        failure = None if filing.cancelled() else filing.exception()
+        if isinstance(failure, Exception):  # else the process is at its end
+            _log.error("filing_failed", org_id=self.org_id, exc_info=failure)
+
+    async def _file_sealed(self, book: Book) -> None:
+        """File the sealed chapters in their order, and let the log begin behind them."""
+        while book.sealed():
+            sums, following = book.chapters[0], book.chapters[1].chapter
+            try:
+                await self._file_all([sums])
+                with contextlib.suppress(ConditionFailedError):  # somebody else has done it
+                    await self._store.update(head_update(self.org_id, sums.chapter, following))
+            except StoreError as error:  # somebody tries again later
+                _log.warning("filing_failed", org_id=self.org_id, error=error.code)
+                sums.sealed_ms = self._clock.monotonic_ms()
+                return
+            book.drop_filed(sums.chapter.name)
+            self._meter.chapters_filed += 1
+
+    async def _file_all(self, chapters: Iterable[ChapterSums]) -> None:
+        """Add what chapters say to accounts, and note it beside the authorizations."""
+        for sums in chapters:
+            await _gather(self._file_accounts(key, sums) for key in list(sums.changes))
+            groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
+            for authorization_id, text in sums.outcomes.items():
+                name = outcome_name(authorization_id)
+                groups[outcomes_sort_key(authorization_id)][name] = text
+            await _gather(
+                self._file_outcomes(outcomes_key(self.org_id, group), outcomes, sums.chapter)
+                for group, outcomes in groups.items()
+            )
+
+    async def _file_accounts(self, key: Key, sums: ChapterSums) -> None:
+        change, chapter, now_ms = sums.changes[key], sums.chapter.name, self._clock.now_ms()
+        update = file_update(key, change.accounts, change.mends, chapter, now_ms)
+        try:
+            item = await self._store.update(update)
+        except ConditionFailedError:
+            return  # it is in
+        except InvalidOperationError:
+            await self._file_readable(key, sums, now_ms)
+            return
+        past = past_accounts(item, now_ms) if change.opened else []
+        if past and filed_through(item) == chapter:
+            with contextlib.suppress(ConditionFailedError):  # another time
+                await self._store.update(tidy_update(key, past, chapter))
+
+    async def _file_readable(self, key: Key, sums: ChapterSums, now_ms: int) -> None:
+        """File what can be filed: an account that can't be read can't be added to either."""
+        change, chapter = sums.changes[key], sums.chapter.name
+        found = balances_of(await self._store.get(RATE_BUCKETS, key)) or {}
+        readable = {
+            name: picos
+            for name, picos in change.accounts.items()
+            if not isinstance(found.get(name), UnreadableItemError)
+        }
+        with contextlib.suppress(ConditionFailedError):  # it is in
+            await self._store.update(file_update(key, readable, change.mends, chapter, now_ms))
+
+    async def _file_outcomes(self, key: Key, outcomes: Mapping[str, str], chapter: Chapter) -> None:
+        names = list(outcomes)
+        expires = self.expires_at_epoch(self._clock.now_ms())
+        for start in range(0, len(names), OUTCOMES_AT_ONCE):
+            some = {name: outcomes[name] for name in names[start : start + OUTCOMES_AT_ONCE]}
+            with contextlib.suppress(ConditionFailedError):  # those of a later chapter are there
+                await self._store.update(outcomes_update(key, some, chapter.name, expires))
+
+
+async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it, some at a time; raises what failed first, once nothing is under way."""
+    waiting = list(work)
+    failed: BaseException | None = None
+    for start in range(0, len(waiting), FILINGS_AT_ONCE):
+        some = waiting[start : start + FILINGS_AT_ONCE]
+        for done in await asyncio.gather(*some, return_exceptions=True):
+            failed = failed or done
+    if failed is not None:
+        raise failed

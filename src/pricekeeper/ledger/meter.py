@@ -1,0 +1,24 @@
+"""Counts what is written to logs, and what that met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pricekeeper.telemetry import Family, counted
+
+_WORK: Final = Family(
+    "pricekeeper_ledger_work", "What continuing the logs of organisations took, by kind.", ("kind",)
+)
+
+
+@dataclass(slots=True)
+class LedgerMeter:
+    """Handed to the ledger when it is made; tests and the metrics endpoint read it."""
+
+    sheets_written: int = counted(_WORK, "sheet_written")
+    sheets_read: int = counted(_WORK, "sheet_read")
+    """Of other writers, or at a start."""
+    lost_races: int = counted(_WORK, "lost_race")
+    """Sheets that had to be decided anew because another writer came first."""
+    chapters_filed: int = counted(_WORK, "chapter_filed")

@@ -1,0 +1,51 @@
+"""Records that nobody authorized, and corrections: what they add to accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from pricekeeper.budgets import BudgetAccount
+from pricekeeper.budgets.items import spend
+from pricekeeper.errors import CancellationReason, TransactionCancelledError
+from pricekeeper.ledger.command import Command, Decision, Send
+from pricekeeper.ledger.draft import Draft
+from pricekeeper.storage import Write
+
+Debits: TypeAlias = Sequence[tuple[Collection[BudgetAccount], int]]
+"""Accounts, and what is spent from each of them, in pico-dollars."""
+
+
+class AccountNotOpenError(Exception):
+    """An account was to be spent from that is not open; open it, and try again."""
+
+
+class PostRecords(Command[None]):
+    """Spends from accounts in the transaction that applies some operations."""
+
+    def __init__(
+        self, debits: Debits, operations: Sequence[Write], send: Send | None = None
+    ) -> None:
+        super().__init__()
+        self.keys = {account.key for accounts, _ in debits for account in accounts}
+        self.operations = operations
+        self.send = send
+        self._debits = debits
+
+    def decide(self, draft: Draft) -> Decision:
+        """Whatever the budgets have left, it is spent: it was used."""
+        for accounts, _ in self._debits:
+            for account in accounts:
+                if draft.balance(account.key, account.id) is None:
+                    self.fail(AccountNotOpenError(account.name))
+                    return Decision.ANSWERED
+        for accounts, picos in self._debits:
+            for account in accounts:
+                draft.add(account.key, account.id, spend(picos))
+        return Decision.WRITES
+
+    def note_written(self) -> None:
+        self.answer(None)
+
+    def note_refused(self, reasons: Sequence[CancellationReason]) -> None:
+        self.fail(TransactionCancelledError(reasons))

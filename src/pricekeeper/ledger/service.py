@@ -1,0 +1,227 @@
+"""The ledger: what every account has, and the log by which it changes.
+
+All that changes the accounts of an organisation goes through its log (`log`), by one worker in each
+process (`worker`): calls that are authorized and settled, usage that nobody authorized, voids, and
+recounts. So an account is what its log says, at every instant, and a decision about it is made on
+all of it.
+
+An account is opened once in its window, by whoever needs it first, with what the journal says was
+spent in the window before: nothing if the budget was there when the window began. Instances that do
+not know of a new budget yet, for up to 30 s, count without it; a recount adds what that leaves out
+(`recounting`).
+
+Bounds: `LOGS_MAX` logs and `OPEN_MAX` accounts are remembered; a forgotten one is read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Final, TypeAlias
+
+from pricekeeper.budgets import AccountMemory, Balance, BudgetAccount
+from pricekeeper.budgets.items import partition_query
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache, SingleFlight
+from pricekeeper.ledger.book import Book, OpenAccounts
+from pricekeeper.ledger.command import AnyCommand, Send
+from pricekeeper.ledger.log import SHEETS_MAX, OrgLog
+from pricekeeper.ledger.meter import LedgerMeter
+from pricekeeper.ledger.opening import OpenAccount
+from pricekeeper.ledger.pace import Pace
+from pricekeeper.ledger.posting import Debits, PostRecords
+from pricekeeper.ledger.worker import Worker
+from pricekeeper.storage import Key, Store, Write, query_items
+from pricekeeper.tenants import Policy
+
+LOGS_MAX: Final = 5_000
+OPEN_MAX: Final = 50_000
+RETENTION_DAYS: Final = 90
+PARTITION_ITEMS_MAX: Final = 100_000
+_OpenKey: TypeAlias = tuple[Key, str]
+Measure: TypeAlias = Callable[[Sequence[BudgetAccount]], Awaitable[Mapping[BudgetAccount, int]]]
+"""What the records of the journal add up to in each of these accounts, in pico-dollars."""
+
+
+class Ledger:
+    """The logs of organisations, and their accounts."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        measure: Measure,
+        *,
+        retention_days: int = RETENTION_DAYS,
+        randomness: Random | None = None,
+        sheets_max: int = SHEETS_MAX,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._measure = measure
+        self._retention_days = retention_days
+        self._sheets_max = sheets_max
+        self.random = randomness or Random()  # noqa: S311  # spreads, no secret
+        self.meter = LedgerMeter()
+        self.observers: list[Callable[[Iterable[str]], None]] = []
+        """Who is told which authorizations other processes have changed."""
+        self._logs: BoundedCache[str, OrgLog] = BoundedCache(LOGS_MAX)
+        self._paces: BoundedCache[str, Pace] = BoundedCache(LOGS_MAX)
+        self._workers: dict[str, Worker] = {}
+        self._memory = AccountMemory()
+        self._open: BoundedCache[_OpenKey, bool] = BoundedCache(OPEN_MAX)
+        self._opening: SingleFlight[_OpenKey, None] = SingleFlight("pricekeeper-budget-open")
+
+    def find(
+        self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
+    ) -> tuple[BudgetAccount, ...]:
+        """Every account that a call at that time is held against and spent from."""
+        return self._memory.find(policy, label, tags, at_ms)
+
+    async def open_for(
+        self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
+    ) -> tuple[BudgetAccount, ...]:
+        """The accounts of a call at that time, all of them open."""
+        accounts = self.find(policy, label, tags, at_ms)
+        if accounts:
+            await self.open_all(accounts)
+        return accounts
+
+    async def open_all(self, accounts: Iterable[BudgetAccount]) -> None:
+        """Open those that are not."""
+        for account in accounts:
+            key = (account.key, account.id)
+            if self._open.get(key) is None:
+                await self._opening.run(key, partial(self._open_one, account))
+
+    def forget(self, accounts: Iterable[BudgetAccount]) -> None:
+        """Look again whether these are open: somebody has found that one is not."""
+        for account in accounts:
+            self._open.pop((account.key, account.id))
+
+    async def read(self, accounts: Collection[BudgetAccount]) -> dict[BudgetAccount, Balance]:
+        """What each account has; those that are not open are opened."""
+        await self.open_all(accounts)
+        found = await self.read_open(accounts)
+        return {account: found.get(account, Balance()) for account in accounts}
+
+    async def read_open(self, accounts: Collection[BudgetAccount]) -> dict[BudgetAccount, Balance]:
+        """What those of these accounts have that are open.
+
+        Raises `UnreadableItemError` if one can't be read.
+        """
+        found: dict[BudgetAccount, Balance] = {}
+        for org_id in dict.fromkeys(account.org_id for account in accounts):
+            mine = [account for account in accounts if account.org_id == org_id]
+            items = await self.read_items(org_id, {account.key for account in mine})
+            for account in mine:
+                balance = items[account.key].balance(account.id)
+                if balance is not None:
+                    found[account] = balance
+        return found
+
+    async def read_items(self, org_id: str, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
+        """These items of accounts of an organisation, with all that its log says of them."""
+        if not keys:
+            return {}
+        book = await self.read_book(org_id)
+        log = self.log_of(org_id)
+        await log.read_items(keys)
+        return {key: book.accounts(key) or OpenAccounts(None) for key in keys}
+
+    async def read_partition(
+        self, org_id: str, pk: str, prefix: str = "", items_max: int = PARTITION_ITEMS_MAX
+    ) -> dict[Key, OpenAccounts]:
+        """The items of a client's accounts, or those whose sort keys start so, in their order."""
+        book = await self.read_book(org_id)
+        keys = {
+            key for key in book.unfiled_keys() if key.pk == pk and (key.sk or "").startswith(prefix)
+        }
+        async for item in query_items(self._store, partition_query(pk, prefix)):
+            keys.add(Key(str(item["PK"]), str(item["SK"])))
+            if len(keys) >= items_max:
+                break
+        listed = sorted(keys, key=lambda key: key.sk or "")[:items_max]
+        found = await self.read_items(org_id, listed)
+        return {key: found[key] for key in listed}
+
+    def log_of(self, org_id: str) -> OrgLog:
+        """The log of an organisation, which may not have been read yet."""
+        log = self._logs.get(org_id)
+        if log is None:
+            log = OrgLog(
+                self._store,
+                self._clock,
+                self.random,
+                self.meter,
+                org_id,
+                retention_days=self._retention_days,
+                sheets_max=self._sheets_max,
+                note_others=self._note_others,
+            )
+            self._logs.put(org_id, log)
+        return log
+
+    async def read_book(self, org_id: str) -> Book:
+        """What the log of an organisation says, read to its end."""
+        return await self.log_of(org_id).read()
+
+    def submit(self, org_id: str, command: AnyCommand) -> None:
+        """Have the command carried out; its future is set in any case."""
+        worker = self._workers.get(org_id)
+        if worker is None:
+            pace = self._paces.get(org_id)
+            if pace is None:
+                pace = Pace()
+                self._paces.put(org_id, pace)
+            worker = Worker(
+                self.log_of(org_id), self._clock, self.random, pace, lambda: self._end(org_id)
+            )
+            self._workers[org_id] = worker
+        worker.submit(command)
+
+    async def post(
+        self,
+        org_id: str,
+        debits: Debits,
+        operations: Sequence[Write],
+        send: Send | None = None,
+    ) -> None:
+        """Apply operations together with what they add to accounts, all or nothing.
+
+        Raises `TransactionCancelledError` with the reasons of the operations if one of them was
+        refused, and `AccountNotOpenError` if an account is not open.
+        """
+        command = PostRecords(debits, operations, send)
+        self.submit(org_id, command)
+        await command.future
+
+    async def close(self) -> None:
+        """Carry out what was accepted, then stop."""
+        while True:
+            tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
+            if not tasks:
+                break
+            await asyncio.wait(tasks)
+        for org_id in list(self._logs):
+            log = self._logs.peek(org_id)
+            if log is not None:
+                await log.close()
+
+    def _note_others(self, authorization_ids: Collection[str]) -> None:
+        for observer in self.observers:
+            observer(authorization_ids)
+
+    def _end(self, org_id: str) -> None:
+        self._workers.pop(org_id, None)
+
+    async def _open_one(self, account: BudgetAccount) -> None:
+        items = await self.read_items(account.org_id, [account.key])
+        if items[account.key].balance(account.id) is None:
+            spent = (await self._measure([account]))[account]
+            command = OpenAccount(account, spent)
+            self.submit(account.org_id, command)
+            await command.future
+        self._open.put((account.key, account.id), True)  # noqa: FBT003

@@ -1,0 +1,144 @@
+"""A sheet: what one write adds to accounts, and what it says of authorizations. No I/O, no clock.
+
+An item of the journal, beside its pages::
+
+    z           the nonce of whoever wrote it: who lost the reply knows it again
+    w           when it was written, in milliseconds
+    a           what it adds to which accounts
+    o           what becomes of authorizations on earlier sheets, by their ids
+    i           which ids that callers gave stand for which numbers on the sheet
+    next        on a seal: the chapter that follows
+
+Everything else on it is of whoever has it written: grants of authorizations, and records of those
+that are captured, named as records are on every page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from pricekeeper.budgets import Balance
+from pricekeeper.errors import UnreadableItemError
+from pricekeeper.ledger.position import Chapter
+from pricekeeper.storage import Item, Key, TypedItem
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+
+NONCE, WRITTEN, ACCOUNTS, OUTCOMES, NAMES, NEXT = "z", "w", "a", "o", "i", "next"
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class ItemChange(msgspec.Struct, frozen=True):
+    """What a sheet adds to the accounts of one item."""
+
+    accounts: dict[str, Balance]
+    opened: tuple[str, ...] = ()
+    """Those of them that it opens: what it adds to them is what they begin with."""
+    mends: int = 0
+    """How many of its accounts were set right."""
+
+
+class Sheet(msgspec.Struct, frozen=True):
+    """What everybody has to know of a sheet."""
+
+    nonce: bytes
+    written_at_ms: int
+    changes: dict[Key, ItemChange] = {}
+    outcomes: dict[str, str] = {}
+    names: dict[str, int] = {}
+    next: Chapter | None = None
+
+
+class _StoredChange(msgspec.Struct, frozen=True, array_like=True):
+    pk: str
+    """Without the name of the organisation, which each of them begins with."""
+    sk: str
+    accounts: list[tuple[str, int, int, int]]
+    opened: tuple[str, ...] = ()
+    mends: int = 0
+
+
+_decode_changes: Final = msgspec.msgpack.Decoder(list[_StoredChange]).decode
+_decode_outcomes: Final = msgspec.msgpack.Decoder(dict[bytes, str]).decode
+_decode_names: Final = msgspec.msgpack.Decoder(dict[bytes, int]).decode
+
+
+def sheet_attributes(org_id: str, sheet: Sheet) -> Item:
+    """The attributes of a sheet that everybody reads."""
+    item: Item = {NONCE: sheet.nonce, WRITTEN: sheet.written_at_ms}
+    if sheet.changes:
+        item[ACCOUNTS] = _encode([_stored(org_id, *one) for one in sheet.changes.items()])
+    if sheet.outcomes:
+        outcomes = {UUID(one).bytes: text for one, text in sheet.outcomes.items()}
+        item[OUTCOMES] = _encode(outcomes)
+    if sheet.names:
+        item[NAMES] = _encode({UUID(name).bytes: number for name, number in sheet.names.items()})
+    if sheet.next is not None:
+        item[NEXT] = sheet.next.text
+    return item
+
+
+def sheet_from(org_id: str, item: Mapping[str, Any]) -> Sheet:
+    """The sheet that an item is. Raises `UnreadableItemError` if it is none."""
+    typed = TypedItem(USAGE_AGG_SHARDED, item)
+    try:
+        changes = dict(_changes(org_id, item.get(ACCOUNTS)))
+        data = item.get(OUTCOMES)
+        outcomes = {} if data is None else _decode_outcomes(data)
+        named = typed.text(NEXT, None)
+        return Sheet(
+            item[NONCE],
+            typed.whole(WRITTEN),
+            changes,
+            {str(UUID(bytes=one)): text for one, text in outcomes.items()},
+            names_on(item),
+            None if named is None else Chapter.parse(named),
+        )
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+        raise typed.report_unreadable(f"it is no sheet: {error}") from error
+
+
+def readable_sheet(org_id: str, item: Mapping[str, Any]) -> Sheet:
+    """The same. One that can't be read says nothing; it was reported."""
+    try:
+        return sheet_from(org_id, item)
+    except UnreadableItemError:
+        return Sheet(b"", 0)
+
+
+def names_on(item: Mapping[str, Any]) -> dict[str, int]:
+    """The ids that callers gave, and for which numbers on the sheet they stand."""
+    data = item.get(NAMES)
+    found = {} if data is None else _decode_names(data)
+    return {str(UUID(bytes=name)): number for name, number in found.items()}
+
+
+def is_written_by(item: Mapping[str, Any] | None, nonce: bytes) -> bool:
+    """Whether that is the sheet of whoever has that nonce."""
+    return item is not None and item.get(NONCE) == nonce
+
+
+def _stored(org_id: str, key: Key, change: ItemChange) -> _StoredChange:
+    if not key.pk.startswith(_org(org_id)):
+        raise LookupError(f"{key.pk} is no account of {org_id}")
+    return _StoredChange(
+        key.pk.removeprefix(_org(org_id)),
+        key.sk or "",
+        [(name, one.used, one.held, one.unsettled) for name, one in change.accounts.items()],
+        change.opened,
+        change.mends,
+    )
+
+
+def _changes(org_id: str, data: bytes | None) -> Iterator[tuple[Key, ItemChange]]:
+    for one in () if data is None else _decode_changes(data):
+        accounts = {name: Balance(*picos) for name, *picos in one.accounts}
+        yield Key(_org(org_id) + one.pk, one.sk), ItemChange(accounts, one.opened, one.mends)
+
+
+def _org(org_id: str) -> str:
+    """What the keys of all accounts of an organisation and of its apps begin with."""
+    return f"org-{org_id}"

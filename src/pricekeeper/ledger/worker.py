@@ -1,0 +1,244 @@
+"""One worker for each organisation and process: what waits is decided together and written once.
+
+Commands wait in a queue. The worker takes what is there, decides it on the log as this process
+knows it, and writes one sheet for all (`log.OrgLog`). If another writer came first, what it wrote
+is read and the commands are decided anew. Nobody is denied by what may be old: the log is read to
+its end first. Only one sheet is under way, so a process never gets into its own way; what arrives
+meanwhile goes into the next. Among other processes the worker pauses between sheets (`pace`).
+
+Bounds: `WAITING_MAX` commands of an organisation; `COMMANDS_MAX` and `OPERATIONS_MAX` for one
+sheet; `ATTEMPTS_MAX` attempts with up to `PAUSE_MS_MAX` between them; `ERRANDS_MAX` rounds of
+errands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.errors import (
+    ContendedError,
+    InvalidOperationError,
+    OverloadedError,
+    PriceKeeperError,
+    ReasonCode,
+    StoreError,
+    TransactionCancelledError,
+)
+from pricekeeper.ledger.command import AnyCommand, Decision, Send
+from pricekeeper.ledger.draft import Draft
+from pricekeeper.ledger.log import OrgLog, SheetTakenError
+from pricekeeper.ledger.pace import Pace
+from pricekeeper.storage import Write
+from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
+
+WAITING_MAX: Final = 2_000
+COMMANDS_MAX: Final = 200
+OPERATIONS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 1
+ATTEMPTS_MAX: Final = 64
+PAUSE_MS_FIRST: Final = 4
+PAUSE_MS_MAX: Final = 32
+ERRANDS_MAX: Final = 8
+_AT_ONCE: Final = 16
+"""Attempts without a pause before them."""
+
+
+class Worker:
+    """Decides and writes the commands of one organisation."""
+
+    def __init__(
+        self, log: OrgLog, clock: Clock, random: Random, pace: Pace, end: Callable[[], None]
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._random = random
+        self._pace = pace
+        self._end = end
+        self._others = log.others
+        """What others had written when this worker wrote last."""
+        self._waiting: deque[AnyCommand] = deque()
+        self.task: asyncio.Task[None] | None = None
+
+    def submit(self, command: AnyCommand) -> None:
+        """Have the command carried out; its future is set in any case."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise OverloadedError("too many authorizations of this organisation are waiting")
+        self._waiting.append(command)
+        if self.task is None:
+            self.task = asyncio.create_task(self._run(), name="pricekeeper-ledger")
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # what comes in this turn of the loop is decided with it
+                await self._carry_out(self._take())
+                self._log.file_in_background()
+                await self._leave_room()
+        except BaseException as error:
+            for command in self._waiting:
+                command.fail(error)
+            raise
+        finally:
+            self.task = None
+            self._end()
+
+    async def _leave_room(self) -> None:
+        """Leave other processes a moment, a shorter one the more there is to do."""
+        full = len(self._waiting) // COMMANDS_MAX
+        pause_ms = self._pace.pause_ms(self._random, full)
+        if pause_ms:
+            await self._clock.sleep_ms(pause_ms)
+
+    def _take(self) -> list[AnyCommand]:
+        """As many commands as one sheet can carry; one for each thing that they are about."""
+        taken: list[AnyCommand] = []
+        names: set[str] = set()
+        while self._waiting and len(taken) < COMMANDS_MAX:
+            command = self._waiting[0]
+            alone = command.send is not None or (taken and taken[0].send is not None)
+            if taken and (alone or command.name in names):
+                break
+            if command.name:
+                names.add(command.name)
+            taken.append(self._waiting.popleft())
+        return taken
+
+    async def _carry_out(self, commands: Sequence[AnyCommand]) -> None:
+        """Decide and write them, and answer everybody, whatever happens."""
+        error: BaseException = StoreError("the command was not decided")
+        try:
+            await self._attempt_all(commands)
+        except StoreError as failure:
+            error = failure
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            for command in commands:
+                command.fail(error)
+
+    async def _attempt_all(self, commands: Sequence[AnyCommand]) -> None:
+        left, is_fresh, attempts, errands = list(commands), False, 0, 0
+        while left:
+            await self._prepare(left)
+            draft = self._log.draft()
+            writing, denied = self._decide_all(draft, left)
+            left = [command for command in left if not command.future.done()]
+            if draft.errands:
+                errands += 1
+                if errands > ERRANDS_MAX:
+                    raise ContendedError("something kept changing before it was decided")
+                await _run_errands(draft)
+            elif writing:
+                attempts += 1
+                if attempts > ATTEMPTS_MAX:
+                    raise ContendedError("other writers kept winning")
+                if await self._write(draft, writing, attempts):
+                    is_fresh, attempts = True, 0
+            elif is_fresh:
+                for command in denied:
+                    command.deny()
+            else:
+                await self._log.read()
+                is_fresh = True
+            left = [command for command in left if not command.future.done()]
+
+    async def _prepare(self, commands: Sequence[AnyCommand]) -> None:
+        """Have everything in the book that these are decided on."""
+        if self._pace.must_look:
+            await self._log.read()
+        await self._log.prepare()
+        await self._log.read_items({key for command in commands for key in command.keys})
+
+    def _decide_all(
+        self, draft: Draft, commands: Sequence[AnyCommand]
+    ) -> tuple[list[AnyCommand], list[AnyCommand]]:
+        """Those that have something to write, and those that are to be denied."""
+        writing: list[AnyCommand] = []
+        denied: list[AnyCommand] = []
+        operations = 0
+        for command in commands:
+            needed = max(1, len(command.operations))
+            if draft.is_full or (writing and operations + needed > OPERATIONS_MAX):
+                break
+            try:
+                decision = command.decide(draft)
+            except PriceKeeperError as refused:
+                command.fail(refused)
+                continue
+            if decision is Decision.WRITES:
+                writing.append(command)
+                operations += len(command.operations)
+            elif decision is Decision.DENIED:
+                denied.append(command)
+        return writing, denied
+
+    async def _write(self, draft: Draft, writing: Sequence[AnyCommand], attempts: int) -> bool:
+        """Write the draft and answer those who are on it; whether it was written."""
+        if attempts > _AT_ONCE:
+            await self._pause(attempts - _AT_ONCE)
+        operations: list[Write] = [one for command in writing for one in command.operations]
+        send: Send | None = writing[0].send
+        began_ms = self._clock.monotonic_ms()
+        try:
+            await self._log.append(draft, operations, send)
+        except (SheetTakenError, ContendedError):
+            return False
+        except TransactionCancelledError as cancelled:
+            _note_refused(writing, cancelled)
+            return False
+        except InvalidOperationError as failure:
+            await self._divide(writing, failure)
+            return False
+        others, self._others = self._log.others - self._others, self._log.others
+        self._pace.note_sent(self._clock.monotonic_ms() - began_ms, others)
+        for command in writing:
+            command.note_written()
+        return True
+
+    async def _divide(self, commands: Sequence[AnyCommand], failure: InvalidOperationError) -> None:
+        """Carry the halves out apart: one command that the store refuses must not fail others."""
+        if len(commands) == 1:
+            commands[0].fail(failure)
+            return
+        middle = len(commands) // 2
+        for half in (commands[:middle], commands[middle:]):
+            await self._carry_out(half)
+
+    async def _pause(self, losses: int) -> None:
+        pause_ms = full_jitter_ms(
+            losses,
+            first_ms=PAUSE_MS_FIRST,
+            longest_ms=PAUSE_MS_MAX,
+            randbelow=self._random.randrange,
+        )
+        await self._clock.sleep_ms(pause_ms)
+
+
+async def _run_errands(draft: Draft) -> None:
+    """Run what commands have asked for; what fails fails those who asked."""
+    done = await asyncio.gather(
+        *(errand() for errand, _ in draft.errands.values()), return_exceptions=True
+    )
+    for (_, asking), failure in zip(draft.errands.values(), done, strict=True):
+        if isinstance(failure, PriceKeeperError):
+            for command in asking:
+                command.fail(failure)
+        elif failure is not None:
+            raise failure
+
+
+def _note_refused(writing: Sequence[AnyCommand], cancelled: TransactionCancelledError) -> None:
+    """Tell each command what became of its own operations, if one of them was refused."""
+    start = 0
+    for command in writing:
+        end = start + len(command.operations)
+        reasons = cancelled.reasons[start:end]
+        if any(reason.code is ReasonCode.CONDITION_FAILED for reason in reasons):
+            command.note_refused(reasons)
+        start = end
