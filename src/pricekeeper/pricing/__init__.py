@@ -15,7 +15,7 @@ from pricekeeper.pricing.cost import (
 )
 from pricekeeper.pricing.deployment import load_catalogue, parse_catalogue
 from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, RateScope, normalise_model_id
-from pricekeeper.pricing.plausibility import check_plausible
+from pricekeeper.pricing.plausibility import check_answer_plausible, check_plausible
 from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, Rates, Step, Variant
 from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
@@ -57,6 +57,7 @@ __all__ = [
     "WorstCase",
     "WorstRates",
     "charge",
+    "check_answer_plausible",
     "check_plausible",
     "load_catalogue",
     "normalise_model_id",
