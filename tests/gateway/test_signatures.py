@@ -270,6 +270,18 @@ def test_any_change_of_a_signed_request_is_refused(
     assert signed.send(world).status == 200
 
 
+@pytest.mark.parametrize("what", list(CHANGES))
+def test_a_change_is_refused_also_where_the_signer_is_known(
+    world: World, signer: Signer, what: str
+) -> None:
+    """What a token signs with is remembered; whether a request was signed with it is not."""
+    signed = signer.sign(query="a=1")
+    assert signed.send(world).status == 200
+    assert CHANGES[what](signed).send(world).status == 403
+    assert signed.send(world).status == 200
+    assert world.ledger.attempts == {"Converse": 2}
+
+
 @pytest.mark.parametrize("service", ["s3", "dynamodb", "bedrock-agent", "execute-api"])
 def test_a_signature_for_another_service_is_refused(
     world: World, app: App, signer: Signer, service: str

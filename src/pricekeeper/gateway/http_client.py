@@ -162,6 +162,7 @@ class _Connection(asyncio.Protocol):
         self._has_length = False
         self._keeps_alive = False
         self._is_reading = True
+        self._is_writing = False
         self._written: asyncio.Future[None] | None = None
         """Somebody waits until more can be written."""
         self.since = self._loop.time()
@@ -191,23 +192,25 @@ class _Connection(asyncio.Protocol):
             if len(body) <= PIECE_BYTES:
                 self._write(head + body)
             else:
-                self._write(head)
-                await self._write_pieces(reply, body)
+                await self._write_pieces(reply, head, body)
             await reply.begun
         except BaseException:
             reply.begun.cancel()
             self.close()
             raise
 
-    async def _write_pieces(self, reply: Reply, body: bytes) -> None:
+    async def _write_pieces(self, reply: Reply, head: bytes, body: bytes) -> None:
+        """Write a long body, as fast as it is taken, and no more of it once there is an answer."""
+        self._is_writing = True
+        self._write(head)
         for start in range(0, len(body), PIECE_BYTES):
-            if reply.begun.done():  # it does not want the rest, and would take it for a request
-                self._keeps_alive = False
+            if reply.begun.done():  # then the connection can't be used again
                 return
             self._write(body[start : start + PIECE_BYTES])
             self.since = self._loop.time()
             if self._written is not None:
                 await asyncio.wait((self._written, reply.begun), return_when="FIRST_COMPLETED")
+        self._is_writing = False
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -255,10 +258,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.since = self._loop.time()
         try:
-            if self._reply is None:
-                raise ReplyBrokenError("something came that nobody has asked for")
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ReplyBrokenError) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._break(ReplyBrokenError(f"what came is no answer: {error}"))
             self.close()
 
@@ -279,7 +280,7 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if self._reply is not None and status not in _INFORMATIONAL:
-            self._keeps_alive = self._parser.should_keep_alive()
+            self._keeps_alive = self._parser.should_keep_alive() and not self._is_writing
             self._reply.begin(status, self._headers)
             self._headers = []  # what follows the body is nobody's header
 
