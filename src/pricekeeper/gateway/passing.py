@@ -9,7 +9,7 @@ known in the end stays charged at what was held for it, and is marked when it ex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from time import perf_counter_ns
 from typing import Any, Final, TypedDict
@@ -41,7 +41,7 @@ from pricekeeper.tenants import Policy
 _TIER: Final = "x-amzn-bedrock-service-tier"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # type: ignore[misc]
-_decode_telling: Final[Callable[[bytes], dict[str, Any]]] = msgspec.json.Decoder(_Telling).decode
+_decode_telling: Final = msgspec.json.Decoder(_Telling).decode
 """Decodes what of a reply says what was used; the answer itself is passed over."""
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -231,6 +231,7 @@ class Passage:
         ]
 
     def _usage_of_reply(self, data: bytes, response: Reply) -> Usage | None:
+        reply: Mapping[str, Any]
         try:
             reply = _decode_telling(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
