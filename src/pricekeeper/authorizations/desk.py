@@ -131,6 +131,11 @@ class Desk:
         self.ledger.submit(org_id, command)
         return command
 
+    async def return_tokens(self, void: Void, settled: Settled) -> None:
+        """Have the tokens of a void in their buckets before it is answered."""
+        if settled.changed:
+            await self.tokens.give_back_now(tokens_beyond(void, settled.authorization))
+
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
         await self.ledger.close()

@@ -254,9 +254,10 @@ class Authorizations:
 
     async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
         """Give everything back: the model was never reached."""
-        text = "" if reason is None else parse_reason(reason)
+        void = Void("" if reason is None else parse_reason(reason))
         seen = await self._find_open(policy, authorization_id)
-        await self._desk.settle(policy.org_id, Void(text), seen)
+        settled = await self._desk.settle(policy.org_id, void, seen)
+        await self._desk.return_tokens(void, settled)
 
     async def void_for_admin(
         self, org: Policy, authorization_id: str, by: Attribution

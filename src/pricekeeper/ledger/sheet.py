@@ -91,7 +91,7 @@ def sheet_from(org_id: str, item: Mapping[str, Any]) -> Sheet:
         named = typed.text(NEXT, None)
         return Sheet(
             item[NONCE],
-            typed.whole(WRITTEN),
+            typed.moment_ms(WRITTEN),
             changes,
             {str(UUID(bytes=one)): text for one, text in outcomes.items()},
             names_on(item),

@@ -17,6 +17,7 @@ from pricekeeper.storage.values import DAMAGED, PARTITION_KEY, SORT_KEY
 from pricekeeper.telemetry import STRANGE_ITEMS
 
 REQUIRED: Final[Any] = object()
+MOMENTS_END_MS: Final = 253_402_300_800_000
 
 
 class TypedItem:
@@ -39,6 +40,13 @@ class TypedItem:
             raise self.report_unreadable(f"{name} must be an integer, not {_kind(value)}")
         if least is not None and value < least:
             raise self.report_unreadable(f"{name} must be at least {least}")
+        return value
+
+    def moment_ms(self, name: str, default: Any = REQUIRED) -> Any:
+        """A moment in milliseconds since 1970, up to the year 9999: no calendar goes further."""
+        value = self.whole(name, default, least=0)
+        if value is not default and value >= MOMENTS_END_MS:
+            raise self.report_unreadable(f"{name} must be a moment before the year 10000")
         return value
 
     def text(self, name: str, default: Any = REQUIRED) -> Any:
