@@ -34,7 +34,8 @@ SQLITE_OLDEST: Final = (3, 51, 3)
 """Before this, a WAL database can be corrupted when the log is reset under a reader."""
 
 APPLICATION_ID: Final = 0x50_4B_53_31
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""Since 2, budgets are kept by a log that version 1 does not know."""
 MOMENTS: Final = "ClockMoments"
 """One row: what this store has seen of the time. See `moments`."""
 
