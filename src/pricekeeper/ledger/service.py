@@ -115,7 +115,7 @@ class Ledger:
         found: dict[BudgetAccount, Balance] = {}
         for org_id in dict.fromkeys(account.org_id for account in accounts):
             mine = [account for account in accounts if account.org_id == org_id]
-            items = await self.read_items(org_id, {account.key for account in mine})
+            items = await self.read_items(org_id, dict.fromkeys(one.key for one in mine))
             for account in mine:
                 balance = items[account.key].balance(account.id)
                 if balance is not None:

@@ -153,7 +153,8 @@ class Worker:
         if self._pace.must_look:
             await self._log.read()
         await self._log.prepare()
-        await self._log.read_items({key for command in commands for key in command.keys})
+        keys = dict.fromkeys(key for command in commands for key in command.keys)
+        await self._log.read_items(keys)
 
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]
