@@ -168,8 +168,11 @@ class Ledger:
         """What the log of an organisation says, read to its end."""
         return await self.log_of(org_id).read()
 
-    def submit(self, org_id: str, command: AnyCommand) -> None:
-        """Have the command carried out; its future is set in any case."""
+    def submit(self, org_id: str, command: AnyCommand, *, follows: bool = False) -> None:
+        """Have the command carried out; its future is set in any case.
+
+        One that ``follows`` from a command which was accepted is never one too many.
+        """
         worker = self._workers.get(org_id)
         if worker is None:
             pace = self._paces.get(org_id)
@@ -180,7 +183,7 @@ class Ledger:
                 self.log_of(org_id), self._clock, self.random, pace, lambda: self._end(org_id)
             )
             self._workers[org_id] = worker
-        worker.submit(command)
+        worker.submit(command, follows=follows)
 
     async def post(
         self,

@@ -6,9 +6,9 @@ is read and the commands are decided anew. Nobody is denied by what may be old: 
 its end first. Only one sheet is under way, so a process never gets into its own way; what arrives
 meanwhile goes into the next. Among other processes the worker pauses between sheets (`pace`).
 
-Bounds: `WAITING_MAX` commands of an organisation; `COMMANDS_MAX` and `OPERATIONS_MAX` for one
-sheet; `ATTEMPTS_MAX` attempts with up to `PAUSE_MS_MAX` between them; `ERRANDS_MAX` rounds of
-errands.
+Bounds: `WAITING_MAX` commands of an organisation, and one more that follows from each of them;
+`COMMANDS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with up to `PAUSE_MS_MAX`
+between them; `ERRANDS_MAX` rounds of errands.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ class Worker:
         self._waiting: deque[AnyCommand] = deque()
         self.task: asyncio.Task[None] | None = None
 
-    def submit(self, command: AnyCommand) -> None:
-        """Have the command carried out; its future is set in any case."""
-        if len(self._waiting) >= WAITING_MAX:
+    def submit(self, command: AnyCommand, *, follows: bool = False) -> None:
+        """Have the command carried out; its future is set in any case.
+
+        One that ``follows`` from a command which was accepted is accepted, however many wait.
+        """
+        if not follows and len(self._waiting) >= WAITING_MAX:
             raise OverloadedError("too many authorizations of this organisation are waiting")
         self._waiting.append(command)
         if self.task is None:
