@@ -1,19 +1,23 @@
 """What goes wrong beside the log: others are not told, and nothing is lost or counted twice."""
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from authorizations.conftest import HELD_USD_PICOS, Instance, a_budget
+from authorizations.conftest import COST_USD_PICOS, HELD_USD_PICOS, Instance, a_budget
 from memory_store import MemoryStore
 from metering.conftest import a_policy
+from minting import minted
 from pricekeeper.authorizations import Authorized
+from pricekeeper.authorizations.claims import Claim
 from pricekeeper.budgets import Balance, accounts_of
 from pricekeeper.errors import OverloadedError
 from pricekeeper.ledger import worker
-from pricekeeper.ledger.log import OrgLog
+from pricekeeper.ledger.log import CHAPTER_MS, OrgLog
+from pricekeeper.ledger.position import Position, authorization_id_of, begin_chapter
 from selection.conftest import NOON_MS, SettableClock
 
 
@@ -70,3 +74,55 @@ async def test_a_caller_that_leaves_when_too_many_wait_harms_nobody(
 
 async def gather(tasks: Sequence[asyncio.Task[Authorized]]) -> list[Authorized | BaseException]:
     return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("is_minted", [True, False])
+async def test_a_call_that_stood_still_is_not_granted_a_second_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, is_minted: bool
+) -> None:
+    """Not even if whatever has named its id was filed and forgotten meanwhile."""
+    slow, quick = world.instance, Instance(world.store, world.clock, seed=2)
+    name = minted(world.clock.now_ms()) if is_minted else str(uuid.uuid4())
+    await slow.authorize(world.policy)
+    claimed, go_on = asyncio.Event(), asyncio.Event()
+    claim_all = slow.authorizations._desk.claims.claim_all
+
+    async def claim_and_stand_still(*args: Any) -> None:
+        await claim_all(*args)
+        claimed.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(slow.authorizations._desk.claims, "claim_all", claim_and_stand_still)
+    first = asyncio.create_task(slow.authorize(world.policy, authorization_id=name))
+    await claimed.wait()
+    second = await quick.authorize(world.policy, authorization_id=name)
+    await quick.capture(world.policy, name)
+    world.clock.advance_ms(CHAPTER_MS)
+    await quick.authorize(world.policy)
+    await quick.ledger.close()
+    assert quick.ledger.meter.chapters_filed == 1
+    go_on.set()
+    assert (await first).authorization.id == second.authorization.id
+    await quick.close()
+    await slow.close()
+    assert await world.balance() == Balance(
+        COST_USD_PICOS + 2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS
+    )
+
+
+async def test_a_claim_is_never_moved_back(world: World) -> None:
+    """Where others have claimed further on, they may grant what is too far from an earlier one."""
+    desk = world.instance.authorizations._desk
+    place = world.instance.authorizations._place(world.policy, minted(world.clock.now_ms()))
+    chapter = begin_chapter(world.clock.now_ms(), salt=1)
+    earlier, later = (
+        authorization_id_of(Position(chapter, number).sort_key, 0) for number in (0x0FF, 0x100)
+    )
+    for wanted, text in ((earlier, None), (later, earlier), (earlier, later)):
+        claim = Claim(place)
+        claim.wanted, claim.text = wanted, text
+        await desk.claims.claim_all(world.policy.org_id, [claim])
+    seen = Claim(place)
+    seen.wanted = earlier
+    await desk.claims.claim_all(world.policy.org_id, [seen])
+    assert seen.text == later

@@ -18,7 +18,7 @@ from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import NOTHING, balances_of, filed_through, mends_of
 from pricekeeper.concurrency import BoundedCache, error_copy
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.ledger.position import Chapter, Position, authorization_id_of
+from pricekeeper.ledger.position import Chapter, Position, authorization_id_of, chapter_in
 from pricekeeper.ledger.sheet import ItemChange, Sheet
 from pricekeeper.storage import Key
 
@@ -150,6 +150,11 @@ class Book:
             if own_id is not None:
                 return own_id
         return None
+
+    def has_chapter_of(self, sheet: str) -> bool:
+        """Whether the chapter of a sheet, by its sort key, is one of the unfiled ones."""
+        name = chapter_in(sheet)
+        return any(sums.chapter.name == name for sums in self.chapters)
 
     def sealed(self) -> list[ChapterSums]:
         """The chapters that can be filed."""
