@@ -13,9 +13,9 @@ from metering.conftest import a_policy
 from minting import minted
 from pricekeeper.authorizations import Authorized
 from pricekeeper.authorizations.claims import Claim
-from pricekeeper.budgets import Balance, accounts_of
+from pricekeeper.budgets import Balance, Scope, accounts_of, item_partition
 from pricekeeper.errors import OverloadedError
-from pricekeeper.ledger import worker
+from pricekeeper.ledger import book, log, worker
 from pricekeeper.ledger.log import CHAPTER_MS, OrgLog
 from pricekeeper.ledger.position import Position, authorization_id_of, begin_chapter
 from selection.conftest import NOON_MS, SettableClock
@@ -126,3 +126,42 @@ async def test_a_claim_is_never_moved_back(world: World) -> None:
     seen.wanted = earlier
     await desk.claims.claim_all(world.policy.org_id, [seen])
     assert seen.text == later
+
+
+async def test_an_organisation_with_more_items_of_accounts_than_are_remembered_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each value of a tag has one: a budget for each user has many."""
+    monkeypatch.setattr(book, "ITEMS_MAX", 8)
+    for module in (log, worker):
+        monkeypatch.setattr(module, "KEYS_MAX", 4)
+    policy = a_policy(
+        org_budgets=(a_budget(name="user", per_tag="user"),), tag_keys=("user",), budgets=()
+    )
+    for number in range(20):
+        await world.instance.authorize(policy, tags={"user": str(number)})
+    ledger = world.instance.ledger
+    found = await ledger.read_partition(policy.org_id, item_partition(policy, Scope.ORG))
+    balances = [one for accounts in found.values() for one in accounts.balances.values()]
+    assert balances == [Balance(HELD_USD_PICOS, HELD_USD_PICOS)] * 20
+
+
+async def test_more_items_of_accounts_than_are_remembered_are_changed_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "ITEMS_MAX", 8)
+    for module in (log, worker):
+        monkeypatch.setattr(module, "KEYS_MAX", 4)
+    policy = a_policy(
+        org_budgets=(a_budget(name="user", per_tag="user"),), tag_keys=("user",), budgets=()
+    )
+    calls = [world.instance.authorize(policy, tags={"user": str(one)}) for one in range(20)]
+    granted = await asyncio.gather(*calls)
+    await asyncio.gather(
+        *(world.instance.capture(policy, one.authorization.id) for one in granted)
+    )
+    found = await world.instance.ledger.read_partition(
+        policy.org_id, item_partition(policy, Scope.ORG)
+    )
+    balances = [one for accounts in found.values() for one in accounts.balances.values()]
+    assert balances == [Balance(COST_USD_PICOS)] * 20

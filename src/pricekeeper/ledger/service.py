@@ -126,10 +126,9 @@ class Ledger:
         """These items of accounts of an organisation, with all that its log says of them."""
         if not keys:
             return {}
-        book = await self.read_book(org_id)
         log = self.log_of(org_id)
-        await log.read_items(keys)
-        return {key: book.accounts(key) or OpenAccounts(None) for key in keys}
+        await log.read()
+        return await log.find_items(dict.fromkeys(keys))
 
     async def read_partition(
         self, org_id: str, pk: str, prefix: str = "", items_max: int = PARTITION_ITEMS_MAX

@@ -7,8 +7,8 @@ its end first. Only one sheet is under way, so a process never gets into its own
 meanwhile goes into the next. Among other processes the worker pauses between sheets (`pace`).
 
 Bounds: `WAITING_MAX` commands of an organisation, and one more that follows from each of them;
-`COMMANDS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with up to `PAUSE_MS_MAX`
-between them; `ERRANDS_MAX` rounds of errands.
+`COMMANDS_MAX`, `KEYS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with up to
+`PAUSE_MS_MAX` between them; `ERRANDS_MAX` rounds of errands.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from pricekeeper.errors import (
     StoreError,
     TransactionCancelledError,
 )
+from pricekeeper.ledger.book import KEYS_MAX
 from pricekeeper.ledger.command import AnyCommand, Decision, Send
 from pricekeeper.ledger.draft import Draft
 from pricekeeper.ledger.log import OrgLog, SheetTakenError
 from pricekeeper.ledger.pace import Pace
-from pricekeeper.storage import Write
+from pricekeeper.storage import Key, Write
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 
 WAITING_MAX: Final = 2_000
@@ -101,10 +102,12 @@ class Worker:
         """As many commands as one sheet can carry; one for each thing that they are about."""
         taken: list[AnyCommand] = []
         names: set[str] = set()
+        keys: set[Key] = set()
         while self._waiting and len(taken) < COMMANDS_MAX:
             command = self._waiting[0]
+            keys.update(command.keys)
             alone = command.send is not None or (taken and taken[0].send is not None)
-            if taken and (alone or command.name in names):
+            if taken and (alone or command.name in names or len(keys) > KEYS_MAX):
                 break
             if command.name:
                 names.add(command.name)
