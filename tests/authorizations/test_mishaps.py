@@ -8,17 +8,24 @@ from typing import Any
 import pytest
 
 from authorizations.conftest import COST_USD_PICOS, HELD_USD_PICOS, Instance, a_budget
+from faulty_store import Crashed
 from memory_store import MemoryStore
 from metering.conftest import a_policy
 from minting import minted
 from pricekeeper.authorizations import Authorized
 from pricekeeper.authorizations.claims import Claim
+from pricekeeper.authorizations.grants import GRANT
 from pricekeeper.budgets import Balance, Scope, accounts_of, item_partition
 from pricekeeper.errors import OverloadedError
 from pricekeeper.ledger import book, log, worker
 from pricekeeper.ledger.log import CHAPTER_MS, OrgLog
 from pricekeeper.ledger.position import Position, authorization_id_of, begin_chapter
+from pricekeeper.storage import Page, Put
+from pricekeeper.tenants import Window
 from selection.conftest import NOON_MS, SettableClock
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 class World:
@@ -105,9 +112,7 @@ async def test_a_call_that_stood_still_is_not_granted_a_second_time(
     assert (await first).authorization.id == second.authorization.id
     await quick.close()
     await slow.close()
-    assert await world.balance() == Balance(
-        COST_USD_PICOS + 2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS
-    )
+    assert await world.balance() == Balance(COST_USD_PICOS + 2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS)
 
 
 async def test_a_claim_is_never_moved_back(world: World) -> None:
@@ -157,11 +162,59 @@ async def test_more_items_of_accounts_than_are_remembered_are_changed_at_once(
     )
     calls = [world.instance.authorize(policy, tags={"user": str(one)}) for one in range(20)]
     granted = await asyncio.gather(*calls)
-    await asyncio.gather(
-        *(world.instance.capture(policy, one.authorization.id) for one in granted)
-    )
+    await asyncio.gather(*(world.instance.capture(policy, one.authorization.id) for one in granted))
     found = await world.instance.ledger.read_partition(
         policy.org_id, item_partition(policy, Scope.ORG)
     )
     balances = [one for accounts in found.values() for one in accounts.balances.values()]
     assert balances == [Balance(COST_USD_PICOS)] * 20
+
+
+async def test_a_sheet_that_a_query_has_passed_by_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query is no snapshot: it may find what was written later, and not what came before."""
+    writer, reader = world.instance, Instance(world.store, world.clock, seed=2)
+    await writer.authorize(world.policy)
+    await reader.authorize(world.policy)
+    for _ in range(4):
+        await writer.authorize(world.policy)
+    query = world.store.query
+
+    async def pass_some_by(*args: Any, **kwargs: Any) -> Page:
+        page = await query(*args, **kwargs)
+        return Page(page.items[2:], page.after)
+
+    monkeypatch.setattr(world.store, "query", pass_some_by)
+    found = await reader.ledger.read(accounts_of(world.policy, world.clock.now_ms()))
+    assert list(found.values()) == [Balance(6 * HELD_USD_PICOS, 6 * HELD_USD_PICOS)]
+
+
+async def test_a_late_sheet_is_swept_also_if_nobody_has_written_for_days(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the region in which its chapter began: that must not be days ago."""
+    world.policy = a_policy(budgets=(a_budget(window=Window.MONTH),))
+    first = await world.instance.authorize(world.policy)
+    await world.instance.void(world.policy, first.authorization.id)
+    put, late = world.store.put, list[Put]()
+
+    async def die(operation: Put) -> None:
+        if GRANT + "0" in operation.item:
+            late.append(operation)
+            raise Crashed
+        await put(operation)
+
+    monkeypatch.setattr(world.store, "put", die)
+    for _ in range(2):  # the first time, a chapter is begun, and nothing comes into it
+        world.clock.advance_ms(2 * DAY_MS)
+        with pytest.raises(Crashed):
+            await Instance(world.store, world.clock, seed=3).authorize(world.policy)
+    survivor = Instance(world.store, world.clock, seed=2)
+    await survivor.authorizations.expiry.sweep()
+    await put(late[1])
+    assert (await world.balance()).held == HELD_USD_PICOS
+    for _ in range(3):
+        world.clock.advance_ms(27 * HOUR_MS)
+        await survivor.authorizations.expiry.sweep()
+    assert (await world.balance()).held == 0

@@ -290,10 +290,24 @@ class OrgLog:
             async for item in query_items(self._store, sheets_query(self.org_id, book.next)):
                 if not str(item["SK"]).endswith(chapter.salt):
                     continue  # a sheet of a version that had no log
+                await self._fold_passed_by(book, number_of(item))
                 self._fold_found(book, item)
                 if book.next.chapter != chapter:
                     break
         self._synced_ms = began_ms
+
+    async def _fold_passed_by(self, book: Book, until: int) -> None:
+        """Fold the sheets before one that was found.
+
+        A query is no snapshot: it may find a sheet and not the one before, if both were written
+        while it ran. What is not there either when it is read by itself has expired.
+        """
+        chapter = book.next.chapter
+        passed_by = [Position(chapter, number) for number in range(book.next.number, until)]
+        if passed_by:
+            keys = [(USAGE_AGG_SHARDED, position_key(self.org_id, one)) for one in passed_by]
+            for item in filter(None, await self._store.batch_get(keys)):
+                self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
         book.next = Position(book.next.chapter, number_of(item))
@@ -394,8 +408,7 @@ class OrgLog:
         book, now_ms = self.book, self._clock.now_ms()
         chapter, number = book.next
         age_ms = now_ms - chapter.began_ms
-        is_long = number >= self._sheets_max or (number > 0 and age_ms >= CHAPTER_MS)
-        if not is_long and age_ms < UNUSED_MS:
+        if number < self._sheets_max and age_ms < CHAPTER_MS:
             return
         following = chapter.following(now_ms, self._random.getrandbits(SALT_BITS))
         if following is None:
