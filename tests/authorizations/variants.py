@@ -358,7 +358,7 @@ def read_while_it_was_filed(patch: Patch) -> None:
         if missing:
             found = await self._store.batch_get([(RATE_BUCKETS, key) for key in missing])
             for key, item in zip(missing, found, strict=True):
-                book.note_item(key, item)
+                book.remember(key, book.with_unfiled(key, item))
 
     patch.setattr(OrgLog, "read_items", read_items)
 

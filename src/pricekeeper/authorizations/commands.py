@@ -90,7 +90,7 @@ class Authorize(Command[Answer]):
         ``on_end`` is told what became of it and on which log, also if nobody waits any more.
         """
         super().__init__()
-        self.keys = {key for one in wanted.candidates for key in one.keys}
+        self.keys = dict.fromkeys(key for one in wanted.candidates for key in one.keys)
         self.name = wanted.asked_as
         self._wanted = wanted
         self._speeds = speeds
@@ -224,7 +224,7 @@ class Settle(Command[Settled]):
         self._settled: Settled | None = None
         self.send = send
         held = seen.authorization.grant.accounts
-        self.keys = {Key(one.pk, one.sk) for one in (*held, *since)}
+        self.keys = dict.fromkeys(one.key for one in (*held, *since))
         self.name = seen.authorization.id
 
     def decide(self, draft: Draft) -> Decision:
@@ -312,7 +312,7 @@ class RecordClaimed(Command[RecordedAt | Existing]):
         claim_all: ClaimAll,
     ) -> None:
         super().__init__()
-        self.keys = {account.key for account in submission.accounts}
+        self.keys = dict.fromkeys(account.key for account in submission.accounts)
         self.name = submission.request_id
         self._org_id = org_id
         self._submission = submission

@@ -23,6 +23,7 @@ from pricekeeper.ledger.position import (
     outcome_name,
     outcomes_sort_key,
     sheet_number,
+    sheet_sort_key,
 )
 from pricekeeper.ledger.sheet import names_on
 from pricekeeper.metering.journal import Record, entry_on, private_name
@@ -77,7 +78,7 @@ class AuthorizationReader:
         """
         book = await self._ledger.read_book(org_id)
         own_id = book.named(name)
-        if own_id is not None:
+        if own_id is not None or book.has_chapter_of(sheet_sort_key(claim)):
             return own_id
         page = await self._store.query(behind_query(org_id, claim, CLAIM_SHEETS))
         for sheet in page.items:

@@ -392,7 +392,7 @@ class Authorizations:
 
     async def _try(self, policy: Policy, wanted: Wanted, now_ms: int) -> Authorized:
         """Decide on what the store has now, and take nothing."""
-        accounts = {account for one in wanted.candidates for account in one.accounts}
+        accounts = dict.fromkeys(one for some in wanted.candidates for one in some.accounts)
         balances = _Balances(await self._ledger.read_open(accounts))
         speeds: dict[int, Speed] = {}
         for rank, candidate in enumerate(wanted.candidates):

@@ -46,7 +46,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
     UnreadableItemError,
 )
-from pricekeeper.ledger.book import Book, ChapterSums
+from pricekeeper.ledger.book import KEYS_MAX, Book, ChapterSums, OpenAccounts
 from pricekeeper.ledger.command import Send
 from pricekeeper.ledger.draft import NONCE_BYTES, Draft
 from pricekeeper.ledger.items import (
@@ -173,17 +173,30 @@ class OrgLog:
             return self.book
 
     async def read_items(self, keys: Collection[Key]) -> None:
-        """Have these items of accounts in the book."""
-        book = self.book
+        """Have these items of accounts in the book, which has room for them."""
         for _ in range(READINGS_MAX):
-            missing = book.unread(keys)
+            missing = self.book.unread(keys)
             if not missing:
                 return
-            generation = book.generation
-            found = await self._store.batch_get([(RATE_BUCKETS, key) for key in missing])
-            if book.generation == generation:  # else a chapter may be neither in them nor here
-                for key, item in zip(missing, found, strict=True):
-                    book.note_item(key, item)
+            for key, known in (await self._read_accounts(missing)).items():
+                self.book.remember(key, known)
+        raise ContendedError("chapters were filed while accounts were read")
+
+    async def find_items(self, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
+        """These items of accounts; also more of them than the book has room for."""
+        for _ in range(READINGS_MAX):
+            missing = self.book.unread(keys)
+            found = await self._read_accounts(missing) if missing else {}
+            if len(found) == len(missing):
+                if len(keys) <= KEYS_MAX:
+                    for key, one in found.items():
+                        self.book.remember(key, one)
+                for key in keys:
+                    known = self.book.accounts(key)
+                    if known is not None:
+                        found[key] = known
+                if len(found) == len(keys):  # else one was forgotten meanwhile
+                    return found
         raise ContendedError("chapters were filed while accounts were read")
 
     def draft(self) -> Draft:
@@ -224,6 +237,15 @@ class OrgLog:
         """Until when what is written now is kept."""
         region_secs = int(region_at(now_ms), 16) * TICK_MS // 1000
         return region_secs + (self._retention_days + KEPT_MARGIN_DAYS) * _SECS_PER_DAY
+
+    async def _read_accounts(self, keys: Sequence[Key]) -> dict[Key, OpenAccounts]:
+        """The items of these keys; nothing if it is not sure what is filed into them."""
+        book, generation = self.book, self.book.generation
+        found = await self._store.batch_get([(RATE_BUCKETS, key) for key in keys])
+        if self._book is not book or book.generation != generation:
+            return {}  # a chapter may be neither in them nor here
+        pairs = zip(keys, found, strict=True)
+        return {key: book.with_unfiled(key, item) for key, item in pairs}
 
     async def _read(self) -> None:
         """Read on to the end, or all of it anew if it has moved away from what is known."""
@@ -268,10 +290,24 @@ class OrgLog:
             async for item in query_items(self._store, sheets_query(self.org_id, book.next)):
                 if not str(item["SK"]).endswith(chapter.salt):
                     continue  # a sheet of a version that had no log
+                await self._fold_passed_by(book, number_of(item))
                 self._fold_found(book, item)
                 if book.next.chapter != chapter:
                     break
         self._synced_ms = began_ms
+
+    async def _fold_passed_by(self, book: Book, until: int) -> None:
+        """Fold the sheets before one that was found.
+
+        A query is no snapshot: it may find a sheet and not the one before, if both were written
+        while it ran. What is not there either when it is read by itself has expired.
+        """
+        chapter = book.next.chapter
+        passed_by = [Position(chapter, number) for number in range(book.next.number, until)]
+        if passed_by:
+            keys = [(USAGE_AGG_SHARDED, position_key(self.org_id, one)) for one in passed_by]
+            for item in filter(None, await self._store.batch_get(keys)):
+                self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
         book.next = Position(book.next.chapter, number_of(item))
@@ -372,8 +408,7 @@ class OrgLog:
         book, now_ms = self.book, self._clock.now_ms()
         chapter, number = book.next
         age_ms = now_ms - chapter.began_ms
-        is_long = number >= self._sheets_max or (number > 0 and age_ms >= CHAPTER_MS)
-        if not is_long and age_ms < UNUSED_MS:
+        if number < self._sheets_max and age_ms < CHAPTER_MS:
             return
         following = chapter.following(now_ms, self._random.getrandbits(SALT_BITS))
         if following is None:
