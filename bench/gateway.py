@@ -264,10 +264,16 @@ def report(title: str, found: dict[str, dict[str, Any]], per: int = 1) -> None:
             ", ".join(f"{status}: {count:,}" for status, count in result["statuses"].items()),
         )
     console.print(table)
-    ours = statistics.median(found["gateway"]["rates"])
-    for name in found.keys() & OTHERS.keys():
-        rate = statistics.median(found[name]["rates"])
-        console.print(f"{ours / rate:.1f} times the calls a second of {name}")
+    for name in sorted(found.keys() & OTHERS.keys()):
+        medians = {
+            one: [statistics.median(found[one][what]) for what in ("rates", "cpu_us")]
+            for one in ("gateway", name)
+        }
+        (rate, cpu), (other_rate, other_cpu) = medians.values()
+        console.print(
+            f"gateway: {rate / other_rate:.1f} times the calls a second of {name}, "
+            f"{other_cpu / cpu:.1f} times those of a processor second"
+        )
 
 
 def bench(folder: Path, seconds: float, *, others: bool) -> None:
