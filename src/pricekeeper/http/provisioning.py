@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
+from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.http.caching import matches
-from pricekeeper.http.edge import read_body, require_merge_patch, strict_json
+from pricekeeper.http.edge import read_patch, read_settings
 from pricekeeper.http.gate import (
     REASON,
     attribution_of,
@@ -25,8 +25,6 @@ from pricekeeper.values import parse_app_id, parse_org_id
 
 PAGE_DEFAULT: Final = 100
 
-SETTINGS_BYTES_MAX: Final = 256 * 1024
-"""Room for limits of their own for every model label."""
 _CLAIMANT: Final = "retrieval-token"
 """The actor of a claim: whoever has the token, which is all that a claimant shows."""
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
@@ -45,18 +43,15 @@ _APP_PAGES: Final = (
 
 async def put_org(call: Call) -> Answer:
     """Create an organisation or replace its settings; credentials are never reset."""
-    settings = await _read_settings(call)
     by = attribution_with_reason(call)
-    answer = await cases.put_org(call.services, call.org_id, settings, by)
+    answer = await cases.put_org(call.services, call.org_id, call.body, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
 async def patch_org(call: Call) -> Answer:
     """Change some settings of an organisation by a JSON merge patch; null restores a default."""
-    require_merge_patch(call.request)
-    patch, by = await _read_settings(call), attribution_with_reason(call)
-    expects = _expected_tags(call)
-    return _tagged(await cases.patch_org(call.services, call.org_id, patch, by, expects))
+    by, expects = attribution_with_reason(call), _expected_tags(call)
+    return _tagged(await cases.patch_org(call.services, call.org_id, call.body, by, expects))
 
 
 async def get_org(call: Call) -> Answer:
@@ -97,17 +92,16 @@ async def delete_org(call: Call) -> Answer:
 
 async def put_app(call: Call) -> Answer:
     """Create an app or replace what it overrides; credentials are never reset."""
-    settings, by = await _read_settings(call), attribution_with_reason(call)
-    answer = await cases.put_app(call.services, call.org_id, call.app_id, settings, by)
+    by = attribution_with_reason(call)
+    answer = await cases.put_app(call.services, call.org_id, call.app_id, call.body, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
 async def patch_app(call: Call) -> Answer:
     """Change some settings of an app by a JSON merge patch; what is null is inherited again."""
-    require_merge_patch(call.request)
-    patch, by = await _read_settings(call), attribution_with_reason(call)
-    client, expects = (call.org_id, call.app_id), _expected_tags(call)
-    return _tagged(await cases.patch_app(call.services, *client, patch, by, expects))
+    by, expects = attribution_with_reason(call), _expected_tags(call)
+    org_id, app_id = call.org_id, call.app_id
+    return _tagged(await cases.patch_app(call.services, org_id, app_id, call.body, by, expects))
 
 
 async def get_app(call: Call) -> Answer:
@@ -181,15 +175,6 @@ async def delete_override(call: Call) -> Answer:
     return Answer(204)
 
 
-async def _read_settings(call: Call) -> dict[str, Any]:
-    """The body as plain JSON: settings have their own parser, which names every bad field."""
-    plain = strict_json(await read_body(call.request, SETTINGS_BYTES_MAX))
-    if not isinstance(plain, dict):
-        mistake = FieldError("", "expected an object")
-        raise RequestRefusedError("the body must be a JSON object", (mistake,))
-    return plain
-
-
 def page_of(call: Call) -> tuple[str | None, int]:
     """Behind what a page begins, and how much it has at most."""
     query = call.request.query
@@ -219,16 +204,14 @@ _READING: Final = (
 _change: Final = partial(_row, query=(REASON,))
 _SETTINGS: Final = (
     _change("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
-            role=Role.ADMIN, body=wire.OrgBody, reads_body=True, problems=(409,)),
+            role=Role.ADMIN, body=wire.OrgBody, read=read_settings, problems=(409,)),
     _change("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
-            role=Role.ADMIN, body=wire.OrgPatch, reads_body=True, takes_patch=True,
-            problems=(409,)),
+            role=Role.ADMIN, body=wire.OrgPatch, read=read_patch, problems=(409,)),
     _change("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
     _change("PUT", _APP, "putApp", put_app, _SAVED_APP,
-            role=Role.ADMIN, body=wire.AppBody, reads_body=True, problems=(409,)),
+            role=Role.ADMIN, body=wire.AppBody, read=read_settings, problems=(409,)),
     _change("PATCH", _APP, "patchApp", patch_app, {200: wire.AppAnswer},
-            role=Role.ADMIN, body=wire.AppPatch, reads_body=True, takes_patch=True,
-            problems=(409,)),
+            role=Role.ADMIN, body=wire.AppPatch, read=read_patch, problems=(409,)),
     _change("DELETE", _APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError, RateLimitExceededError
 from pricekeeper.http.batch import answer_batch
 from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.edge import read_members
 from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import runtime as cases
@@ -88,7 +89,7 @@ OPERATIONS: Final = (
          {200: wire.SelectionAnswer, 304: None},
          query=(_FORCE,), limit="selection", variant_limit="force_check"),
     _row("POST", f"{_APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
-         body=wire.BatchBody, reads_body=True, limit="batch"),
+         body=wire.BatchBody, read=read_members, reads_itself=True, limit="batch"),
     _row("POST", f"{_APP}/limits/acquire", "acquire", acquire, {200: wire.Acquired},
          body=wire.AcquireBody, limit="limits", problems=(409, 429)),
     _row("POST", f"{_APP}/leases/{{lease_id}}/adjust", "adjustLease", adjust, {200: wire.Adjusted},
