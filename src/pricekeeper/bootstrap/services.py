@@ -40,6 +40,7 @@ from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
 from pricekeeper.settings import Settings
 from pricekeeper.storage import Store, open_store
+from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher
@@ -59,6 +60,7 @@ class Services:
     settings: Settings
     clock: TrustedClock
     meter: StoreMeter
+    strange_items: StrangeItems
     store: Store
     trail: AuditTrail
     tenants: Tenants
@@ -99,6 +101,7 @@ async def open_services(
     catalogue = load_catalogue(settings.config_path)
     peppers = await read_peppers(settings, clock)
     async with AsyncExitStack() as closing:
+        strange_items = closing.enter_context(StrangeItems())
         store = await open_store(
             settings.store, clock=clock, meter=meter, start_wait_ms=store_wait_ms
         )
@@ -179,6 +182,7 @@ async def open_services(
             settings=settings,
             clock=clock,
             meter=meter,
+            strange_items=strange_items,
             store=store,
             trail=trail,
             tenants=tenants,

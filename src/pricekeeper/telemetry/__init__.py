@@ -9,12 +9,10 @@ from pricekeeper.telemetry.families import (
 )
 from pricekeeper.telemetry.meter import StoreMeter
 from pricekeeper.telemetry.sizes import BOUNDS, BOUNDS_US, Durations, Sizes
-from pricekeeper.telemetry.strange_items import STRANGE_ITEMS
 
 __all__ = [
     "BOUNDS",
     "BOUNDS_US",
-    "STRANGE_ITEMS",
     "Durations",
     "Family",
     "Kind",
