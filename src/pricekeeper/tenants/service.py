@@ -22,7 +22,7 @@ from typing import Any, Final
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
-from pricekeeper.concurrency import SingleFlight, full_jitter_ms
+from pricekeeper.concurrency import Backoff, SingleFlight
 from pricekeeper.errors import (
     ContendedError,
     NotFoundError,
@@ -69,8 +69,7 @@ from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 ATTEMPTS_MAX: Final = 8
 PATCH_ATTEMPTS_MAX: Final = 24
 """More than for what replaces: a patch that another write came before has to be made anew."""
-PATCH_PAUSE_FIRST_MS: Final = 5
-PATCH_PAUSE_MAX_MS: Final = 100
+_PATCH_BACKOFF: Final = Backoff(5, 100)
 
 
 def _accept_any(_: Policy) -> None:
@@ -518,13 +517,7 @@ class Tenants:
     async def _pause_patch(self, failures: int) -> None:
         """Let whoever changes the same client go on, before the client is read again."""
         if failures:
-            pause_ms = full_jitter_ms(
-                failures,
-                first_ms=PATCH_PAUSE_FIRST_MS,
-                longest_ms=PATCH_PAUSE_MAX_MS,
-                randbelow=secrets.randbelow,
-            )
-            await self._clock.sleep_ms(pause_ms)
+            await self._clock.sleep_ms(_PATCH_BACKOFF.pause_ms(failures, secrets.randbelow))
 
     async def _read_winner(self, client: Client) -> Saved:
         """Read the settings that others wrote each time before this call could.
