@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pricekeeper.audit import AuditTrail, Change
@@ -56,6 +57,7 @@ from pricekeeper.tenants.listing import (
     list_apps,
     list_org_ids,
     list_orgs,
+    read_pages,
 )
 from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
@@ -336,6 +338,15 @@ class Tenants:
     ) -> AppPage:
         """The apps of an organisation in the order of their ids: one read, one query a page."""
         return await list_apps(self._store, org_id, after, limit)
+
+    async def read_all(self) -> AsyncIterator[Policy]:
+        """Every client that can be read: each organisation, followed by its apps."""
+        async for orgs in read_pages(self.list_orgs):
+            for org in orgs.policies:
+                yield org
+                async for apps in read_pages(partial(self.list_apps, org.org_id)):
+                    for app in apps.policies:
+                        yield app
 
     async def delete_org(self, org_id: OrgId, by: Attribution) -> None:
         """End the organisation and all of its apps: at once, whatever is left to clean up.
