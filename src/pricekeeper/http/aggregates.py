@@ -11,7 +11,7 @@ from typing import Final
 from pricekeeper.authority import Role
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.http.caching import cached
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation, Parameter
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases import aggregates as cases
@@ -19,8 +19,6 @@ from pricekeeper.usecases.wire import aggregates as wire
 
 PAST_DAY_SECS: Final = 300
 
-_ORG: Final = "/api/v1/orgs/{org_id}"
-_APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
 _YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DATE: Final = {"type": "string", "format": "date"}
 _RANGE: Final = (
@@ -106,6 +104,6 @@ def _operations(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
 
 
 OPERATIONS: Final = (
-    *_operations("app", _APP, Access.APP),
-    *_operations("org", _ORG, Access.ORG),
+    *_operations("app", APP, Access.APP),
+    *_operations("org", ORG, Access.ORG),
 )

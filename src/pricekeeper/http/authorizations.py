@@ -15,21 +15,19 @@ from pricekeeper.errors import (
 )
 from pricekeeper.http.batch import claimed_id, parts_answer, passing_errors
 from pricekeeper.http.edge import read_json_if_any, read_members
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import AFTER, APP, ORG, Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import problem_of
 from pricekeeper.shapes import convert
 from pricekeeper.usecases import authorizations as cases
 from pricekeeper.usecases import budgets
 from pricekeeper.usecases.wire import authorizations as wire
 
-_ORG: Final = "/api/v1/orgs/{org_id}"
-_APP: Final = f"{_ORG}/apps/{{app_id}}"
-_ONE: Final = f"{_APP}/authorizations/{{authorization_id}}"
+_ONE: Final = f"{APP}/authorizations/{{authorization_id}}"
 _LIST: Final = (
     Parameter(
         "status", "Only these; by default both.", {"type": "string", "enum": ["open", "unsettled"]}
     ),
-    Parameter("after", "The `next` of the page before.", {"type": "string", "format": "uuid"}),
+    AFTER({"type": "string", "format": "uuid"}),
 )
 _OUTCOMES: Final = ("captured", "duplicate", "failed")
 
@@ -86,10 +84,8 @@ async def read_authorization(call: Call) -> Answer:
 
 async def list_authorizations(call: Call) -> Answer:
     """Authorizations that are open, or that nobody has settled in time, the newest first."""
-    query = call.request.query_once([parameter.name for parameter in _LIST])
-    listed = await cases.list_unfinished(
-        call.services, call.policy, query.get("status"), query.get("after")
-    )
+    status, after = map(call.query.get, ("status", "after"))
+    listed = await cases.list_unfinished(call.services, call.policy, status, after)
     return Answer(200, listed)
 
 
@@ -128,10 +124,10 @@ def _result(
 
 _row: Final = partial(Operation, access=Access.APP, tag="authorizations")
 OPERATIONS: Final = (
-    _row("POST", f"{_APP}/authorizations", "authorize", authorize,
+    _row("POST", f"{APP}/authorizations", "authorize", authorize,
          {200: wire.AuthorizedAnswer, 201: wire.AuthorizedAnswer},
          body=wire.AuthorizeBody, limit="authorize", problems=(409, 429)),
-    _row("GET", f"{_APP}/authorizations", "listAuthorizations", list_authorizations,
+    _row("GET", f"{APP}/authorizations", "listAuthorizations", list_authorizations,
          {200: wire.AuthorizationList}, query=_LIST, limit="aggregates", role=Role.VIEWER),
     _row("GET", _ONE, "getAuthorization", read_authorization, {200: wire.AuthorizationAnswer},
          limit="limits", role=Role.VIEWER),
@@ -141,10 +137,10 @@ OPERATIONS: Final = (
          read=read_json_if_any, limit="capture", problems=(409,)),
     _row("POST", f"{_ONE}/extend", "extendAuthorization", extend, {200: wire.AuthorizationAnswer},
          body=wire.ExtendBody, limit="capture", problems=(409,)),
-    _row("POST", f"{_APP}/captures", "captureAuthorizations", capture_many,
+    _row("POST", f"{APP}/captures", "captureAuthorizations", capture_many,
          {207: wire.CapturesAnswer}, body=wire.CapturesBody, read=read_members, limit="batch"),
-    _row("GET", f"{_APP}/budgets", "listAppBudgets", list_budgets, {200: wire.BudgetList},
+    _row("GET", f"{APP}/budgets", "listAppBudgets", list_budgets, {200: wire.BudgetList},
          limit="limits", role=Role.VIEWER),
-    _row("GET", f"{_ORG}/budgets", "listOrgBudgets", list_budgets, {200: wire.BudgetList},
+    _row("GET", f"{ORG}/budgets", "listOrgBudgets", list_budgets, {200: wire.BudgetList},
          access=Access.ORG, limit="limits", role=Role.VIEWER),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -47,6 +48,9 @@ SECURITY: Final = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+NO_STORE: Final = ((b"cache-control", b"no-store"),)
+ORG: Final = "/api/v1/orgs/{org_id}"
+APP: Final = f"{ORG}/apps/{{app_id}}"
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -125,6 +129,12 @@ class Call(msgspec.Struct):
         return self._policy
 
     @property
+    def query(self) -> dict[str, str]:
+        """The query by name; raises if what the operation declares comes more than once."""
+        declared = () if self.operation is None else self.operation.query
+        return self.request.query_once([parameter.name for parameter in declared])
+
+    @property
     def coverage(self) -> Coverage:
         """The organisations that the caller may know of.
 
@@ -172,6 +182,10 @@ class Parameter:
     description: str
     schema: Mapping[str, Any]
     required: bool = False
+
+
+AFTER: Final = partial(Parameter, "after", "The `next` of the page before.")
+"""Where a page begins; it takes the schema of that."""
 
 
 @dataclass(frozen=True, slots=True)

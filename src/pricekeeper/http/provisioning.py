@@ -17,7 +17,17 @@ from pricekeeper.http.gate import (
     count_failure,
     limit_client,
 )
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import (
+    AFTER,
+    APP,
+    NO_STORE,
+    ORG,
+    Access,
+    Answer,
+    Call,
+    Operation,
+    Parameter,
+)
 from pricekeeper.usecases import provisioning as cases
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import APP_ID
@@ -27,18 +37,11 @@ PAGE_DEFAULT: Final = 100
 
 _CLAIMANT: Final = "retrieval-token"
 """The actor of a claim: whoever has the token, which is all that a claimant shows."""
-_NO_STORE: Final = ((b"cache-control", b"no-store"),)
-_ORG: Final = "/api/v1/orgs/{org_id}"
-_APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_AFTER: Final = "The `next` of the page before."
 LIMIT: Final = Parameter(
     "limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100}
 )
-_ORG_PAGES: Final = (Parameter("after", _AFTER, {"type": "string", "format": "uuid"}), LIMIT)
-_APP_PAGES: Final = (
-    Parameter("after", _AFTER, {"type": "string", "pattern": APP_ID}),
-    LIMIT,
-)
+_ORG_PAGES: Final = (AFTER({"type": "string", "format": "uuid"}), LIMIT)
+_APP_PAGES: Final = (AFTER({"type": "string", "pattern": APP_ID}), LIMIT)
 
 
 async def put_org(call: Call) -> Answer:
@@ -75,7 +78,7 @@ async def issue_provisioning_key(call: Call) -> Answer:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
     authority, by = authority_of(call), attribution_of(call)
     made = await cases.issue_provisioning_key(call.services, call.org_id, authority, by)
-    return Answer(201, made, _NO_STORE)
+    return Answer(201, made, NO_STORE)
 
 
 async def withdraw_provisioning_key(call: Call) -> Answer:
@@ -157,7 +160,7 @@ async def claim_secret(call: Call) -> Answer:
         await limit_client(call, claim.client_id)
         call.actor = _CLAIMANT
         by = attribution_of(call)
-        return Answer(200, await cases.complete_claim(call.services, claim, by), _NO_STORE)
+        return Answer(200, await cases.complete_claim(call.services, claim, by), NO_STORE)
     except NotFoundError:
         await count_failure(call)
         raise
@@ -192,27 +195,27 @@ _SAVED_APP: Final = {200: wire.AppAnswer, 201: wire.AppAnswer}
 _READING: Final = (
     _row("GET", "/api/v1/orgs", "listOrgs", list_orgs, {200: wire.OrgList},
          role=Role.VIEWER, query=_ORG_PAGES),
-    _row("GET", _ORG, "getOrg", get_org, {200: wire.OrgAnswer}, role=Role.VIEWER),
-    _row("GET", f"{_ORG}/apps", "listApps", list_apps, {200: wire.AppList},
+    _row("GET", ORG, "getOrg", get_org, {200: wire.OrgAnswer}, role=Role.VIEWER),
+    _row("GET", f"{ORG}/apps", "listApps", list_apps, {200: wire.AppList},
          role=Role.VIEWER, query=_APP_PAGES),
-    _row("GET", _APP, "getApp", get_app, {200: wire.AppAnswer}, role=Role.VIEWER),
-    _row("GET", f"{_ORG}/settings", "getOrgSettings", get_org_settings, {200: wire.OrgAnswer},
+    _row("GET", APP, "getApp", get_app, {200: wire.AppAnswer}, role=Role.VIEWER),
+    _row("GET", f"{ORG}/settings", "getOrgSettings", get_org_settings, {200: wire.OrgAnswer},
          access=Access.ORG, role=Role.VIEWER, tag="runtime"),
-    _row("GET", f"{_APP}/settings", "getAppSettings", get_app_settings, {200: wire.AppAnswer},
+    _row("GET", f"{APP}/settings", "getAppSettings", get_app_settings, {200: wire.AppAnswer},
          access=Access.APP, role=Role.VIEWER, tag="runtime"),
 )  # fmt: skip
 _change: Final = partial(_row, query=(REASON,))
 _SETTINGS: Final = (
-    _change("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
+    _change("PUT", ORG, "putOrg", put_org, _SAVED_ORG,
             role=Role.ADMIN, body=wire.OrgBody, read=read_settings, problems=(409,)),
-    _change("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
+    _change("PATCH", ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
             role=Role.ADMIN, body=wire.OrgPatch, read=read_patch, problems=(409,)),
-    _change("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
-    _change("PUT", _APP, "putApp", put_app, _SAVED_APP,
+    _change("DELETE", ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
+    _change("PUT", APP, "putApp", put_app, _SAVED_APP,
             role=Role.ADMIN, body=wire.AppBody, read=read_settings, problems=(409,)),
-    _change("PATCH", _APP, "patchApp", patch_app, {200: wire.AppAnswer},
+    _change("PATCH", APP, "patchApp", patch_app, {200: wire.AppAnswer},
             role=Role.ADMIN, body=wire.AppPatch, read=read_patch, problems=(409,)),
-    _change("DELETE", _APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
+    _change("DELETE", APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
 )  # fmt: skip
 
 
@@ -230,11 +233,11 @@ def _operations(kind: str, base: str) -> tuple[Operation, ...]:
 OPERATIONS: Final = (
     *_READING,
     *_SETTINGS,
-    *_operations("Org", _ORG),
-    *_operations("App", _APP),
-    _row("POST", f"{_ORG}/provisioning-key", "issueProvisioningKey", issue_provisioning_key,
+    *_operations("Org", ORG),
+    *_operations("App", APP),
+    _row("POST", f"{ORG}/provisioning-key", "issueProvisioningKey", issue_provisioning_key,
          {201: wire.ProvisioningKey}, access=Access.DEPLOYMENT, role=Role.ADMIN),
-    _row("DELETE", f"{_ORG}/provisioning-key", "withdrawProvisioningKey",
+    _row("DELETE", f"{ORG}/provisioning-key", "withdrawProvisioningKey",
          withdraw_provisioning_key, {204: None}, access=Access.DEPLOYMENT, role=Role.ADMIN),
     _row("POST", "/api/v1/credentials/claim", "claimSecret", claim_secret, {200: wire.Claimed},
          body=wire.ClaimBody, access=Access.PUBLIC, limit="claim", limits_itself=True,
