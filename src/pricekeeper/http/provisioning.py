@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.errors import InvalidValueError, NotFoundError
+from pricekeeper.errors import NotFoundError
 from pricekeeper.http.caching import matches
 from pricekeeper.http.edge import read_patch, read_settings
 from pricekeeper.http.gate import (
@@ -29,6 +29,7 @@ from pricekeeper.http.operation import (
     Parameter,
 )
 from pricekeeper.usecases import provisioning as cases
+from pricekeeper.usecases.queries import parse_limit
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import APP_ID
 from pricekeeper.values import parse_app_id, parse_org_id
@@ -181,10 +182,8 @@ async def delete_override(call: Call) -> Answer:
 def page_of(call: Call) -> tuple[str | None, int]:
     """Behind what a page begins, and how much it has at most."""
     query = call.request.query
-    text = query.get("limit", str(PAGE_DEFAULT))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_DEFAULT:
-        raise InvalidValueError("limit", f"must be from 1 to {PAGE_DEFAULT}")
-    return query.get("after"), int(text)
+    limit = parse_limit(query.get("limit", str(PAGE_DEFAULT)), PAGE_DEFAULT)
+    return query.get("after"), limit
 
 
 _row: Final = partial(
