@@ -21,7 +21,6 @@ from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.bootstrap.telling import Teller
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
-from pricekeeper.containment import Containment
 from pricekeeper.credentials import (
     Credentials,
     Provisioning,
@@ -81,7 +80,6 @@ class Services:
     recounts: Recounts
     authorizations: Authorizations
     limiter: Limiter
-    containment: Containment
     exports: DailyExports
     spend_history: SpendHistory
     alerts: Alerts
@@ -206,7 +204,6 @@ async def open_services(
             recounts=Recounts(store, clock, tenants, measure, ledger),
             authorizations=authorizations,
             limiter=limiter,
-            containment=Containment(trail, tenants, credentials, identity, limiter),
             exports=DailyExports(store, clock, settings),
             spend_history=SpendHistory(store, clock),
             alerts=alerts,
