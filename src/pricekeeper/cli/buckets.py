@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.cli.usage import limits
 from pricekeeper.settings import Settings
 
 __all__ = ["limits"]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be changed.")]
+DryRun = Annotated[bool, option("--dry-run", "Only tell what would be changed.")]
 
 
 @store_command(limits, "repair")
