@@ -3,17 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.pricing import (
-    CacheWrite,
-    Prices,
-    PriceTable,
-    RateCard,
-    TokenUsage,
-    charge,
-    worst_case,
-    worst_rates,
-)
-from pricekeeper.pricing.prices import Step
+from pricekeeper.pricing import CacheWrite, Prices, TokenUsage, charge, worst_rates
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step
+from pricekeeper.pricing.worst_case import worst_case
 from pricing.conftest import a_model
 
 KINDS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
