@@ -18,7 +18,7 @@ from alerts.endpoint import Endpoint, open_endpoint
 from attribution import BY
 from pricekeeper.alerts import ChannelKind, ChannelRequest, State, items
 from pricekeeper.alerts.alert import DEPLOYMENT
-from pricekeeper.alerts.delivery import GIVE_UP_MS, LEASE_MS, PAUSE_MAX_MS, SLOTS
+from pricekeeper.alerts.delivery import BACKOFF, GIVE_UP_MS, LEASE_MS, SLOTS
 from pricekeeper.alerts.items import OUTBOX, Receiver
 from pricekeeper.storage import Query
 from pricekeeper.storage.tables import ALERTS
@@ -64,7 +64,7 @@ async def test_an_hour_of_a_failing_webhook_delays_and_loses_nothing(
     failing = len(endpoint.requests)
     assert await states(org) == [State.PENDING]
     endpoint.answer = lambda _: 200
-    clock.advance_ms(PAUSE_MAX_MS)
+    clock.advance_ms(BACKOFF.longest_ms)
 
     await instance.deliver()
 
@@ -89,7 +89,7 @@ async def test_what_could_not_be_delivered_in_a_day_is_given_up_loudly(
     await cross(org, instance)  # of the next day
     await instance.deliver()
     assert await states(org) == [State.PENDING, State.PENDING]
-    clock.advance_ms(PAUSE_MAX_MS)
+    clock.advance_ms(BACKOFF.longest_ms)
 
     await instance.deliver()
 
@@ -281,7 +281,7 @@ async def test_a_changed_address_gets_what_waits(
     await cross(org, instance)
     await instance.deliver()
     await org.add_channel(endpoint.url)
-    clock.advance_ms(PAUSE_MAX_MS)
+    clock.advance_ms(BACKOFF.longest_ms)
 
     await instance.deliver()
 

@@ -11,18 +11,11 @@ from structlog.testing import capture_logs
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, PriceSourceError, StoreError
-from pricekeeper.pricing import (
-    Model,
-    PriceBook,
-    PriceList,
-    PriceTable,
-    RateCard,
-    RefreshReport,
-    Step,
-    Unmatched,
-)
+from pricekeeper.pricing import Model, PriceBook, RefreshReport
 from pricekeeper.pricing.catalogue import VariantPricing
 from pricekeeper.pricing.items import price_key
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step
+from pricekeeper.pricing.quotes import PriceList, Unmatched
 from pricekeeper.pricing.refresh import refresh
 from pricekeeper.pricing.reports import Change, Difference, Refusal, UnmatchedModel
 from pricekeeper.storage import Put, Store

@@ -4,9 +4,8 @@ from pricekeeper.alerts.addresses import Guard
 from pricekeeper.alerts.alert import Kind, Owner, State
 from pricekeeper.alerts.channel import Channel, ChannelKind, ChannelRequest
 from pricekeeper.alerts.checking import Sources
-from pricekeeper.alerts.history import HistoryPage
 from pricekeeper.alerts.items import Delivery, StoredAlert
-from pricekeeper.alerts.service import Alerts, Trial, make_look
+from pricekeeper.alerts.service import Alerts, make_look
 
 __all__ = [
     "Alerts",
@@ -15,12 +14,10 @@ __all__ = [
     "ChannelRequest",
     "Delivery",
     "Guard",
-    "HistoryPage",
     "Kind",
     "Owner",
     "Sources",
     "State",
     "StoredAlert",
-    "Trial",
     "make_look",
 ]

@@ -135,8 +135,7 @@ def address_of(request: ChannelRequest, before: Address | None, guard: Guard) ->
     if request.kind is ChannelKind.EMAIL:
         mistakes += _mail_mistakes(address)
     if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
+        raise RequestRefusedError.of(mistakes)
     return address
 
 

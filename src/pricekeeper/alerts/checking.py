@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -36,6 +37,7 @@ from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError, 
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.tenants.listing import read_pages
 from pricekeeper.values import OrgId
 
 INTERVAL_MS: Final = 30_000
@@ -194,18 +196,14 @@ class Checks:
         self._secrets_day = day
 
     async def _look_at_secrets_of(self, org_id: OrgId) -> None:
-        now_ms, after = self._clock.now_ms(), None
+        now_ms = self._clock.now_ms()
         policy = await self._find_policy(Client(org_id))
         if policy is None or not policy.alerts.secret_days:
             return
         await self._decider.decide(secret_findings(policy, now_ms))
-        while True:  # every page begins behind the one before
-            page = await self._tenants.list_apps(org_id, after)
+        async for page in read_pages(partial(self._tenants.list_apps, org_id)):
             for app in page.policies:
                 await self._decider.decide(secret_findings(app, now_ms))
-            after = page.after
-            if after is None:
-                return
 
     async def _find_policy(self, client: Client) -> Policy | None:
         """The client's settings; ``None`` if it is gone, or if they can't be read."""

@@ -29,7 +29,7 @@ from pricekeeper.alerts.channels import Channels, OpenChannel
 from pricekeeper.alerts.items import Delivery, Receiver, Waiting
 from pricekeeper.alerts.meter import AlertMeter
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     ConditionFailedError,
     DeliveryError,
@@ -50,8 +50,7 @@ MARGIN_MS: Final = 15_000
 """How long before the end of its lease an instance begins no further attempt."""
 SENT_AT_ONCE: Final = 20
 """Alerts that are read at a time for one channel."""
-PAUSE_FIRST_MS: Final = 10_000
-PAUSE_MAX_MS: Final = 15 * 60_000
+BACKOFF: Final = Backoff(10_000, 15 * 60_000)
 GIVE_UP_MS: Final = 24 * 3_600_000
 
 _log = structlog.get_logger(__name__)
@@ -175,7 +174,7 @@ class Courier:
         now_ms, failures = self._clock.now_ms(), 0
         if done.failed:
             failures = waiting.failures + 1
-            now_ms += self._pause_ms(failures)
+            now_ms += BACKOFF.pause_ms(failures, self._random.randrange)
         update = items.release_update(
             waiting.receiver, lease, due_ms=now_ms, failures=failures, oldest_ms=done.oldest_ms
         )
@@ -185,14 +184,6 @@ class Courier:
                 await self._store.delete(items.emptied_delete(waiting.receiver))
         except ConditionFailedError:  # the lease has ended, or something came meanwhile
             return
-
-    def _pause_ms(self, failures: int) -> int:
-        return full_jitter_ms(
-            failures,
-            first_ms=PAUSE_FIRST_MS,
-            longest_ms=PAUSE_MAX_MS,
-            randbelow=self._random.randrange,
-        )
 
     async def _send_all(self, receiver: Receiver, until_ms: int) -> _Round:
         """Send what waits, the oldest first, until nothing does, it fails or time is up."""

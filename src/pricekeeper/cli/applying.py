@@ -16,6 +16,7 @@ from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Outcome, Proposal, proposing_command
 from pricekeeper.cli.declarations import Declarations, read_declarations
 from pricekeeper.cli.drawing import page
+from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.errors import PriceKeeperError
 
@@ -66,15 +67,13 @@ async def apply(
     backend: Backend,
     declarations: Annotated[
         Declarations,
-        typer.Argument(
-            metavar="FILE|FOLDER",
-            help="A YAML or JSON file, or a folder of them.",
-            parser=read_declarations,
+        argument(
+            "FILE|FOLDER", "A YAML or JSON file, or a folder of them.", parser=read_declarations
         ),
     ],
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+        bool, option("--dry-run", "Show what would change, and change nothing.")
     ] = False,
 ) -> Outcome | Proposal:
     """Make organisations and apps what files declare, after showing what that changes.

@@ -18,6 +18,7 @@ from pricekeeper.cli.command import Outcome, backend_command, store_command
 from pricekeeper.cli.drawing import done, moment, page
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.cli.stores import store_name
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
@@ -41,26 +42,19 @@ async def list_audit(
     org: OptionalOrg = None,
     *,
     actor: Annotated[
-        str | None,
-        typer.Option("--actor", metavar="WHO", help="By this actor; 'cli' is everybody there."),
+        str | None, option("--actor WHO", "By this actor; 'cli' is everybody there.")
     ] = None,
     action: Annotated[
-        str | None,
-        typer.Option("--action", metavar="WHAT", help="Of this kind: freeze, credentials ..."),
+        str | None, option("--action WHAT", "Of this kind: freeze, credentials ...")
     ] = None,
     first: Annotated[
-        str | None,
-        typer.Option("--from", metavar="DATE", help="The first day (UTC), or the first moment."),
+        str | None, option("--from DATE", "The first day (UTC), or the first moment.")
     ] = None,
-    last: Annotated[
-        str | None, typer.Option("--to", metavar="DATE", help="The last day, or before a moment.")
-    ] = None,
+    last: Annotated[str | None, option("--to DATE", "The last day, or before a moment.")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=ENTRIES_MAX, help="So many at the most.")
+        int, option("--limit", "So many at the most.", min=1, max=ENTRIES_MAX)
     ] = ENTRIES_DEFAULT,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="NEXT", help="Go on behind an earlier list.")
-    ] = None,
+    after: Annotated[str | None, option("--after NEXT", "Go on behind an earlier list.")] = None,
 ) -> Outcome:
     """List changes that people and keys have made, the newest first.
 
@@ -91,12 +85,8 @@ async def verify_audit(
     *,
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Hold it against an earlier export, too.",
+        option(
+            "--against FILE", "Hold it against an earlier export, too.", exists=True, dir_okay=False
         ),
     ] = None,
 ) -> Outcome:
@@ -143,7 +133,7 @@ async def export_audit(
     settings: Settings,
     org: OptionalOrg = None,
     *,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file to write.")],
+    to: Annotated[Path, option("--to FILE", "The file to write.")],
 ) -> Outcome:
     """Write every entry to a file, as JSON lines; each line names the SHA-256 of the one before.
 

@@ -16,6 +16,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import usd
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import EXPORT_TO, ExportLocation, Settings, parse_export_location
@@ -42,26 +43,19 @@ class Format(StrEnum):
 async def export(
     settings: Settings,
     *,
-    day: Annotated[datetime | None, typer.Option("--day", formats=_DAY, help="The day.")] = None,
+    day: Annotated[datetime | None, option("--day", "The day.", formats=_DAY)] = None,
     first: Annotated[
-        datetime | None, typer.Option("--from", formats=_DAY, help="The first day of several.")
+        datetime | None, option("--from", "The first day of several.", formats=_DAY)
     ] = None,
     last: Annotated[
-        datetime | None, typer.Option("--to", formats=_DAY, help="The last day of several.")
+        datetime | None, option("--to", "The last day of several.", formats=_DAY)
     ] = None,
-    org_id: Annotated[
-        str | None, typer.Option("--org", metavar="ID", help="One organisation alone.")
-    ] = None,
+    org_id: Annotated[str | None, option("--org ID", "One organisation alone.")] = None,
     into: Annotated[
-        str | None,
-        typer.Option(
-            "--into",
-            metavar="FOLDER|s3://BUCKET/PREFIX",
-            help=f"Where to; else ${EXPORT_TO}.",
-        ),
+        str | None, option("--into FOLDER|s3://BUCKET/PREFIX", f"Where to; else ${EXPORT_TO}.")
     ] = None,
     file_format: Annotated[
-        Format, typer.Option("--format", help="Gzipped JSON lines, or Parquet (needs pyarrow).")
+        Format, option("--format", "Gzipped JSON lines, or Parquet (needs pyarrow).")
     ] = Format.JSONL,
 ) -> Outcome:
     """Write records and totals of days to files, by day and organisation; exit 1 if they differ.

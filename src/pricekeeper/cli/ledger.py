@@ -14,6 +14,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page, usd
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
@@ -31,16 +32,13 @@ async def rebuild(
     *,
     day: Annotated[
         datetime,
-        typer.Option(
-            "--day",
+        option(
+            "--day YYYYMMDD",
+            "The day, in the calendar of whoever it is about.",
             formats=["%Y%m%d", "%Y-%m-%d"],
-            metavar="YYYYMMDD",
-            help="The day, in the calendar of whoever it is about.",
         ),
     ],
-    org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="This organisation; else everybody.")
-    ] = None,
+    org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
 ) -> Outcome:
     """Make the totals of a day anew from the journal, and show what has changed; none goes back.
 
@@ -64,10 +62,8 @@ async def rebuild(
 async def check(
     settings: Settings,
     *,
-    org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="This organisation; else everybody.")
-    ] = None,
-    mend: Annotated[bool, typer.Option("--mend", help="Set right what differs.")] = False,
+    org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
+    mend: Annotated[bool, option("--mend", "Set right what differs.")] = False,
 ) -> Outcome:
     """Hold every budget against its records, its holds and what is unsettled, to the pico-dollar.
 

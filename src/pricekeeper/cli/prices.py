@@ -15,6 +15,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page
 from pricekeeper.cli.listing import Listing, table
+from pricekeeper.cli.options import option
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:  # they bring every feature with them
 prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
 
 SourceOption = Annotated[
-    str | None,
-    typer.Option("--source", help=f"genai-prices, or aws:REGION[:FILE]; else ${PRICE_SOURCE}."),
+    str | None, option("--source", f"genai-prices, or aws:REGION[:FILE]; else ${PRICE_SOURCE}.")
 ]
 
 
@@ -35,7 +35,7 @@ async def show_prices(
     settings: Settings,
     *,
     day: Annotated[
-        datetime | None, typer.Option("--day", formats=["%Y-%m-%d"], help="Else today, in UTC.")
+        datetime | None, option("--day", "Else today, in UTC.", formats=["%Y-%m-%d"])
     ] = None,
 ) -> Outcome:
     """Show the prices in force, in dollars per million tokens, and where each comes from.
@@ -76,8 +76,7 @@ async def refresh_prices(
     *,
     source: SourceOption = None,
     accept: Annotated[
-        list[str] | None,
-        typer.Option("--accept", metavar="LABEL", help="Believe a suspicious price; repeatable."),
+        list[str] | None, option("--accept LABEL", "Believe a suspicious price; repeatable.")
     ] = None,
 ) -> Outcome:
     """Write what the source says for yesterday, today and tomorrow; exit 1 if it is not believed.

@@ -20,7 +20,7 @@ import aiohttp
 import yarl
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import ExportError, StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.export.files import Written
 from pricekeeper.export.folder import ScratchFolder
@@ -30,8 +30,7 @@ from pricekeeper.sigv4 import signed_headers
 from pricekeeper.storage.dynamodb.credentials import CredentialSource
 
 ATTEMPTS_MAX: Final = 5
-PAUSE_FIRST_MS: Final = 200
-PAUSE_MAX_MS: Final = 5_000
+_BACKOFF: Final = Backoff(200, 5_000)
 CONNECT_SECS: Final = 5
 SILENCE_SECS: Final = 60
 """How long nothing may arrive; how long a large file takes depends on its size."""
@@ -154,7 +153,7 @@ class S3Destination:
                     raise self._refused(method, path, answer)
                 problem = f"HTTP {answer.status}"
             if attempt < ATTEMPTS_MAX:
-                await self._clock.sleep_ms(self._pause_ms(attempt))
+                await self._clock.sleep_ms(_BACKOFF.pause_ms(attempt, self._random.randrange))
         raise ExportError(f"{method} of {path} at {self._origin} failed: {problem}")
 
     async def _send(
@@ -185,14 +184,6 @@ class S3Destination:
         finally:
             if not isinstance(data, bytes):
                 data.close()
-
-    def _pause_ms(self, failures: int) -> int:
-        return full_jitter_ms(
-            failures,
-            first_ms=PAUSE_FIRST_MS,
-            longest_ms=PAUSE_MAX_MS,
-            randbelow=self._random.randrange,
-        )
 
     def _refused(self, method: str, path: str, answer: _Answer) -> ExportError:
         text = " ".join(answer.content[:_TEXT_MAX].decode("utf-8", "replace").split())

@@ -118,8 +118,8 @@ def _event(name: str, told: Response, position: Position) -> bytes:
 
 def _position(call: Call) -> Position | None:
     """From where to go on, as the header says or, for who can't send one, the query."""
-    query = call.request.query_once([_LAST_ID]).get(_LAST_ID)
-    given = call.request.header(b"last-event-id") or query
+    asked = call.query.get(_LAST_ID)
+    given = call.request.header(b"last-event-id") or asked
     if given is None:
         return None
     try:
@@ -130,25 +130,15 @@ def _position(call: Call) -> Position | None:
         ) from None
 
 
-OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/api/v1/events",
-        "streamEvents",
-        stream_events,
-        {200: _MEDIA_TYPE},
-        Access.ANY_CLIENT,
-        query=(
-            Parameter(
-                _LAST_ID,
-                "The id of the last event that was seen; as the header `Last-Event-ID`.",
-                {"type": "string", "pattern": r"^[0-9]{1,16}(\.[0-9]{1,6})?$"},
-            ),
-        ),
-        limit="events",
-        tag="activity",
-        role=Role.VIEWER,
-        problems=(400, 404, 429),
-        events=cases.EVENTS,
+_QUERY: Final = (
+    Parameter(
+        _LAST_ID,
+        "The id of the last event that was seen; as the header `Last-Event-ID`.",
+        {"type": "string", "pattern": r"^[0-9]{1,16}(\.[0-9]{1,6})?$"},
     ),
 )
+OPERATIONS: Final = (
+    Operation("GET", "/api/v1/events", "streamEvents", stream_events, {200: _MEDIA_TYPE},
+              Access.ANY_CLIENT, query=_QUERY, limit="events", tag="activity", role=Role.VIEWER,
+              problems=(400, 404, 429), events=cases.EVENTS),
+)  # fmt: skip

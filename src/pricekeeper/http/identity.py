@@ -9,6 +9,7 @@ from typing import Final
 from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
 from pricekeeper.http import wire
+from pricekeeper.http.edge import read_parameters
 from pricekeeper.http.gate import address_of, bearer_of, find_principal, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
@@ -231,7 +232,7 @@ def _granted(grant: Grant) -> wire.TokenAnswer:
 _row: Final = partial(Operation, tag="identity")
 _public: Final = partial(_row, access=Access.PUBLIC)
 _own: Final = partial(_row, access=Access.ANY_CLIENT)
-_oauth: Final = partial(_public, takes_form=True, limits_itself=True, oauth=True)
+_oauth: Final = partial(_public, read=read_parameters, limits_itself=True, oauth=True)
 _REFUSALS: Final = {400: wire.OAuthError, 401: wire.OAuthError}
 OPERATIONS: Final = (
     _oauth("POST", "/auth/token", "issueToken", issue_token, {200: wire.TokenAnswer, **_REFUSALS},

@@ -60,6 +60,7 @@ class Observer:
         metrics.refresh = self.carry
         identity = services.identity.meter
         for meter in (
+            services.strange_items,
             services.tenants.meter,
             services.credentials.meter,
             identity,

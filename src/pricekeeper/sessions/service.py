@@ -18,7 +18,7 @@ import structlog
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.client_ids import parse_client_id
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     ConditionFailedError,
     InvalidTokenError,
@@ -59,8 +59,7 @@ from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.values import Attribution
 
 OPEN_ATTEMPTS_MAX: Final = 10
-OPEN_BACKOFF_FIRST_MS: Final = 40
-OPEN_BACKOFF_MAX_MS: Final = 2_000
+OPEN_BACKOFF: Final = Backoff(40, 2_000)
 ROTATE_ATTEMPTS_MAX: Final = 4
 
 _DEFAULT_LIFETIMES: Final = Lifetimes()
@@ -111,12 +110,7 @@ class Sessions:
             except (SessionLimitRaceError, OutcomeUnknownError):
                 if attempt == OPEN_ATTEMPTS_MAX:
                     raise
-            pause_ms = full_jitter_ms(
-                attempt,
-                first_ms=OPEN_BACKOFF_FIRST_MS,
-                longest_ms=OPEN_BACKOFF_MAX_MS,
-                randbelow=self._randomness.randrange,
-            )
+            pause_ms = OPEN_BACKOFF.pause_ms(attempt, self._randomness.randrange)
             await self._clock.sleep_ms(pause_ms)
             attempt += 1
 

@@ -28,12 +28,7 @@ from pricekeeper.settings.reading import (
     Settings,
     read_settings,
 )
-from pricekeeper.settings.secret_locations import (
-    AwsSecret,
-    GivenSecret,
-    SecretFile,
-    SecretLocation,
-)
+from pricekeeper.settings.secret_locations import AwsSecret, GivenSecret, SecretFile, SecretLocation
 from pricekeeper.settings.table import (
     ADMIN_KEY,
     AUDIT_RETENTION_DAYS_DEFAULT,

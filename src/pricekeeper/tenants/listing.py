@@ -7,9 +7,9 @@ which is reported; ``unreadable`` lists their keys, for callers that need all cl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pricekeeper.client_ids import Client
 from pricekeeper.errors import InvalidValueError, NotFoundError, UnreadableItemError
@@ -20,6 +20,7 @@ from pricekeeper.tenants.policy import Policy
 from pricekeeper.values import AppId, OrgId
 
 PAGE_MAX: Final = 100
+_Page = TypeVar("_Page", bound="OrgPage | AppPage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,18 @@ class AppPage:
     after: AppId | None
     unreadable: tuple[UnreadableItemError, ...] = ()
     """The apps that are left out because their items can't be read."""
+
+
+async def read_pages(
+    read_page: Callable[[Any], Awaitable[_Page]], after: Any = None
+) -> AsyncIterator[_Page]:
+    """Every page from there on. It ends, because each begins behind the one before."""
+    while True:
+        page = await read_page(after)
+        yield page
+        after = page.after
+        if after is None:
+            return
 
 
 async def list_orgs(

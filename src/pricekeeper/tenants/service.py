@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
-from pricekeeper.concurrency import SingleFlight, full_jitter_ms
+from pricekeeper.concurrency import Backoff, SingleFlight
 from pricekeeper.errors import (
     ContendedError,
     NotFoundError,
@@ -56,6 +57,7 @@ from pricekeeper.tenants.listing import (
     list_apps,
     list_org_ids,
     list_orgs,
+    read_pages,
 )
 from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
@@ -69,8 +71,7 @@ from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 ATTEMPTS_MAX: Final = 8
 PATCH_ATTEMPTS_MAX: Final = 24
 """More than for what replaces: a patch that another write came before has to be made anew."""
-PATCH_PAUSE_FIRST_MS: Final = 5
-PATCH_PAUSE_MAX_MS: Final = 100
+_PATCH_BACKOFF: Final = Backoff(5, 100)
 
 
 def _accept_any(_: Policy) -> None:
@@ -338,6 +339,15 @@ class Tenants:
         """The apps of an organisation in the order of their ids: one read, one query a page."""
         return await list_apps(self._store, org_id, after, limit)
 
+    async def read_all(self) -> AsyncIterator[Policy]:
+        """Every client that can be read: each organisation, followed by its apps."""
+        async for orgs in read_pages(self.list_orgs):
+            for org in orgs.policies:
+                yield org
+                async for apps in read_pages(partial(self.list_apps, org.org_id)):
+                    for app in apps.policies:
+                        yield app
+
     async def delete_org(self, org_id: OrgId, by: Attribution) -> None:
         """End the organisation and all of its apps: at once, whatever is left to clean up.
 
@@ -518,13 +528,7 @@ class Tenants:
     async def _pause_patch(self, failures: int) -> None:
         """Let whoever changes the same client go on, before the client is read again."""
         if failures:
-            pause_ms = full_jitter_ms(
-                failures,
-                first_ms=PATCH_PAUSE_FIRST_MS,
-                longest_ms=PATCH_PAUSE_MAX_MS,
-                randbelow=secrets.randbelow,
-            )
-            await self._clock.sleep_ms(pause_ms)
+            await self._clock.sleep_ms(_PATCH_BACKOFF.pause_ms(failures, secrets.randbelow))
 
     async def _read_winner(self, client: Client) -> Saved:
         """Read the settings that others wrote each time before this call could.

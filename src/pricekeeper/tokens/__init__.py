@@ -4,8 +4,6 @@ from pricekeeper.tokens.aws_credentials import AwsCredentials
 from pricekeeper.tokens.keyfile import PUBLISH_AHEAD_SECS, KeyFile
 from pricekeeper.tokens.keyring import (
     ACCESS_SECS,
-    Jwk,
-    Jwks,
     Keyring,
     dump_keyring,
     new_keyring,
@@ -27,8 +25,6 @@ __all__ = [
     "Grant",
     "Identity",
     "Introspection",
-    "Jwk",
-    "Jwks",
     "KeyFile",
     "KeyWatcher",
     "Keyring",

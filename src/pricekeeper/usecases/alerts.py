@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
@@ -20,13 +19,11 @@ from pricekeeper.alerts import (
 from pricekeeper.alerts.body import parse_body
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
-from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.usecases.queries import parse_choice, parse_each
 from pricekeeper.usecases.wire import alerts as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import Attribution, OrgId, parse_org_id
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
-_UUID: Final = "must be the `next` of the page before"
 
 
 class ListRequest(NamedTuple):
@@ -40,29 +37,21 @@ class ListRequest(NamedTuple):
 
 def parse_request(query: Mapping[str, str]) -> ListRequest:
     """What the query asks for; every mistake is told."""
-    mistakes = list[FieldError]()
+    parsers: dict[str, Callable[[str], Any]] = {
+        "org_id": parse_org_id,
+        "after": _parse_cursor,
+        "kind": parse_choice(Kind),
+        "state": parse_choice(State),
+    }
+    found = parse_each(query, parsers)
+    return ListRequest(**{**found, "after": found["after"] or ""})
 
-    def choose(name: str, kind: type[_Choice]) -> _Choice | None:
-        text = query.get(name)
-        if text is None or text in set(kind):
-            return None if text is None else kind(text)
-        mistakes.append(FieldError(name, f"must be one of {', '.join(kind)}"))
-        return None
 
-    org_id = after = None
-    for name in ("org_id", "after"):
-        try:
-            found = parse_org_id(query[name], name) if name in query else None
-        except InvalidValueError as error:
-            message = _UUID if name == "after" else error.message
-            mistakes.append(FieldError(name, message))
-            continue
-        org_id, after = (found, after) if name == "org_id" else (org_id, found)
-    request = ListRequest(org_id, choose("kind", Kind), choose("state", State), after or "")
-    if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
-    return request
+def _parse_cursor(text: str) -> str:
+    try:
+        return parse_org_id(text)
+    except InvalidValueError:
+        raise InvalidValueError("after", "must be the `next` of the page before") from None
 
 
 async def list_alerts(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Collection, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -20,6 +22,7 @@ from pricekeeper.budgets import (
 )
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.tenants import Budget, Policy, QuotaScope
+from pricekeeper.tenants.listing import read_pages
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import authorizations as wire
@@ -115,40 +118,23 @@ async def _read_policies(
             raise NotFoundError("org")
         async for policy in _read_apps(services, after.org_id, after.app_id):
             yield policy
-    async for org in _read_orgs(services, viewer, None if after is None else after.org_id):
-        yield org
-        async for policy in _read_apps(services, org.org_id, None):
-            yield policy
-
-
-async def _read_orgs(
-    services: Services, viewer: Viewer, behind: OrgId | None
-) -> AsyncIterator[Policy]:
-    """The organisations that the viewer covers, behind that one."""
-    among = viewer.coverage.org_ids
-    while True:  # every page begins behind the one before
-        page = await services.tenants.list_orgs(behind, LISTED_MAX, among=among)
+    list_orgs = partial(services.tenants.list_orgs, limit=LISTED_MAX, among=viewer.coverage.org_ids)
+    async for page in read_pages(list_orgs, None if after is None else after.org_id):
         for org in page.policies:
             yield org
-        if page.after is None:
-            return
-        behind = page.after
+            async for policy in _read_apps(services, org.org_id, None):
+                yield policy
 
 
 async def _read_apps(
     services: Services, org_id: OrgId, behind: AppId | None
 ) -> AsyncIterator[Policy]:
     """The apps of an organisation; of one that was deleted meanwhile, none."""
-    while True:  # every page begins behind the one before
-        try:
-            page = await services.tenants.list_apps(org_id, behind, LISTED_MAX)
-        except NotFoundError:
-            return
-        for policy in page.policies:
-            yield policy
-        if page.after is None:
-            return
-        behind = page.after
+    list_apps = partial(services.tenants.list_apps, org_id, limit=LISTED_MAX)
+    with contextlib.suppress(NotFoundError):
+        async for page in read_pages(list_apps, behind):
+            for policy in page.policies:
+                yield policy
 
 
 def _owned(policy: Policy, budgets: Iterable[wire.BudgetAnswer]) -> list[wire.ClientBudget]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET
+
 from pricekeeper.activity.denial_listing import Cursor, DenialListing, Listed
 from pricekeeper.activity.items import KEPT_DAYS
 from pricekeeper.bootstrap import Services
@@ -73,8 +75,8 @@ def _bounds_ms(services: Services, request: ListRequest, zone: str) -> tuple[int
 
 
 def _answer(groups: list[Listed], after: Cursor | None) -> wire.DenialList:
-    more = {} if after is None else {"next": after.text}
-    return wire.DenialList([_denial(one) for one in groups], **more)
+    behind = UNSET if after is None else after.text
+    return wire.DenialList([_denial(one) for one in groups], behind)
 
 
 def _denial(listed: Listed) -> wire.DenialAnswer:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from pricekeeper.authority import Authority, Coverage
 from pricekeeper.bootstrap import Services
@@ -52,7 +53,7 @@ async def list_orgs(
 ) -> wire.OrgList:
     """Read a page of the organisations that are covered."""
     page = await services.tenants.list_orgs(after, limit, among=coverage.org_ids)
-    return wire.OrgList([_org(policy) for policy in page.policies], **_next(page.after))
+    return wire.OrgList([_org(policy) for policy in page.policies], page.after or UNSET)
 
 
 async def put_app(
@@ -86,7 +87,7 @@ async def list_apps(
 ) -> wire.AppList:
     """Read a page of an organisation's apps."""
     page = await services.tenants.list_apps(org_id, after, limit)
-    return wire.AppList([_app(policy) for policy in page.policies], **_next(page.after))
+    return wire.AppList([_app(policy) for policy in page.policies], page.after or UNSET)
 
 
 async def issue_provisioning_key(
@@ -154,11 +155,6 @@ def _check(
 
 def _changed(saved: Saved) -> tuple[Policy, Provisioned]:
     return saved.policy, Provisioned(created=False, policy=saved.policy, retrieval=None)
-
-
-def _next(after: str | None) -> dict[str, Any]:
-    """Where the next page begins, if there is one."""
-    return {} if after is None else {"next": after}
 
 
 def _configuration(policy: Policy) -> wire.Configuration:
