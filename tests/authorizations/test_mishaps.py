@@ -20,8 +20,9 @@ from pricekeeper.errors import OverloadedError
 from pricekeeper.ledger import book, log, worker
 from pricekeeper.ledger.log import CHAPTER_MS, OrgLog
 from pricekeeper.ledger.position import Position, authorization_id_of, begin_chapter
-from pricekeeper.storage import Page, Put
+from pricekeeper.storage import Page, Put, Store
 from pricekeeper.tenants import Window
+from pricekeeper.values import REASON_LENGTH_MAX
 from selection.conftest import NOON_MS, SettableClock
 
 HOUR_MS = 3_600_000
@@ -218,3 +219,21 @@ async def test_a_late_sheet_is_swept_also_if_nobody_has_written_for_days(
         world.clock.advance_ms(27 * HOUR_MS)
         await survivor.authorizations.expiry.sweep()
     assert (await world.balance()).held == 0
+
+
+async def test_long_reasons_do_not_keep_a_chapter_from_being_filed(
+    store: Store, clock: SettableClock
+) -> None:
+    """They are read where they were said: an item has no room for hundreds of them."""
+    instance, policy = Instance(store, clock), a_policy(budgets=(a_budget(),))
+    reason = "\N{SNOWMAN}" * REASON_LENGTH_MAX
+    calls = [instance.authorize(policy, max_output_tokens=1) for _ in range(300)]
+    ids = [one.authorization.id for one in await asyncio.gather(*calls)]
+    await asyncio.gather(*(instance.authorizations.void(policy, one, reason) for one in ids))
+    clock.advance_ms(CHAPTER_MS)
+    await instance.authorize(policy)
+    await instance.close()
+    assert instance.ledger.meter.chapters_filed == 1
+    found = await Instance(store, clock).authorizations.find(policy, ids[-1])
+    assert found.settlement is not None
+    assert found.settlement.reason == reason
