@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
-from pricekeeper.storage import Item, Key, Store, Table
+from pricekeeper.storage import Item, Key, Page, Query, Store, Table
 
 DYING_PCT, SLOW_PCT = 1, 1
 _T = TypeVar("_T")
@@ -73,3 +73,18 @@ class TornStore(SlowWire):
             items = await self._turns.alone(self._store.batch_get([keys[n] for n in part]))
             found.update(zip(part, items, strict=True))
         return [found[n] for n in range(len(keys))]
+
+
+class TornQueries(TornStore):
+    """A query is no snapshot either: what it finds late in its order, it finds later."""
+
+    async def query(self, query: Query, *, consistent: bool = True) -> Page:
+        first = await super().query(query, consistent=consistent)
+        await self._turns.turn()
+        second = await self._turns.alone(self._store.query(query))
+        if first == second:
+            return first
+        cut = self._turns.random.choice(second.items)["SK"] if second.items else ""
+        early = [item for item in first.items if item["SK"] <= cut]
+        late = [item for item in second.items if item["SK"] > cut]
+        return Page((*early, *late), second.after)

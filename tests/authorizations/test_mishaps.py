@@ -16,12 +16,14 @@ from pricekeeper.authorizations import Authorized
 from pricekeeper.authorizations.claims import Claim
 from pricekeeper.authorizations.grants import GRANT
 from pricekeeper.budgets import Balance, Scope, accounts_of, item_partition
-from pricekeeper.errors import OverloadedError
+from pricekeeper.errors import OverloadedError, UnreadableItemError
 from pricekeeper.ledger import book, log, worker
 from pricekeeper.ledger.log import CHAPTER_MS, OrgLog
 from pricekeeper.ledger.position import Position, authorization_id_of, begin_chapter
-from pricekeeper.storage import Page, Put
-from pricekeeper.tenants import Window
+from pricekeeper.storage import Page, Put, Store
+from pricekeeper.storage.tables import RATE_BUCKETS
+from pricekeeper.tenants import Enforcement, Window
+from pricekeeper.values import REASON_LENGTH_MAX, AppId
 from selection.conftest import NOON_MS, SettableClock
 
 HOUR_MS = 3_600_000
@@ -218,3 +220,49 @@ async def test_a_late_sheet_is_swept_also_if_nobody_has_written_for_days(
         world.clock.advance_ms(27 * HOUR_MS)
         await survivor.authorizations.expiry.sweep()
     assert (await world.balance()).held == 0
+
+
+async def test_long_reasons_do_not_keep_a_chapter_from_being_filed(
+    store: Store, clock: SettableClock
+) -> None:
+    """They are read where they were said: an item has no room for hundreds of them."""
+    instance, policy = Instance(store, clock), a_policy(budgets=(a_budget(),))
+    reason = "\N{SNOWMAN}" * REASON_LENGTH_MAX
+    calls = [instance.authorize(policy, max_output_tokens=1) for _ in range(300)]
+    ids = [one.authorization.id for one in await asyncio.gather(*calls)]
+    await asyncio.gather(*(instance.authorizations.void(policy, one, reason) for one in ids))
+    clock.advance_ms(CHAPTER_MS)
+    await instance.authorize(policy)
+    await instance.close()
+    assert instance.ledger.meter.chapters_filed == 1
+    found = await Instance(store, clock).authorizations.find(policy, ids[-1])
+    assert found.settlement is not None
+    assert found.settlement.reason == reason
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_a_call_that_fails_at_one_account_changes_no_other(
+    world: World, *, settled: bool
+) -> None:
+    """What others write at that moment has nothing of it."""
+    soft = a_budget(enforcement=Enforcement.SOFT)
+    common: dict[str, Any] = {"org_budgets": (a_budget(name="org"),), "budgets": (soft,)}
+    broken = a_policy(AppId("broken"), **common)
+    sound = a_policy(AppId("sound"), org_id=broken.org_id, **common)
+    held = await world.instance.authorize(broken)
+    world.clock.advance_ms(CHAPTER_MS)
+    await world.instance.authorize(sound)
+    await world.instance.close()
+    org, own = accounts_of(broken, world.clock.now_ms())
+    item = await world.store.get(RATE_BUCKETS, own.key)
+    await world.store.put(Put(RATE_BUCKETS, {**(item or {}), f"u:{own.id}": "text"}))
+    instance = Instance(world.store, world.clock, seed=3)
+    await instance.authorize(sound)
+    instance.ledger._open.put((own.key, own.id), True)  # noqa: FBT003 - as if it was sound before
+    failing = (
+        instance.void(broken, held.authorization.id) if settled else instance.authorize(broken)
+    )
+    outcomes = await asyncio.gather(failing, instance.authorize(sound), return_exceptions=True)
+    assert isinstance(outcomes[0], UnreadableItemError)
+    assert isinstance(outcomes[1], Authorized)
+    assert (await instance.ledger.read([org]))[org].held == 4 * HELD_USD_PICOS

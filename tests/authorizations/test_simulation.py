@@ -57,7 +57,7 @@ from pricekeeper.storage import Put, Store
 from pricekeeper.tenants import Policy, QuotaEnforcement, RateLimit, Window
 from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS
 from pricekeeper.values import AppId, OrgId
-from slow_wire import SkewedClock, SlowWire
+from slow_wire import SkewedClock, SlowWire, TornQueries
 
 HISTORIES = 2_000
 HISTORIES_EACH = 250
@@ -65,6 +65,8 @@ INSTANCES, CALLERS, CALLS = 3, 5, 4
 SKEW_MS = 2_000
 HOUR_MS = 3_600_000
 LATE_MS = 1_000_000
+RECORDED_MS = 12 * HOUR_MS
+"""How old an id may be that usage is recorded under: a day is too old."""
 CHANGED_EACH, CHANGED_AT = 8, 4
 """In one history of so many, that one, a budget is given in the middle."""
 POLICY_MS_MAX = 30_000
@@ -82,10 +84,13 @@ _NO_ANSWER = (OutcomeUnknownError, StoreUnavailableError, Crashed, asyncio.Cance
 class Call:
     """What a caller knows of a call of its own."""
 
-    def __init__(self, policy: Policy, asked_as: str | None, request: dict[str, Any]) -> None:
+    def __init__(
+        self, policy: Policy, asked_as: str | None, request: dict[str, Any], asked_at_ms: int
+    ) -> None:
         self.policy = policy
         self.asked_as = asked_as
         self.request = request
+        self.asked_at_ms = asked_at_ms
         self.granted: Authorization | None = None
         self.is_given_up = False
         """Whether its caller asks no more, and does not know of a grant."""
@@ -112,7 +117,8 @@ class World:
         self.auditor = Auditor(store)
         self.with_usage = self.random.random() < 0.4
         self.turns = Interleaving(seed, lambda random: self.pass_time(random, longest_ms))
-        self.wire = SlowWire(store, self.turns, self.random.choice(FAULTS), clock)
+        wire = self.random.choice((SlowWire, TornQueries))
+        self.wire = wire(store, self.turns, self.random.choice(FAULTS), clock)
         self.calm = FaultyStore(store, self.turns, Faults())
         self.policies = self.make_policies()
         self.change = Change(self, seed) if seed % CHANGED_EACH == CHANGED_AT else None
@@ -235,7 +241,7 @@ class World:
             "tags": tags,
             "authorization_id": asked_as,
         }
-        call = Call(policy, asked_as, request)
+        call = Call(policy, asked_as, request, self.clock.now_ms())
         self.calls.append(call)
         return call
 
@@ -304,7 +310,9 @@ class World:
         request_id = minted(self.clock.now_ms(), self.random)
         if self.random.random() < 0.3:
             request_id = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
-        named = [call.asked_as for call in self.calls if call.asked_as and call.is_given_up]
+        since_ms = self.clock.now_ms() - RECORDED_MS
+        lately = [call for call in self.calls if call.is_given_up and call.asked_at_ms > since_ms]
+        named = [call.asked_as for call in lately if call.asked_as]
         if named and self.random.random() < 0.5:  # that of a call which was not answered, or denied
             request_id = self.random.choice(named)
         usage = a_usage(

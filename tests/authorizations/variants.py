@@ -18,9 +18,10 @@ from pricekeeper.authorizations.settling import Changed, Expire
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets import items as budget_items
 from pricekeeper.errors import OutcomeUnknownError
-from pricekeeper.ledger import Decision, Draft, Ledger, log, recounting
+from pricekeeper.ledger import Decision, Draft, Ledger, filing, log, recounting
 from pricekeeper.ledger import items as ledger_items
 from pricekeeper.ledger.book import Book
+from pricekeeper.ledger.filing import Filer
 from pricekeeper.ledger.log import OrgLog
 from pricekeeper.ledger.opening import OpenAccount
 from pricekeeper.ledger.posting import PostRecords
@@ -315,38 +316,35 @@ def window_of_another_zone(patch: Patch) -> None:
 
 def filed_twice(patch: Patch) -> None:
     """A chapter is added to accounts by everybody who files it."""
-    _unconditional(patch, log, "file_update", budget_items.file_update)
+    _unconditional(patch, filing, "file_update", budget_items.file_update)
 
 
 def filed_late_over_what_came_after(patch: Patch) -> None:
     """What was to be filed minutes ago replaces what was filed since."""
-    _unconditional(patch, log, "outcomes_update", ledger_items.outcomes_update)
+    _unconditional(patch, filing, "outcomes_update", ledger_items.outcomes_update)
 
 
 def forgotten_before_it_was_filed(patch: Patch) -> None:
     """A chapter is forgotten as soon as somebody has begun to file it."""
-    real = OrgLog._file_all
+    real = OrgLog._file_sealed
 
-    async def file_all(self: OrgLog, chapters: Collection[Any]) -> None:
-        some = list(chapters)
-        self.book.drop_filed(some[-1].chapter.name)
-        await real(self, some)
+    async def file_sealed(self: OrgLog, book: Book) -> None:
+        kept = Book(book.org_id, book.chapters[0].chapter)
+        kept.chapters = book.chapters
+        book.drop_filed(book.sealed()[-1].chapter.name)
+        await real(self, kept)
 
-    patch.setattr(OrgLog, "_file_all", file_all)
+    patch.setattr(OrgLog, "_file_sealed", file_sealed)
 
 
 def begins_behind_what_is_not_filed(patch: Patch) -> None:
     """The log begins behind a chapter although what it says was not filed."""
-
-    async def file_all(*_: Any) -> None:
-        return None
-
-    patch.setattr(OrgLog, "_file_all", file_all)
+    patch.setattr(Filer, "file_all", _do_nothing)
 
 
 def accounts_only_partly_filed(patch: Patch) -> None:
     """What becomes of authorizations is filed, and what accounts have is not."""
-    patch.setattr(OrgLog, "_file_accounts", _do_nothing)
+    patch.setattr(Filer, "_file_accounts", _do_nothing)
 
 
 def read_while_it_was_filed(patch: Patch) -> None:

@@ -300,12 +300,15 @@ class TokenTaker:
         done = await asyncio.gather(*(self._write(key, lines[key]) for key in keys))
         outcomes = dict(zip(keys, done, strict=True))
         for request in admitted:
+            failure: StoreError | None = None
             for debit in list(request.missing):
                 outcome = outcomes[_key(debit)]
                 if outcome is True:
                     request.missing.remove(debit)
                 elif isinstance(outcome, StoreError):
-                    self._fail(request, outcome)
+                    failure = outcome
+            if failure is not None:
+                self._fail(request, failure)
             if request.future.cancelled():
                 self.give_back(negated(request.given))
             elif not request.missing and not request.future.done():

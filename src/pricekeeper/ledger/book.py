@@ -19,7 +19,7 @@ from pricekeeper.budgets.items import NOTHING, balances_of, filed_through, mends
 from pricekeeper.concurrency import BoundedCache, error_copy
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.ledger.position import Chapter, Position, authorization_id_of, chapter_in
-from pricekeeper.ledger.sheet import ItemChange, Sheet
+from pricekeeper.ledger.sheet import ItemChange, Sheet, is_long
 from pricekeeper.storage import Key
 
 ITEMS_MAX: Final = 4_096
@@ -60,13 +60,15 @@ class OpenAccounts:
 class ChapterSums:
     """What the sheets of one chapter say, all together."""
 
-    __slots__ = ("changes", "chapter", "names", "outcomes", "sealed_ms")
+    __slots__ = ("changes", "chapter", "names", "outcomes", "places", "sealed_ms")
 
     def __init__(self, chapter: Chapter) -> None:
         self.chapter = chapter
         self.changes: dict[Key, ItemChange] = {}
         self.outcomes: dict[str, str] = {}
         """What has become of authorizations, by their ids; the last word of each."""
+        self.places: dict[str, str] = {}
+        """Where outcomes are that are too long to be filed: how the keys of their sheets start."""
         self.names: dict[str, str] = {}
         """Which authorizations ids stand for that callers gave."""
         self.sealed_ms: int | None = None
@@ -74,7 +76,11 @@ class ChapterSums:
 
     def add(self, sheet: Sheet, position: Position) -> None:
         """Add what the sheet of that position says."""
-        self.outcomes.update(sheet.outcomes)
+        for one, text in sheet.outcomes.items():
+            self.outcomes[one] = text
+            self.places.pop(one, None)
+            if is_long(text):
+                self.places[one] = position.prefix
         for name, number in sheet.names.items():
             self.names[name] = authorization_id_of(position.sort_key, number)
         for key, change in sheet.changes.items():

@@ -133,8 +133,10 @@ class Worker:
         while left:
             await self._prepare(left)
             draft = self._log.draft()
-            writing, denied = self._decide_all(draft, left)
+            writing, denied, is_sound = self._decide_all(draft, left)
             left = [command for command in left if not command.future.done()]
+            if not is_sound:
+                continue  # without the one that has failed
             if draft.errands:
                 errands += 1
                 if errands > ERRANDS_MAX:
@@ -164,8 +166,11 @@ class Worker:
 
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]
-    ) -> tuple[list[AnyCommand], list[AnyCommand]]:
-        """Those that have something to write, and those that are to be denied."""
+    ) -> tuple[list[AnyCommand], list[AnyCommand], bool]:
+        """Those that have something to write, those that are to be denied, and whether it is sound.
+
+        The draft is not if it has something of a command that has failed.
+        """
         writing: list[AnyCommand] = []
         denied: list[AnyCommand] = []
         operations = 0
@@ -173,17 +178,20 @@ class Worker:
             needed = max(1, len(command.operations))
             if draft.is_full or (writing and operations + needed > OPERATIONS_MAX):
                 break
+            revision = draft.revision
             try:
                 decision = command.decide(draft)
             except PriceKeeperError as refused:
                 command.fail(refused)
+                if draft.revision != revision:
+                    return [], [], False
                 continue
             if decision is Decision.WRITES:
                 writing.append(command)
                 operations += len(command.operations)
             elif decision is Decision.DENIED:
                 denied.append(command)
-        return writing, denied
+        return writing, denied, True
 
     async def _write(self, draft: Draft, writing: Sequence[AnyCommand], attempts: int) -> bool:
         """Write the draft and answer those who are on it; whether it was written."""
