@@ -208,8 +208,8 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
             text = {} if kind == "text/event-stream" else {"schema": {"type": "string"}}
             made[str(status)]["content"] = {kind: text}
             if operation.events:
-                told = {name: schemas[event] for name, event in operation.events.items()}
-                made[str(status)]["content"][kind]["x-events"] = told
+                described = {name: schemas[event] for name, event in operation.events.items()}
+                made[str(status)]["content"][kind]["x-events"] = described
         elif kind is not None:
             made[str(status)]["content"] = {"application/json": {"schema": schemas[kind]}}
             if operation.has_csv:
