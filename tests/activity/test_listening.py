@@ -8,7 +8,7 @@ from activity.happenings import ORG, counted
 from pricekeeper.activity import listening
 from pricekeeper.activity.event import Event, Spend
 from pricekeeper.activity.items import FeedItem
-from pricekeeper.activity.listening import Listener, Missed, Position, Quiet, Told
+from pricekeeper.activity.listening import Arrived, Listener, Missed, Position, Quiet
 from pricekeeper.errors import InvalidValueError
 
 
@@ -24,8 +24,8 @@ def listener(number: int = 10) -> Listener:
     return Listener(Position(number), Counter())
 
 
-def told(*numbered: tuple[str, str]) -> list[Told]:
-    return [Told(Position.parse(position), event(name)) for position, name in numbered]
+def told(*numbered: tuple[str, str]) -> list[Arrived]:
+    return [Arrived(Position.parse(position), event(name)) for position, name in numbered]
 
 
 async def test_moments_are_told_once_and_in_order() -> None:
@@ -67,7 +67,7 @@ async def test_it_resumes_from_any_position(position: str, rest: list[str]) -> N
     names: list[str] = []
     while len(names) < len(rest):
         for news in await one.read():
-            assert isinstance(news, Told)
+            assert isinstance(news, Arrived)
             assert isinstance(news.event, Spend)
             names.append(news.event.records[0].request_id)
     assert names == rest

@@ -123,7 +123,7 @@ def test_the_ledger_finds_every_difference() -> None:
     """A missing model, a model that nobody used, and a number that is off by one."""
     ledger = Ledger(load_catalogue())
     ledger.add(planned(), "2026-01-23", "premium")
-    sent = ledger.sums[SUPPORT.app_id, "2026-01-23", "premium"].told()
+    sent = ledger.sums[SUPPORT.app_id, "2026-01-23", "premium"].answer()
 
     def found(models: dict[str, dict[str, Any]]) -> list[Difference]:
         return list(ledger.differences(SUPPORT.app_id, "2026-01-23", models))

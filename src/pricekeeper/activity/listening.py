@@ -76,7 +76,7 @@ class Position(NamedTuple):
         return str(self.number) if self.events is None else f"{self.number}.{self.events}"
 
 
-class Told(NamedTuple):
+class Arrived(NamedTuple):
     """An event, and the position behind it."""
 
     position: Position
@@ -100,7 +100,7 @@ class Quiet(NamedTuple):
     position: Position
 
 
-News: TypeAlias = Told | Missed | Quiet
+News: TypeAlias = Arrived | Missed | Quiet
 
 
 class Listener:
@@ -172,21 +172,21 @@ class Listener:
             self._wake.set()
 
     def _news_of(self, item: FeedItem) -> list[News]:
-        """What a moment is to this listener: nothing, if it has been told."""
-        number, told = self._position
-        if item.number < number or (item.number == number and told is None):
+        """What a moment is to this listener: nothing, if it has been sent."""
+        number, sent = self._position
+        if item.number < number or (item.number == number and sent is None):
             return []
-        is_gap = item.number > number + 1 or (item.number == number + 1 and told is not None)
-        told = told or 0 if item.number == number else 0
+        is_gap = item.number > number + 1 or (item.number == number + 1 and sent is not None)
+        sent = sent or 0 if item.number == number else 0
         news: list[News] = []
         if is_gap or not item.is_complete:
             reason: MissedReason = "TOO_LATE" if is_gap else "TOO_MUCH"
-            news.append(Missed(Position(item.number, told), reason))
+            news.append(Missed(Position(item.number, sent), reason))
         count = len(item.events)
-        for index in range(told, count):
+        for index in range(sent, count):
             is_last = index + 1 == count
             position = Position(item.number) if is_last else Position(item.number, index + 1)
-            news.append(Told(position, item.events[index]))
+            news.append(Arrived(position, item.events[index]))
         self._position = Position(item.number)
         return news
 

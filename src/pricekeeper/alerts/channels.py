@@ -240,12 +240,12 @@ def _change(
         f"alert_channel.{verb}",
         f"alert-channel/{name}",
         owner.org_id,
-        None if before is None else _told(before.channel),
-        None if after is None else _told(after.channel),
+        None if before is None else _facts(before.channel),
+        None if after is None else _facts(after.channel),
     )
 
 
-def _told(channel: Channel) -> dict[str, Any]:
+def _facts(channel: Channel) -> dict[str, Any]:
     kinds = [kind.value for kind in channel.kinds]
     return {"kind": channel.kind.value, "address": channel.shown, "kinds": kinds}
 

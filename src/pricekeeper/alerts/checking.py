@@ -83,7 +83,7 @@ class Checks:
         self._past: BoundedCache[tuple[OrgId, str], tuple[dict[int, int], ...]] = BoundedCache(
             PAST_MAX
         )
-        self._told: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+        self._reported: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
         self._anomalies_at_ms = 0
         self._secrets_day = ""
         self.denials: Shares[Client] = Shares(DENIED_MS)
@@ -128,15 +128,15 @@ class Checks:
             (True, self._sources.estimated),
             (False, self._sources.unpriced),
         ):
-            told = self._told[is_estimated]
+            before = self._reported[is_estimated]
             seen = Counter(counts)
-            grown = {label: seen[label] - told[label] for label in seen}
+            grown = {label: seen[label] - before[label] for label in seen}
             await self._decider.decide(
                 price_finding(label, is_estimated=is_estimated, records=more, now_ms=now_ms)
                 for label, more in grown.items()
                 if more > 0
             )
-            self._told[is_estimated] = seen
+            self._reported[is_estimated] = seen
 
     async def _look_at_lag(self) -> None:
         caught_up_at_ms = await self._sources.read_caught_up_at_ms()

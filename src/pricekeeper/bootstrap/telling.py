@@ -61,5 +61,5 @@ class Teller:
         if not self._feed.is_on:
             return
         finding = alert.finding
-        told = msgspec.json.decode(alert_body(alert))
-        self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, told))
+        body = msgspec.json.decode(alert_body(alert))
+        self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, body))

@@ -178,13 +178,13 @@ def _picture(
     else:
         heading = Text.assemble(("✗ ", "red"), f"{done} of {len(outcomes)} are done")
     lines = [
-        drawn_step(step, *_SIGNS[outcome], more=_told(step, outcome, failure))
+        drawn_step(step, *_SIGNS[outcome], more=_remark(step, outcome, failure))
         for step, outcome in zip(plan.open_steps, outcomes, strict=True)
     ]
     return page(heading, *lines, *_next_steps(plan, outcomes, failure))
 
 
-def _told(step: Step, outcome: str, failure: PriceKeeperError | None) -> str:
+def _remark(step: Step, outcome: str, failure: PriceKeeperError | None) -> str:
     if outcome == DONE:
         return "created" if step.action == "create" else "changed"
     if outcome == NOT_DONE or failure is None:

@@ -189,17 +189,17 @@ def _entries(answer: Mapping[str, Any]) -> RenderableType:
 def _what(entry: Mapping[str, Any]) -> str:
     """What differs, in a line, and why."""
     before, after = _flat(entry.get("before", {})), _flat(entry.get("after", {}))
-    told = []
+    parts = []
     for name in dict.fromkeys([*before, *after]):
         if name not in before:
-            told.append(f"{name}: {after[name]}")
+            parts.append(f"{name}: {after[name]}")
         elif name not in after:
-            told.append(f"{name}: {before[name]}" if not after else f"{name}: {before[name]} -> -")
+            parts.append(f"{name}: {before[name]}" if not after else f"{name}: {before[name]} -> -")
         else:
-            told.append(f"{name}: {before[name]} -> {after[name]}")
+            parts.append(f"{name}: {before[name]} -> {after[name]}")
     if "reason" in entry:
-        told.append(f"because: {entry['reason']}")
-    return ", ".join(told)
+        parts.append(f"because: {entry['reason']}")
+    return ", ".join(parts)
 
 
 def _flat(side: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

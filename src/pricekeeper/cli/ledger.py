@@ -166,8 +166,8 @@ def _picture(report: RebuildReport) -> RenderableType:
         heading = Text(f"{len(report.changes)} totals have changed", "bold yellow")
     if report.failed or report.unreadable:
         heading = Text("not every total could be made anew", "bold red")
-    told = f"{report.day}, {report.orgs} organisations have posted"
-    parts: list[RenderableType] = [Text(told), *_changes(report.changes)]
+    about = f"{report.day}, {report.orgs} organisations have posted"
+    parts: list[RenderableType] = [Text(about), *_changes(report.changes)]
     parts += [Text(text, "red") for text in report.errors]
     return page(heading, *parts)
 

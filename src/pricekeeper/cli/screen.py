@@ -46,14 +46,14 @@ class Event:
     at: datetime
     who: str
     kind: str
-    told: str
+    text: str
 
     def line(self) -> Text:
         """It, on one line."""
         mark, style = _MARKS.get(self.kind, ("·", "dim"))
         who = harmless(f"{self.who:<14} ")
         return Text.assemble(
-            (f"{self.at:%H:%M} ", "dim"), (f"{mark} ", style), (who, "bold"), harmless(self.told)
+            (f"{self.at:%H:%M} ", "dim"), (f"{mark} ", style), (who, "bold"), harmless(self.text)
         )
 
 

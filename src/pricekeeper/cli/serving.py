@@ -163,18 +163,18 @@ def _tell_page(settings: Settings, url: str, console: Console) -> None:
     if not settings.serves_api:
         return
     if is_built():
-        told = Text.assemble("the dashboard: ", (f"{url}/", "bold"))
+        line = Text.assemble("the dashboard: ", (f"{url}/", "bold"))
     else:
-        told = Text("the dashboard was not built: make dashboard builds it, with npm")
-    console.print(told, soft_wrap=True)
+        line = Text("the dashboard was not built: make dashboard builds it, with npm")
+    console.print(line, soft_wrap=True)
 
 
 def _tell_gateway(settings: Settings, url: str, console: Console) -> None:
     """Say where Bedrock's clients may be pointed at, and where their calls go."""
     if settings.bedrock is not None and settings.serves_gateway:
         where = f"{url}/bedrock"
-        told = Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
-        console.print(told, soft_wrap=True)
+        line = Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
+        console.print(line, soft_wrap=True)
 
 
 def _tell_metrics(

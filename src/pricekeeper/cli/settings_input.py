@@ -186,15 +186,15 @@ def _gone_quotas(quotas: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
 
 
 def _gone_limits(
-    limits: Mapping[str, Mapping[str, Any]], places: Sequence[str], kept: Collection[str]
+    limits: Mapping[str, Mapping[str, Any]], wanted: Sequence[str], kept: Collection[str]
 ) -> dict[str, dict[str, None] | None]:
     """The limits to remove, by label; the label with its last one, unless it is to be kept."""
     there = [f"{label}:{name}" for label, named in limits.items() for name in named]
     gone: dict[str, dict[str, None]] = {}
-    for place in places:
-        if place not in there:
-            raise _absent("--no-rate-limit", place, there)
-        label, _, name = place.rpartition(":")
+    for spelt in wanted:
+        if spelt not in there:
+            raise _absent("--no-rate-limit", spelt, there)
+        label, _, name = spelt.rpartition(":")
         gone.setdefault(label, {})[name] = None
     return {
         label: None if label not in kept and names.keys() == limits[label].keys() else names

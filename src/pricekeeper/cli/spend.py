@@ -99,8 +99,8 @@ def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> Renderable
         ends = ["in all", *[""] * (len(names) - 1)]
         rows.add_row(*ends, usd(whole["cost_usd_micros"]), "", *_counts(whole))
     updated = answer["as_of"]
-    told = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
-    return page(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(told, "dim"))
+    age = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
+    return page(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(age, "dim"))
 
 
 def _counts(row: Mapping[str, Any]) -> list[str]:

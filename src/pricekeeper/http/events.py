@@ -103,16 +103,16 @@ class EventStream:
             return b": \nid: %s\n\n" % news.position.text.encode()
         if isinstance(news, Missed):
             return _event(cases.RESET, ResetEvent(news.reason), news.position)
-        told = cases.tell(news.event, self._viewer)
-        return b"" if told is None else _event(*told, news.position)
+        seen = cases.tell(news.event, self._viewer)
+        return b"" if seen is None else _event(*seen, news.position)
 
 
-def _event(name: str, told: Response, position: Position) -> bytes:
+def _event(name: str, response: Response, position: Position) -> bytes:
     """One event. JSON has no line breaks in it, so its data is one line."""
     return b"event: %s\nid: %s\ndata: %s\n\n" % (
         name.encode(),
         position.text.encode(),
-        _encode(told),
+        _encode(response),
     )
 
 

@@ -237,8 +237,8 @@ class Metrics:
         total = self._instrument(family)
         for key, count in counts.items():
             labels = key if isinstance(key, tuple) else (key,)
-            place = total.labels(*labels) if labels else total  # there from now on, be it at 0
-            place.inc(self._take_growth((family.name, *labels), count))
+            line = total.labels(*labels) if labels else total  # there from now on, be it at 0
+            line.inc(self._take_growth((family.name, *labels), count))
 
     def show(self, family: Family, value: float, *labels: str) -> None:
         """Set a gauge, whatever another worker has said of it."""
@@ -272,18 +272,18 @@ class Metrics:
     def _carry_histogram(
         self, family: Family, labels: tuple[str, ...], noted: Sizes | Durations
     ) -> None:
-        place = (family.name, *labels)
+        line = (family.name, *labels)
         total = noted.total / _US if family.kind is Kind.DURATIONS else noted.total
         more = [
-            int(self._take_growth((*place, str(bucket)), count))
+            int(self._take_growth((*line, str(bucket)), count))
             for bucket, count in enumerate(noted.counts)
         ]
-        self._instrument(family).add(labels, more, self._take_growth(place, total))
+        self._instrument(family).add(labels, more, self._take_growth(line, total))
 
-    def _take_growth(self, place: tuple[str, ...], count: float) -> float:
+    def _take_growth(self, line: tuple[str, ...], count: float) -> float:
         """How much a count has grown since it was carried over last."""
-        before = self._carried.get(place, 0)
-        self._carried[place] = count
+        before = self._carried.get(line, 0)
+        self._carried[line] = count
         return max(0, count - before)
 
     def _instrument(self, family: Family) -> Any:

@@ -22,7 +22,7 @@ from pricekeeper.http.edge import (
     read_parameters,
     read_patch,
 )
-from pricekeeper.http.operation import Access, Operation
+from pricekeeper.http.operation import Access, BodyReader, Operation
 from pricekeeper.http.wire import OAuthError, ProblemBody
 from pricekeeper.usecases.wire.values import APP_ID
 from pricekeeper.version import __version__
@@ -54,7 +54,10 @@ _IF_MATCH: Final = {
     "required": False,
     "schema": {"type": "string"},
 }
-_MEDIA_TYPES: Final = {read_patch: (MERGE_PATCH, JSON), read_parameters: (JSON, FORM)}
+_MEDIA_TYPES: Final[dict[BodyReader, tuple[str, ...]]] = {
+    read_patch: (MERGE_PATCH, JSON),
+    read_parameters: (JSON, FORM),
+}
 """What a body may come as, if not as JSON alone."""
 _UUID: Final = {"type": "string", "format": "uuid"}
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -205,8 +208,8 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
             text = {} if kind == "text/event-stream" else {"schema": {"type": "string"}}
             made[str(status)]["content"] = {kind: text}
             if operation.events:
-                told = {name: schemas[event] for name, event in operation.events.items()}
-                made[str(status)]["content"][kind]["x-events"] = told
+                described = {name: schemas[event] for name, event in operation.events.items()}
+                made[str(status)]["content"][kind]["x-events"] = described
         elif kind is not None:
             made[str(status)]["content"] = {"application/json": {"schema": schemas[kind]}}
             if operation.has_csv:

@@ -97,10 +97,10 @@ class Batch:
 
     async def _write(self, step: CombinedWrite) -> None:
         """Send it, and answer whom it serves; if it is refused, note what was different."""
-        was_told = all(part.key in self._accounts.told for part in step.parts)
+        was_fresh = all(part.key in self._accounts.fresh for part in step.parts)
         reasons = await self._send(step.parts) if step.parts else None
         if reasons is not None:
-            self._cache.meter.lost_races += was_told or len(step.parts) > 1
+            self._cache.meter.lost_races += was_fresh or len(step.parts) > 1
             for part, reason in zip(step.parts, reasons, strict=True):
                 if reason.code is ReasonCode.CONDITION_FAILED:
                     note = self._note_bucket if part.record is None else self._note_record
@@ -166,7 +166,7 @@ class Batch:
 
     def _note_bucket(self, key: Key, item: Mapping[str, Any] | None) -> None:
         """Keep what the store has told of a bucket."""
-        self._accounts.told.add(key)
+        self._accounts.fresh.add(key)
         try:
             bucket = bucket_of(item)
         except UnreadableItemError as error:
@@ -177,7 +177,7 @@ class Batch:
 
     def _note_record(self, key: Key, item: Item | Mapping[str, Any] | None) -> None:
         """Keep what the store has told of a lease. An acquire of one that exists has its answer."""
-        self._accounts.told.add(key)
+        self._accounts.fresh.add(key)
         for command in [one for one in self._answers if one.record and one.record.key == key]:
             if command.record is None:
                 continue

@@ -53,8 +53,8 @@ class Accounts:
         """A key that is not here was never seen; ``None`` is an absent bucket."""
         self.records: dict[Key, LeaseRecord] = {}
         """Of the leases that are to be changed."""
-        self.told: set[Key] = set()
-        """What the store has told since the batch began; all else is from memory."""
+        self.fresh: set[Key] = set()
+        """What was read since the batch began; all else is from memory."""
         self._reading_ms = reading_ms
         self._waited_ms = waited_ms
 
@@ -119,7 +119,7 @@ def decide(accounts: Accounts, commands: Sequence[Command]) -> Decision:
     drafts.add_acquires(acquires)
     if drafts.acquires or drafts.changes:
         return drafts.write()
-    if drafts.unsure or not all(accounts.told.issuperset(keys_of(one)) for one in acquires):
+    if drafts.unsure or not all(accounts.fresh.issuperset(keys_of(one)) for one in acquires):
         return _ask(accounts, acquires, drafts.unsure)
     return _settle(accounts, acquires[0]) or Answered(_deny(accounts, acquires))
 
@@ -213,7 +213,7 @@ class _Drafts:
         try:
             check_held(change.delta, record.held, capacities_of(change.debits))
         except InvalidValueError:
-            if record.key in self._accounts.told or record.key in self._records:
+            if record.key in self._accounts.fresh or record.key in self._records:
                 raise
             self.unsure.append(record.key)  # others may have changed what it holds
             return None
@@ -261,7 +261,7 @@ class _Drafts:
                 debit,
                 accounts.buckets.get(key),
                 seen=key in accounts.buckets,
-                told=key in accounts.told,
+                is_fresh=key in accounts.fresh,
                 reading_ms=accounts.reading_ms(key),
             )
         return draft

@@ -155,7 +155,7 @@ def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
     arrives late is refused. A label that is given up again before anybody used it changes nothing
     for apps, so it is not in the history.
     """
-    told = (Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),) if is_change(entry) else ()
+    noted = (Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),) if is_change(entry) else ()
     return Update(
         STICKY_STATE,
         key,
@@ -170,7 +170,7 @@ def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
                 Set(_GIVEN_UP_QUOTA + label, quota_usd_micros)
                 for label, quota_usd_micros in flip.quotas_usd_micros.items()
             ),
-            *told,
+            *noted,
             _expiry(entry),
         ),
         attr(_LABEL).absent()

@@ -299,8 +299,8 @@ def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Sessio
 
 def _ended(subject: str, session_id: SessionId) -> Change:
     """The end of a session as the audit trail has it."""
-    org_id, told = parse_client_id(subject).org_id, {"session_id": str(session_id)}
-    return Change("sessions.end", subject, org_id, before=told)
+    org_id, details = parse_client_id(subject).org_id, {"session_id": str(session_id)}
+    return Change("sessions.end", subject, org_id, before=details)
 
 
 def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenError:

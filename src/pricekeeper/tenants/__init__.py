@@ -19,7 +19,8 @@ from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.tenants.items import config_key
 from pricekeeper.tenants.meter import REVOCATIONS
 from pricekeeper.tenants.policy import Generation, Life, Policy
-from pricekeeper.tenants.service import Enrolment, Saved, Tenants
+from pricekeeper.tenants.saving import Enrolment
+from pricekeeper.tenants.service import Saved, Tenants
 
 __all__ = [
     "ANY_LABEL",

@@ -28,6 +28,7 @@ from pricekeeper.storage import (
     Condition,
     Item,
     Key,
+    Put,
     Query,
     Remove,
     Set,
@@ -120,6 +121,11 @@ def alerts_key(client: Client) -> Key:
 def index_key(client: Client) -> Key:
     """The entry of the client's organisation in the list of all."""
     return Key(INDEX_PK, client.org_id)
+
+
+def index_put(client: Client) -> Put:
+    """Puts it into that list."""
+    return Put(CONFIG, {"PK": INDEX_PK, "SK": client.org_id})
 
 
 def new_item(

@@ -75,8 +75,8 @@ async def reset_limits(services: Services, client: Client, by: Attribution) -> w
     policy = await services.tenants.read_policy(client)
 
     async def commit(labels: list[str], operations: Sequence[Write]) -> None:
-        told = {"labels": labels}
-        change = Change("limits.reset", client.client_id, client.org_id, after=told)
+        details = {"labels": labels}
+        change = Change("limits.reset", client.client_id, client.org_id, after=details)
         await services.trail.apply(by, change, operations)
 
     labels = await services.limiter.reset(policy.bucket_entity, commit=commit)

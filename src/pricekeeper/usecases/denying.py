@@ -62,8 +62,8 @@ def code_of(error: errors.PriceKeeperError) -> str:
     """The code of a denial in the contract: money, speed, or an administrator."""
     if not isinstance(error, errors.AuthorizationDeniedError):
         return error.code
-    told = errors.RateLimitExceededError if error.by_speed else errors.QuotaExceededError
-    return told.code
+    kind = errors.RateLimitExceededError if error.by_speed else errors.QuotaExceededError
+    return kind.code
 
 
 def _obstacles(error: errors.PriceKeeperError) -> Iterator[str]:

@@ -53,7 +53,7 @@ def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: 
         result = asyncio.run(day)
     store = None if keep is None else f"sqlite:///{Path(keep).resolve()}/demo.db"
     if as_json:
-        print_json({"org_id": org_id, "timezone": ZONE, **result.told()})
+        print_json({"org_id": org_id, "timezone": ZONE, **result.answer()})
     else:
         console.print(summary(result), going_on(store, org_id), soft_wrap=True)
     if not result.is_good:

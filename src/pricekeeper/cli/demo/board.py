@@ -49,11 +49,11 @@ class Board:
     counts: Counter[str] = field(default_factory=Counter)
     """By kind of event, also those that were not told."""
 
-    def note(self, at_ms: int, app_id: str, kind: str, told: str, *, tell: bool = True) -> None:
+    def note(self, at_ms: int, app_id: str, kind: str, text: str, *, tell: bool = True) -> None:
         """Count what happened, and tell of it unless it is one of many."""
         self.counts[kind] += 1
         if tell:
-            self.events.append(Event(_local(at_ms), app_id, kind, told))
+            self.events.append(Event(_local(at_ms), app_id, kind, text))
 
     def spend(self, app_id: str, day: str, label: str, sums: Sums) -> None:
         """What an app has spent on a label that day; a new day begins with nothing."""

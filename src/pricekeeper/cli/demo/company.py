@@ -180,11 +180,11 @@ class Company:
             except RateLimitedError as error:
                 violation = error.violations[0]
                 wait_ms = error.retry_after_ms or 0
-                told = (
+                text = (
                     f"denied: {violation.limit} has {violation.available} of the "
                     f"{violation.requested} asked for; enough in {wait_ms // 1000:,} s"
                 )
-                self._note("denied", call.app_id, told, tell=attempt == 0)
+                self._note("denied", call.app_id, text, tell=attempt == 0)
                 await self.clock.sleep_ms(wait_ms)
             else:
                 if attempt:
@@ -207,8 +207,8 @@ class Company:
                 timestamp=stamp,
             )
             if recorded.duplicate:
-                told = "sent again after a lost reply: a duplicate, not counted"
-                self._note("duplicate", call.app_id, told, tell=not self.board.counts["duplicate"])
+                text = "sent again after a lost reply: a duplicate, not counted"
+                self._note("duplicate", call.app_id, text, tell=not self.board.counts["duplicate"])
         day = _dashed(org_day(ZONE, now_ms // 1000 * 1000))
         self.board.spend(call.app_id, day, label, self.ledger.add(call, day, label))
 
@@ -226,8 +226,8 @@ class Company:
             after = {one["session_id"] for one in (await fresh.sessions())["sessions"]}
             refused = await self._is_refused(token)
         if before - after and refused:
-            told = f"a new pod logged in: session {min(before - after)} ended, its token refused"
-            self._note("evicted", SUPPORT.app_id, told)
+            text = f"a new pod logged in: session {min(before - after)} ended, its token refused"
+            self._note("evicted", SUPPORT.app_id, text)
 
     async def _is_refused(self, token: Mapping[str, str]) -> bool:
         wire = Wire(self.url)
@@ -251,8 +251,8 @@ class Company:
         else:
             self._note("flip", app_id, f"{before} → {model.label}: {_why(before, model)}")
 
-    def _note(self, kind: str, app_id: str, told: str, *, tell: bool = True) -> None:
-        self.board.note(self.clock.now_ms(), app_id, kind, told, tell=tell)
+    def _note(self, kind: str, app_id: str, text: str, *, tell: bool = True) -> None:
+        self.board.note(self.clock.now_ms(), app_id, kind, text, tell=tell)
 
     async def _until(self, at_ms: int) -> None:
         await self.clock.sleep_ms(at_ms - self.clock.now_ms())

@@ -24,7 +24,7 @@ class Sums(Counter[str]):
         """The whole micro-dollars of the exact sum: this is how totals are shown."""
         return split_micros(self["cost_usd_picos"])[0]
 
-    def told(self) -> dict[str, int]:
+    def answer(self) -> dict[str, int]:
         """By the names of the REST contract."""
         return {**{name: self[name] for name in NUMBERS}, "cost_usd_micros": self.cost_usd_micros}
 
@@ -71,6 +71,6 @@ class Ledger:
         sent_labels = {label for app, on, label in self.sums if (app, on) == (app_id, day)}
         for label in sorted(sent_labels | models.keys()):
             sent, counted = self.sums.get((app_id, day, label), Sums()), models.get(label, {})
-            for number, count in sent.told().items():
+            for number, count in sent.answer().items():
                 if counted.get(number, 0) != count:
                     yield Difference(app_id, day, label, number, count, counted.get(number, 0))
