@@ -48,28 +48,42 @@ class Share(NamedTuple):
         return pct > 0 and is_enough and self.part * 100 >= pct * self.whole
 
 
+class _Tally:
+    """A share that is being counted."""
+
+    __slots__ = ("part", "times", "whole")
+
+    def __init__(self) -> None:
+        self.part = self.times = self.whole = 0
+
+
 class Shares(Generic[K]):
     """The shares of many in the present stretch of the clock."""
 
     def __init__(self, stretch_ms: int) -> None:
         self._stretch_ms = stretch_ms
         self._number = -1
-        self._shares: dict[K, Share] = {}
+        self._tallies: dict[K, _Tally] = {}
 
     def note(self, key: K, part: int, whole: int, now_ms: int) -> None:
         """Note one more: what it is in all, and what of that went wrong."""
         self._turn(now_ms)
-        known = self._shares.get(key)
-        if known is None:
-            if len(self._shares) >= KEYS_MAX:
+        tally = self._tallies.get(key)
+        if tally is None:
+            if len(self._tallies) >= KEYS_MAX:
                 return
-            known = Share(0, 0, 0)
-        self._shares[key] = Share(known.part + part, known.times + (part > 0), known.whole + whole)
+            tally = self._tallies[key] = _Tally()
+        tally.whole += whole
+        if part > 0:
+            tally.part += part
+            tally.times += 1
 
     def bad(self, now_ms: int) -> Iterator[tuple[K, Share]]:
         """Those of whom anything went wrong in the present stretch."""
         self._turn(now_ms)
-        yield from [(key, share) for key, share in self._shares.items() if share.times]
+        for key, one in list(self._tallies.items()):
+            if one.times:
+                yield key, Share(one.part, one.times, one.whole)
 
     def began_at_ms(self, now_ms: int) -> int:
         """When the present stretch began."""
@@ -78,7 +92,7 @@ class Shares(Generic[K]):
     def _turn(self, now_ms: int) -> None:
         if now_ms // self._stretch_ms != self._number:
             self._number = now_ms // self._stretch_ms
-            self._shares = {}
+            self._tallies = {}
 
 
 def denial_findings(policy: Policy, share: Share, now_ms: int) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.folding import Look
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.tenants import Policy, Tenants
 from pricekeeper.values import Attribution, OrgId, new_request_id
 
 
@@ -86,7 +86,7 @@ class Alerts:
     def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
         """An app has asked for a call or for tokens."""
         # An app that is not registered can have any name: their organisation counts them as one.
-        client = Client(policy.org_id, policy.app_id if policy.is_registered else None)
+        client = policy.client if policy.is_registered else policy.client.org
         self.checks.denials.note(client, int(is_denied), 1, self._clock.now_ms())
 
     def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None:

@@ -47,14 +47,18 @@ class State(StrEnum):
 class HeldAccount(msgspec.Struct, frozen=True):
     """An account that an authorization is held against, by its item and its name in it."""
 
-    pk: str
-    sk: str
+    key: Key
     id: str
 
     @property
-    def key(self) -> Key:
-        """The item that it is in."""
-        return Key(self.pk, self.sk)
+    def pk(self) -> str:
+        """Of its item."""
+        return self.key.pk
+
+    @property
+    def sk(self) -> str:
+        """Of its item."""
+        return self.key.sk or ""
 
 
 class HeldBucket(msgspec.Struct, frozen=True):

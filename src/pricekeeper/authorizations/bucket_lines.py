@@ -38,7 +38,7 @@ class BucketStep:
 class BucketLine:
     """One bucket under some limits, and what is taken from it."""
 
-    __slots__ = ("_available", "_bucket", "_due", "_reading_ms", "limits", "taken")
+    __slots__ = ("_available", "_bucket", "_due", "_reading_ms", "_statuses", "limits", "taken")
 
     def __init__(
         self, bucket: Bucket | None, limits: dict[str, Limit], now_ms: int, owed: Debit | None
@@ -52,12 +52,16 @@ class BucketLine:
         }
         self._due = _due(bucket, limits, owed)
         self.taken: dict[str, int] = {}
+        self._statuses: dict[str, LimitStatus] = {}
+        """Made once for all calls that are answered together."""
 
     def take(self, tokens: Mapping[str, int]) -> None:
         """Take tokens, for which there is room."""
         taken = self.taken
         for name, count in tokens.items():
             taken[name] = taken.get(name, 0) + count
+        if self._statuses:
+            self._statuses = {}
 
     def has_room(self, tokens: Mapping[str, int]) -> bool:
         """Whether so many are there, beside all that was decided."""
@@ -104,7 +108,13 @@ class BucketLine:
         return ahead
 
     def status(self, name: str, now_ms: int) -> LimitStatus:
-        """The state of a limit with all that was decided."""
+        """The state of a limit with all that was decided; ``now_ms`` is the same each time."""
+        status = self._statuses.get(name)
+        if status is None:
+            status = self._statuses[name] = self._status(name, now_ms)
+        return status
+
+    def _status(self, name: str, now_ms: int) -> LimitStatus:
         limit, net = self.limits[name], self.taken.get(name, 0) + self._due.get(name, 0)
         units = min(self._available[name] - net * limit.units_per_token, limit.capacity_units)
         holding = None if self._bucket is None else self._bucket.holdings.get(name)

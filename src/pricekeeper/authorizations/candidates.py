@@ -52,9 +52,8 @@ from pricekeeper.pricing import (
     OpaqueId,
     PriceBook,
     Prices,
-    TokenUsage,
     WorstRates,
-    check_plausible,
+    check_answer_plausible,
     normalise_model_id,
     worst_rates,
 )
@@ -85,7 +84,7 @@ _ROLES: Final = {
 _NOT_AMONG: Final = "the call is not for it"
 
 
-class _Usable(NamedTuple):
+class _Usable(msgspec.Struct, frozen=True):
     """A label that a call may be made with, or could be if its quota were not spent."""
 
     label: ModelLabel
@@ -132,7 +131,11 @@ class Candidates:
         Raises `AuthorizationDeniedError` if no label may be used, whatever the budgets.
         """
         _require_unfrozen(policy)
-        labels = await self._find_labels(policy, request)
+        if request.model == AUTO:
+            choice = (await self._selection.assess(policy)).choice
+            labels = self._in_force(policy, request, choice)
+        else:
+            labels = self._named(policy, request)
         candidates = [await self._make(policy, request, label, at_ms) for label in labels.usable]
         if request.consume:
             _check_limits_known(request.consume, candidates)
@@ -151,20 +154,16 @@ class Candidates:
             asked_as=request.authorization_id or "",
         )
 
-    async def _find_labels(self, policy: Policy, request: AuthorizationRequest) -> _Labels:
-        if request.model != AUTO:
-            label = find_label(self._prices.catalogue, policy, request.model)
-            usable = [_Usable(label, Reason.NORMAL)]
-            if request.may_fall_back:
-                below = policy.model_ordering[policy.model_ordering.index(label) + 1 :]
-                usable += [
-                    _Usable(one, Reason.QUOTA_EXCEEDED)
-                    for one in below
-                    if self._may_use(policy, one)
-                ]
-            return _Labels(tuple(usable))
-        choice = (await self._selection.assess(policy)).choice
-        return self._in_force(policy, request, choice)
+    def _named(self, policy: Policy, request: AuthorizationRequest) -> _Labels:
+        """The label that the call names and, if it may fall back, those below it."""
+        label = find_label(self._prices.catalogue, policy, request.model)
+        usable = [_Usable(label, Reason.NORMAL)]
+        if request.may_fall_back:
+            below = policy.model_ordering[policy.model_ordering.index(label) + 1 :]
+            usable += [
+                _Usable(one, Reason.QUOTA_EXCEEDED) for one in below if self._may_use(policy, one)
+            ]
+        return _Labels(tuple(usable))
 
     def _in_force(self, policy: Policy, request: AuthorizationRequest, choice: Choice) -> _Labels:
         """The label in force and, if it may fall back, those below it."""
@@ -237,11 +236,10 @@ class Candidates:
         model = self._prices.catalogue.model(label)
         # Bedrock refuses a prompt that is longer than the model can read, so nobody is billed it.
         input_tokens = min(request.input_tokens, model.context_window_tokens)
-        tokens = TokenUsage(input_tokens=input_tokens, output_tokens=request.max_output_tokens)
-        check_plausible(model, tokens)
-        day = date_of(org_day(policy.timezone, at_ms))
+        check_answer_plausible(model, request.max_output_tokens)
+        day, book = date_of(org_day(policy.timezone, at_ms)), self._prices
         try:
-            prices = await self._prices.find_prices(model, day)
+            prices = book.recall_prices(model, day) or await book.find_prices(model, day)
             worst = self._worst_rates(model, prices, input_tokens, request).of(input_tokens)
         except UnpricedUsageError as error:
             self._prices.meter.unpriced[error.label] += 1
@@ -250,7 +248,7 @@ class Candidates:
         chain = self._chain(policy, label, accounts)
         return Candidate(
             label,
-            usable.reason.value,
+            str(usable.reason),
             input_tokens,
             worst,
             accounts,
@@ -289,7 +287,7 @@ class Candidates:
         chain = self._chains.peek(key)
         if chain is None or chain.policy is not policy or chain.accounts is not accounts:
             buckets = bucket_limits(policy, label)
-            held = tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
+            held = tuple(HeldAccount(one.key, one.id) for one in accounts)
             terms = GrantTerms(policy.client_id, policy.app_id, label, held, ())
             terms = terms_of(terms, buckets, (REQUESTS, TOKENS))
             chain = _Chain(

@@ -35,16 +35,15 @@ from pricekeeper.ledger.command import AnyCommand, Send
 from pricekeeper.ledger.position import authorization_id_of
 from pricekeeper.metering import Submission
 from pricekeeper.metering.journal_items import PostedRegion
-from pricekeeper.storage import Key
 
 
-class Existing(NamedTuple):
+class Existing(msgspec.Struct, frozen=True):
     """The id that a caller gave stands for that authorization already."""
 
     own_id: str
 
 
-class Settled(NamedTuple):
+class Settled(msgspec.Struct, frozen=True):
     """The authorization after a settlement, and whether this one has changed it."""
 
     authorization: Authorization
@@ -90,7 +89,10 @@ class Authorize(Command[Answer]):
         ``on_end`` is told what became of it and on which log, also if nobody waits any more.
         """
         super().__init__()
-        self.keys = dict.fromkeys(key for one in wanted.candidates for key in one.keys)
+        first, *others = wanted.candidates
+        self.keys = first.keys
+        if others:
+            self.keys = dict.fromkeys(key for one in wanted.candidates for key in one.keys)
         self.name = wanted.asked_as
         self._wanted = wanted
         self._speeds = speeds
@@ -143,10 +145,14 @@ class Authorize(Command[Answer]):
     def _must_wait(self, draft: Draft) -> bool:
         """Whether the region is to be marked, or the caller's id to be claimed, before."""
         org_id, region = self._wanted.org_id, draft.position.chapter.region
-        must_mark = self._marks.needs_grant_mark(org_id, region)
-        if must_mark:
-            mark = self._marks.mark_grant
-            draft.ask(("grant", region), lambda: mark(org_id, region), self)
+        must_mark = False
+        if "grant" not in draft.found:
+            must_mark = self._marks.needs_grant_mark(org_id, region)
+            if must_mark:
+                mark = self._marks.mark_grant
+                draft.ask(("grant", region), lambda: mark(org_id, region), self)
+            else:
+                draft.found.add("grant")
         claim = self._claim
         must_claim = claim is not None and _must_claim(draft, org_id, claim, self._claim_all, self)
         return must_mark or must_claim
@@ -223,8 +229,7 @@ class Settle(Command[Settled]):
         self._on_end = on_end
         self._settled: Settled | None = None
         self.send = send
-        held = seen.authorization.grant.accounts
-        self.keys = dict.fromkeys(one.key for one in (*held, *since))
+        self.keys = [one.key for one in (*seen.authorization.grant.terms.accounts, *since)]
         self.name = seen.authorization.id
 
     def decide(self, draft: Draft) -> Decision:
@@ -276,9 +281,8 @@ class Settle(Command[Settled]):
 
     def _add(self, draft: Draft, account: HeldAccount, change: Balance) -> None:
         """Accounts of windows that are long over are gone, and nobody needs them any more."""
-        key = Key(account.pk, account.sk)
-        if draft.balance(key, account.id) is not None:
-            draft.add(key, account.id, change)
+        if draft.balance(account.key, account.id) is not None:
+            draft.add(account.key, account.id, change)
 
     def _outcome(self, draft: Draft, after: Authorization) -> str:
         if after.state is State.OPEN:
@@ -289,10 +293,10 @@ class Settle(Command[Settled]):
             return outcomes.voided(after.settlement.at_ms, after.settlement.reason)
         if self._submission is None:
             raise LookupError("a capture has a record")
-        return outcomes.captured(draft.position, _put_record(draft, self._submission))
+        return outcomes.captured(draft.prefix, _put_record(draft, self._submission))
 
 
-class RecordedAt(NamedTuple):
+class RecordedAt(msgspec.Struct, frozen=True):
     """A record is on a sheet."""
 
     nonce: bytes
@@ -363,9 +367,13 @@ def _must_claim(
 
 def _must_mark(draft: Draft, submission: Submission, marks: Marks, command: AnyCommand) -> bool:
     """Whether it is to be marked before that a record is posted into the chapter's region."""
+    found = ("record", submission.lanes)
+    if found in draft.found:
+        return False
     region, now_ms = draft.position.chapter.region, draft.now_ms
     posting = PostedRegion(submission.org_id, region, submission.lanes)
     if not marks.needs_record_mark(posting, now_ms):
+        draft.found.add(found)
         return False
     draft.ask(("record", posting), lambda: marks.mark_record(posting, now_ms), command)
     return True

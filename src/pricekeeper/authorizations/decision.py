@@ -10,7 +10,7 @@ fewest obstacles. Raising exactly these admits the call, and fewer admit no othe
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -97,17 +97,18 @@ class Wanted(msgspec.Struct, frozen=True):
 
     def debits(self, candidate: Candidate, max_output_tokens: int) -> tuple[Debit, ...]:
         """What the call takes from the buckets of a candidate."""
-        consume = self.tokens(candidate, max_output_tokens)
+        consume, label = self.tokens(candidate, max_output_tokens), candidate.label
         debits = []
         for bucket in candidate.buckets:
-            limits = bucket.limits
-            tokens = {name: count for name, count in consume.items() if name in limits}
+            tokens, limits = consume, bucket.limits
+            if not limits.keys() >= consume.keys():
+                tokens = {name: count for name, count in consume.items() if name in limits}
             if tokens:
-                debits.append(Debit(bucket.entity, candidate.label, limits, tokens))
+                debits.append(Debit(bucket.entity, label, limits, tokens))
         return tuple(debits)
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct, frozen=True):
     """Tokens of a candidate that were taken, for an answer of so many tokens."""
 
     output_tokens: int
@@ -116,20 +117,20 @@ class Taken(NamedTuple):
     """The limits right after that."""
 
 
-class Room(NamedTuple):
+class Room(msgspec.Struct, frozen=True):
     """The buckets of a candidate have enough for such an answer; nothing was taken."""
 
     output_tokens: int
     limits: Mapping[str, LimitStatus]
 
 
-class Lacking(NamedTuple):
+class Lacking(msgspec.Struct, frozen=True):
     """The buckets of a candidate have too little."""
 
     denied_by: tuple[DeniedBy, ...]
 
 
-class Granted(NamedTuple):
+class Granted(msgspec.Struct, frozen=True):
     """A grant, and the accounts and limits right after it."""
 
     authorization: Authorization
@@ -139,14 +140,14 @@ class Granted(NamedTuple):
     limits: Mapping[str, LimitStatus]
 
 
-class Denied(NamedTuple):
+class Denied(msgspec.Struct, frozen=True):
     """What is in the way of a call."""
 
     denied_by: tuple[DeniedBy, ...]
     considered: tuple[Considered, ...]
 
 
-class Wants(NamedTuple):
+class Wants(msgspec.Struct, frozen=True):
     """What has to be known before the call can be decided."""
 
     take: int | None
@@ -168,7 +169,7 @@ Speeds: TypeAlias = Mapping[int, Speed]
 """What is known of the tokens of candidates, by their rank."""
 
 
-class Choice(NamedTuple):
+class Choice(msgspec.Struct, frozen=True):
     """The candidate that a call gets, and how long its answer may be."""
 
     rank: int
@@ -305,7 +306,6 @@ def make_grant(wanted: Wanted, choice: Choice) -> tuple[Grant, StoredTerms]:
     if wanted.consume is not None:
         terms = terms_of(terms, candidate.buckets, wanted.consume)
         stored_terms = store_terms(wanted.org_id, terms)
-    takes_tokens = candidate.takes_tokens(wanted.consume)
     grant = Grant(
         terms,
         wanted.fingerprint,
@@ -314,7 +314,7 @@ def make_grant(wanted: Wanted, choice: Choice) -> tuple[Grant, StoredTerms]:
         candidate.input_tokens,
         output_tokens,
         wanted.at_ms,
-        wanted.tokens(candidate, output_tokens) if takes_tokens else {},
+        wanted.tokens(candidate, output_tokens) if terms.buckets else {},
         choice.considered,
         wanted.tags,
         wanted.asked_as,

@@ -59,8 +59,8 @@ class Desk:
 
     def seen(self, due: Due) -> Seen:
         """An authorization of this process; if it has lost the log since, that is to be read."""
-        log = self.ledger.log_of(due.org_id)
-        return Seen(due.authorization, log.generation if log.is_at(due.book) else UNKNOWN)
+        is_read_on = self.ledger.log_of(due.org_id).is_at(due.book)
+        return Seen(due.authorization, due.book.generation if is_read_on else UNKNOWN)
 
     async def read(self, org_id: str, own_id: str) -> Seen:
         """The authorization of that id; raises `NotFoundError` if there is none."""
@@ -155,7 +155,7 @@ class Desk:
             self.open.remove(authorization.id)
         if not settled.changed:
             return
-        self.meter.settled[authorization.state.value] += 1
+        self.meter.settled[str(authorization.state)] += 1
         self.tokens.give_back(tokens_beyond(action, authorization))
         if authorization.state is not State.OPEN:
             self._on_change(org_id, authorization)

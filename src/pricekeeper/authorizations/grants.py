@@ -35,7 +35,7 @@ from pricekeeper.errors import UnreadableItemError
 from pricekeeper.ledger.position import authorization_id_of, sheet_number
 from pricekeeper.ledger.sheet import WRITTEN
 from pricekeeper.metering.journal import Record, StoredTerms, entry_on, private_name
-from pricekeeper.storage import TypedItem
+from pricekeeper.storage import Key, TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 GRANT: Final = "g"
@@ -84,7 +84,7 @@ _decode_grant: Final = msgspec.msgpack.Decoder(_StoredGrant).decode
 def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
     """The terms as a sheet has them: the same terms have the same name everywhere."""
     entities = dict.fromkeys(
-        [*(one.pk.removesuffix(_ACCOUNTS) for one in terms.accounts)]
+        [*(one.key.pk.removesuffix(_ACCOUNTS) for one in terms.accounts)]
         + [bucket.entity for bucket in terms.buckets]
     )
     index = {entity: number for number, entity in enumerate(entities)}
@@ -95,7 +95,8 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
             terms.label,
             tuple(entity.removeprefix(_org(org_id)).replace(own, "~", 1) for entity in entities),
             tuple(
-                (index[one.pk.removesuffix(_ACCOUNTS)], one.sk, one.id) for one in terms.accounts
+                (index[one.key.pk.removesuffix(_ACCOUNTS)], one.key.sk or "", one.id)
+                for one in terms.accounts
             ),
             tuple((index[bucket.entity], bucket.terms) for bucket in terms.buckets),
         )
@@ -106,7 +107,8 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
 
 def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: int) -> bytes:
     """A grant as its sheet has it."""
-    alone = grant.considered == (Considered(grant.label),)
+    first, *others = grant.considered or (None,)
+    alone = first is not None and not (others or first.because) and first.label == grant.label
     usual = grant.tokens == usual_tokens(grant.input_tokens, grant.max_output_tokens)
     return _encode(
         _StoredGrant(
@@ -227,7 +229,7 @@ def _terms_of(org_id: str, data: bytes) -> GrantTerms:
         stored.app_id,
         stored.label,
         tuple(
-            HeldAccount(entities[number] + _ACCOUNTS, sk, account_id)
+            HeldAccount(Key(entities[number] + _ACCOUNTS, sk), account_id)
             for number, sk, account_id in stored.accounts
         ),
         tuple(HeldBucket(entities[number], terms) for number, terms in stored.buckets),

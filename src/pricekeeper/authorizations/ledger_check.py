@@ -154,5 +154,5 @@ class LedgerCheck:
 
 def _add(sums: dict[AccountKey, int], accounts: Iterable[HeldAccount], usd_picos: int) -> None:
     for account in accounts:
-        key = (Key(account.pk, account.sk), account.id)
+        key = (account.key, account.id)
         sums[key] = sums.get(key, 0) + usd_picos

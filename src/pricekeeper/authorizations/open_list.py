@@ -6,7 +6,9 @@ Bounds: `REMEMBERED_MAX` of them; those beyond are found by a sweep.
 from __future__ import annotations
 
 import heapq
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from pricekeeper.authorizations.authorization import Authorization
 from pricekeeper.ledger.book import Book
@@ -16,7 +18,7 @@ SETTLED_MAX: Final = 1_000
 """How many that are settled wait for their time in the heap, beside as many as are open."""
 
 
-class Due(NamedTuple):
+class Due(msgspec.Struct, frozen=True):
     """An authorization of this process, and when it expires."""
 
     expires_at_ms: int

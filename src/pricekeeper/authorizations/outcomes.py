@@ -22,7 +22,6 @@ from pricekeeper.authorizations.authorization import Authorization, Settlement, 
 from pricekeeper.authorizations.grants import settlement_of
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.ledger.items import prefix_query
-from pricekeeper.ledger.position import Position
 from pricekeeper.metering.journal import Record, entry_on, private_name
 from pricekeeper.storage import Query
 from pricekeeper.ticks import REGION_DIGITS
@@ -62,9 +61,9 @@ def unsettled(expired_at_ms: int) -> str:
     return f"{_UNSETTLED}{expired_at_ms:x}"
 
 
-def captured(position: Position, number: int) -> str:
-    """Its record is on that sheet, under that number."""
-    return f"{_CAPTURED}{position.prefix}.{number:x}"
+def captured(sheet: str, number: int) -> str:
+    """Its record is on that sheet, named by the start of its sort key, under that number."""
+    return f"{_CAPTURED}{sheet}.{number:x}"
 
 
 def voided(at_ms: int, reason: str) -> str:

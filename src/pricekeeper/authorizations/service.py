@@ -12,7 +12,7 @@ Every step can be repeated from any instance until it is answered, and happens o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ from pricekeeper.authorizations.admin_voids import AdminVoids
 from pricekeeper.authorizations.asking import Asking
 from pricekeeper.authorizations.authorization import (
     Authorization,
+    Grant,
     HeldAccount,
     Settlement,
     State,
@@ -89,14 +90,14 @@ _PERMILLE: Final = 1_000
 _log = structlog.get_logger(__name__)
 
 
-class Authorized(NamedTuple):
+class Authorized(msgspec.Struct, frozen=True):
     """What an authorization was answered with: a grant of now, or the same one again."""
 
     authorization: Authorization
     granted: Granted | None
 
 
-class Captured(NamedTuple):
+class Captured(msgspec.Struct, frozen=True):
     """What a capture was answered with."""
 
     authorization: Authorization
@@ -230,7 +231,9 @@ class Authorizations:
 
     async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> Captured:
         grant, shown_id = seen.authorization.grant, seen.authorization.shown_id
-        tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
+        tags = grant.tags
+        if usage.tags:
+            tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
         usage = msgspec.structs.replace(
             usage, request_id=shown_id, model_label=grant.label, tags=tags
         )
@@ -246,7 +249,8 @@ class Authorizations:
             price_estimated=submission.price_estimated,
         )
         action = Capture(settlement, self._bucket_tokens(grant.label, usage))
-        since = await self._open_since(policy, seen.authorization, tags)
+        accounts = self._ledger.find(policy, grant.label, tags, grant.authorized_at_ms)
+        since = () if _are_held(accounts, grant) else await self._open_since(accounts, grant)
         settled = await self._desk.settle(
             policy.org_id, action, seen, submission=submission, since=since
         )
@@ -351,21 +355,18 @@ class Authorizations:
             self._watch.note_charged(org_id, cost, is_unsettled=False)
 
     async def _open_since(
-        self, policy: Policy, seen: Authorization, tags: Mapping[str, str]
+        self, accounts: tuple[BudgetAccount, ...], grant: Grant
     ) -> tuple[HeldAccount, ...]:
         """The accounts of budgets that are newer than the authorization: it is spent from them."""
-        grant, now_ms = seen.grant, self._clock.now_ms()
-        accounts = self._ledger.find(policy, grant.label, tags, grant.authorized_at_ms)
-        if len(accounts) == len(grant.accounts) and all(map(_is_held, accounts, grant.accounts)):
-            return ()
-        held = {(one.pk, one.id) for one in grant.accounts}
+        now_ms = self._clock.now_ms()
+        held = {(one.key.pk, one.id) for one in grant.accounts}
         accounts = tuple(
             account
             for account in accounts
             if account.span.ends_at_ms > now_ms and (account.key.pk, account.id) not in held
         )
         await self._ledger.open_all(accounts)
-        return tuple(HeldAccount(one.key.pk, one.key.sk or "", one.id) for one in accounts)
+        return tuple(HeldAccount(one.key, one.id) for one in accounts)
 
     async def _answer_captured(
         self, policy: Policy, settled: Settled, submission: Submission
@@ -465,9 +466,15 @@ class _Balances:
         return (self.balance(account.key, account.id) or Balance()) + hold(held_usd_picos)
 
 
-def _is_held(account: BudgetAccount, held: HeldAccount) -> bool:
-    """Whether an authorization is held against that account."""
-    return account.id == held.id and account.key.pk == held.pk
+def _are_held(accounts: tuple[BudgetAccount, ...], grant: Grant) -> bool:
+    """Whether an authorization is held against exactly these, as nearly always."""
+    held = grant.terms.accounts
+    if len(accounts) != len(held):
+        return False
+    for account, one in zip(accounts, held, strict=True):
+        if account.id != one.id or account.key.pk != one.key.pk:
+            return False
+    return True
 
 
 def _repeated(existing: Seen, fingerprint: bytes) -> Authorized:

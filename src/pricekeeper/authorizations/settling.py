@@ -22,7 +22,7 @@ from pricekeeper.budgets.items import capture, capture_late, expire
 from pricekeeper.errors import ConflictError, RequestIdReusedError
 
 
-class Capture(NamedTuple):
+class Capture(msgspec.Struct, frozen=True):
     """The call was made, and this is what it used."""
 
     settlement: Settlement
@@ -30,7 +30,7 @@ class Capture(NamedTuple):
     """What the call took from Bedrock's own limit, by its own arithmetic."""
 
 
-class Void(NamedTuple):
+class Void(msgspec.Struct, frozen=True):
     """The model was never reached."""
 
     reason: str
@@ -38,11 +38,11 @@ class Void(NamedTuple):
     """Whether an administrator says so, who may do it as long as the authorization is kept."""
 
 
-class Expire(NamedTuple):
+class Expire(msgspec.Struct, frozen=True):
     """Nobody has settled it in time."""
 
 
-class Extend(NamedTuple):
+class Extend(msgspec.Struct, frozen=True):
     """The call takes longer."""
 
     hold_ms: int

@@ -29,6 +29,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
+import msgspec
+
 from pricekeeper.authorizations.authorization import TOKENS
 from pricekeeper.authorizations.bucket_lines import Block, BucketKey, BucketLine, BucketStep
 from pricekeeper.authorizations.decision import Candidate, Lacking, Room, Taken, Wanted
@@ -95,7 +97,7 @@ class _Denied(NamedTuple):
         return available - self.line.beside(limit, self.debit.tokens[limit])
 
 
-class _Answer(NamedTuple):
+class _Answer(msgspec.Struct, frozen=True):
     """The buckets that have too little, and the lines of all after what was taken."""
 
     denied: tuple[_Denied, ...]
@@ -160,7 +162,8 @@ class TokenTaker:
         """Give tokens back, or take more without asking: those above zero were used beyond."""
         for debit in debits:
             if any(debit.tokens.values()):
-                key, have = _key(debit), self._owed.get(_key(debit))
+                key = _key(debit)
+                have = self._owed.get(key)
                 self._owed[key] = debit if have is None else _sum(have, debit)
         if self._owed:
             self._return_soon()
@@ -179,7 +182,9 @@ class TokenTaker:
         await self._return({**self._blocks, **self._owed})
 
     async def _submit(self, org_id: str, debits: tuple[Debit, ...]) -> _Answer:
-        waiting = self._waiting.setdefault(org_id, deque())
+        waiting = self._waiting.get(org_id)
+        if waiting is None:
+            waiting = self._waiting[org_id] = deque()
         if len(waiting) >= WAITING_MAX:
             raise OverloadedError("too many authorizations of this organisation are waiting")
         request = _Request(debits)
@@ -538,7 +543,9 @@ def _sum(first: Debit, second: Debit) -> Debit:
     tokens = dict(first.tokens)
     for name, count in second.tokens.items():
         tokens[name] = tokens.get(name, 0) + count
-    limits = {**first.limits, **second.limits}
+    limits = first.limits
+    if any(limits.get(name) is not limit for name, limit in second.limits.items()):
+        limits = {**limits, **second.limits}
     return Debit(first.entity, first.resource, limits, tokens)
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import msgspec
 
 from pricekeeper.activity import Alert, AuthorizationLine, Counted
+from pricekeeper.activity.event import AuthorizationStatus
 from pricekeeper.activity.feed import Feed
 from pricekeeper.alerts import alert as alerts
 from pricekeeper.alerts.body import alert_body
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
+
+_STATUSES: Final[Mapping[State, AuthorizationStatus]] = {
+    State.OPEN: "open",
+    State.CAPTURED: "captured",
+    State.VOIDED: "voided",
+    State.UNSETTLED: "unsettled",
+}
 
 
 class Teller:
@@ -48,11 +59,11 @@ class Teller:
             authorization.shown_id,
             grant.app_id,
             grant.label,
-            authorization.state.value,
+            _STATUSES[authorization.state],
             grant.reason,
             grant.held_usd_picos,
             settlement.cost_usd_picos if captured and settlement is not None else None,
-            tuple((one.label, one.because) for one in grant.considered),
+            tuple([(one.label, one.because) for one in grant.considered]),
         )
         self._feed.note_authorization(org_id, line)
 

@@ -52,7 +52,7 @@ REMOVED_MAX: Final = 32
 """Accounts of past windows that one write takes away."""
 
 
-class Balance(msgspec.Struct, frozen=True):
+class Balance(msgspec.Struct, frozen=True, gc=False):
     """What an account has, in pico-dollars."""
 
     used: int = 0

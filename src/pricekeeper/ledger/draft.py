@@ -39,7 +39,8 @@ class Draft:
     def __init__(self, book: Book, now_ms: int, nonce: bytes) -> None:
         self.book = book
         self.position = book.next
-        self.sort_key = book.next.sort_key
+        self.prefix = book.next.prefix
+        self.sort_key = self.prefix + book.next.chapter.salt
         self.now_ms = now_ms
         """When it is written: the one reading of the clock for all that is decided together."""
         self.nonce = nonce
@@ -47,6 +48,8 @@ class Draft:
         self.names: dict[str, int] = {}
         self.attributes: Item = {}
         self.errands: dict[Hashable, tuple[Errand, list[Asking]]] = {}
+        self.found: set[Hashable] = set()
+        """What a command has looked up that holds for all others of this draft, too."""
         self._changes: dict[Key, dict[str, Balance]] = {}
         self._running: dict[tuple[Key, str], Balance] = {}
         self._opened: dict[Key, list[str]] = {}

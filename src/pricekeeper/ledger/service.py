@@ -10,7 +10,8 @@ spent in the window before: nothing if the budget was there when the window bega
 not know of a new budget yet, for up to 30 s, count without it; a recount adds what that leaves out
 (`recounting`).
 
-Bounds: `LOGS_MAX` logs and `OPEN_MAX` accounts are remembered; a forgotten one is read anew.
+Bounds: `LOGS_MAX` logs, `OPEN_MAX` accounts and `OPENED_MAX` sets of them are remembered; a
+forgotten one is read anew.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from pricekeeper.tenants import Policy
 
 LOGS_MAX: Final = 5_000
 OPEN_MAX: Final = 50_000
+OPENED_MAX: Final = 2_000
 RETENTION_DAYS: Final = 90
 PARTITION_ITEMS_MAX: Final = 100_000
 _OpenKey: TypeAlias = tuple[Key, str]
@@ -72,6 +74,8 @@ class Ledger:
         self._workers: dict[str, Worker] = {}
         self._memory = AccountMemory()
         self._open: BoundedCache[_OpenKey, bool] = BoundedCache(OPEN_MAX)
+        self._opened: BoundedCache[int, tuple[BudgetAccount, ...]] = BoundedCache(OPENED_MAX)
+        """Accounts of calls that were all found open, by the identity of what `find` found."""
         self._opening: SingleFlight[_OpenKey, None] = SingleFlight("pricekeeper-budget-open")
 
     def find(
@@ -85,8 +89,9 @@ class Ledger:
     ) -> tuple[BudgetAccount, ...]:
         """The accounts of a call at that time, all of them open."""
         accounts = self.find(policy, label, tags, at_ms)
-        if accounts:
+        if self._opened.peek(id(accounts)) is not accounts:
             await self.open_all(accounts)
+            self._opened.put(id(accounts), accounts)
         return accounts
 
     async def open_all(self, accounts: Iterable[BudgetAccount]) -> None:
@@ -98,6 +103,7 @@ class Ledger:
 
     def forget(self, accounts: Iterable[BudgetAccount]) -> None:
         """Look again whether these are open: somebody has found that one is not."""
+        self._opened.clear()
         for account in accounts:
             self._open.pop((account.key, account.id))
 

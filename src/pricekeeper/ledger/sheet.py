@@ -77,10 +77,10 @@ def sheet_attributes(org_id: str, sheet: Sheet) -> Item:
     if sheet.changes:
         item[ACCOUNTS] = _encode([_stored(org_id, *one) for one in sheet.changes.items()])
     if sheet.outcomes:
-        outcomes = {UUID(one).bytes: text for one, text in sheet.outcomes.items()}
+        outcomes = {_id_bytes(one): text for one, text in sheet.outcomes.items()}
         item[OUTCOMES] = _encode(outcomes)
     if sheet.names:
-        item[NAMES] = _encode({UUID(name).bytes: number for name, number in sheet.names.items()})
+        item[NAMES] = _encode({_id_bytes(one): number for one, number in sheet.names.items()})
     if sheet.next is not None:
         item[NEXT] = sheet.next.text
     return item
@@ -140,6 +140,11 @@ def parse_filed(text: str) -> tuple[str, str]:
 def is_written_by(item: Mapping[str, Any] | None, nonce: bytes) -> bool:
     """Whether that is the sheet of whoever has that nonce."""
     return item is not None and item.get(NONCE) == nonce
+
+
+def _id_bytes(canonical: str) -> bytes:
+    """The bytes of an id in canonical form; `uuid.UUID` takes ten times as long."""
+    return bytes.fromhex(canonical.replace("-", ""))
 
 
 def _stored(org_id: str, key: Key, change: ItemChange) -> _StoredChange:

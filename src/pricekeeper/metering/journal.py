@@ -230,28 +230,32 @@ class Record(NamedTuple):
     @property
     def receipt(self) -> Receipt:
         """The answer that the record got, and that its duplicates get."""
-        entry, terms = self.entry, self.terms
-        return Receipt(
-            fingerprint=entry.fingerprint,
-            scope_key=terms.scope_key,
-            model_label=terms.label,
-            org_day=terms.day,
-            cost_usd_picos=entry.cost_usd_picos,
-            pricing_version=terms.pricing_version,
-            pricing_source=terms.pricing_source,
-            service_tier=terms.service_tier,
-            accepted_at_ms=entry.sent_at_ms,
-            commit_id=entry.nonce.hex(),
-            shard_id=0,
-            input_tokens=entry.input_tokens,
-            output_tokens=entry.output_tokens,
-            cache_read_tokens=entry.cache_read_tokens,
-            cache_write_5m_tokens=entry.cache_write_5m_tokens,
-            cache_write_1h_tokens=entry.cache_write_1h_tokens,
-            price_estimated=is_estimated(entry.flags),
-            calling_region=terms.calling_region,
-            tags=dict(terms.tags),
-        )
+        return receipt_of(self.entry, self.terms)
+
+
+def receipt_of(entry: Entry, terms: Terms) -> Receipt:
+    """The answer to a record."""
+    return Receipt(
+        fingerprint=entry.fingerprint,
+        scope_key=terms.scope_key,
+        model_label=terms.label,
+        org_day=terms.day,
+        cost_usd_picos=entry.cost_usd_picos,
+        pricing_version=terms.pricing_version,
+        pricing_source=terms.pricing_source,
+        service_tier=terms.service_tier,
+        accepted_at_ms=entry.sent_at_ms,
+        commit_id=entry.nonce.hex(),
+        shard_id=0,
+        input_tokens=entry.input_tokens,
+        output_tokens=entry.output_tokens,
+        cache_read_tokens=entry.cache_read_tokens,
+        cache_write_5m_tokens=entry.cache_write_5m_tokens,
+        cache_write_1h_tokens=entry.cache_write_1h_tokens,
+        price_estimated=is_estimated(entry.flags),
+        calling_region=terms.calling_region,
+        tags=dict(terms.tags),
+    )
 
 
 def entry_on(page: Mapping[str, Any], name: str) -> Record | None:

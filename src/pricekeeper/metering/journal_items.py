@@ -20,6 +20,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from pricekeeper.days import is_day
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
@@ -61,7 +63,7 @@ _TICK: Final = re.compile(r"[0-9a-f]{8}")
 _REPAIR: Final = re.compile(r"([^#]{1,100})#([0-9]{8})")
 
 
-class Written(NamedTuple):
+class Written(msgspec.Struct, frozen=True, gc=False):
     """A record as it is written to a page."""
 
     name: str

@@ -32,6 +32,7 @@ from pricekeeper.metering.submission import Submission
 from pricekeeper.metering.usage import (
     Usage,
     UsageStatus,
+    check_details,
     check_minted,
     checked,
     fingerprint,
@@ -100,8 +101,10 @@ class Preparer:
         It counts when its call was authorized, whatever time it says: in the same day and windows
         that it was held against.
         """
-        happened_at_ms(usage, self._clock.now_ms())  # a time that can't be true is refused, too
-        return await self._price(policy, checked(usage), None, authorized_at_ms, ())
+        if usage.timestamp_ms is not None:  # a time that can't be true is refused, too
+            happened_at_ms(usage, self._clock.now_ms())
+        check_details(usage)  # its id is the authorization's
+        return await self._price(policy, usage, None, authorized_at_ms, ())
 
     def find_address(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so."""
@@ -134,20 +137,21 @@ class Preparer:
         at_ms: int,
         accounts: tuple[BudgetAccount, ...],
     ) -> Submission:
-        day, tokens = org_day(policy.timezone, at_ms), usage.tokens
-        model = self._prices.catalogue.model(usage.model_label)
+        day, tokens, book = org_day(policy.timezone, at_ms), usage.tokens, self._prices
+        model = book.catalogue.model(usage.model_label)
         if usage.bedrock_model_id is not None:
             model.require(usage.bedrock_model_id)
         check_plausible(model, tokens)
         try:
-            prices = await self._prices.find_prices(model, date_of(day))
+            date = date_of(day)
+            prices = book.recall_prices(model, date) or await book.find_prices(model, date)
             charged = charge(model, prices, tokens)
         except UnpricedUsageError as error:
-            self._prices.meter.unpriced[error.label] += 1
+            book.meter.unpriced[error.label] += 1
             raise
         if charged.price_estimated:
             self._estimates.warn(policy, usage)
-        tier = charged.variant.value if charged.variant else tokens.service_tier or ""
+        tier = str(charged.variant or tokens.service_tier or "")
         common = self._find_common(policy, usage, day, tier, prices)
         return Submission(
             policy.org_id,

@@ -14,7 +14,9 @@ time in each.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
@@ -24,7 +26,7 @@ SLICES_MAX: Final = 128
 SLICE_MS: Final = 1_000
 
 
-class _Slice(NamedTuple):
+class _Slice(msgspec.Struct):
     last_ms: int
     counters: Counters
 
@@ -42,8 +44,10 @@ class _Running:
 
     def add(self, counters: Counters, now_ms: int) -> None:
         self.own += counters
-        if self.slices and now_ms // SLICE_MS == self.slices[-1].last_ms // SLICE_MS:
-            self.slices[-1] = _Slice(now_ms, self.slices[-1].counters + counters)
+        last = self.slices[-1] if self.slices else None
+        if last is not None and now_ms // SLICE_MS == last.last_ms // SLICE_MS:
+            last.last_ms = now_ms
+            last.counters += counters
             return
         self.slices.append(_Slice(now_ms, counters))
         if len(self.slices) > SLICES_MAX:

@@ -10,13 +10,13 @@ from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.journal import (
     Address,
     Entry,
-    Record,
     StoredTerms,
     Terms,
     encode_entry,
     errors_of,
     is_estimated,
     private_name,
+    receipt_of,
     weight_of,
 )
 from pricekeeper.metering.journal_items import Written
@@ -107,17 +107,15 @@ class Submission:
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
         """The answer that it gets if that sending of it counts."""
-        return Record(self.request_id, self.entry(nonce, sent_at_ms), self.terms).receipt
+        return receipt_of(self.entry(nonce, sent_at_ms), self.terms)
 
     def written_on_sheet(self, number: int, nonce: bytes, sent_at_ms: int) -> Written:
         """As `written`, for the record of an authorization under that number."""
-        record = self.written(nonce, sent_at_ms)
-        return record._replace(name=private_name(number))
+        return self._written(private_name(number), nonce, sent_at_ms)
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
         """The attributes of a page that this sending writes."""
-        data = encode_entry(self.entry(nonce, sent_at_ms))
-        return Written(self.name, data, self.stored_terms, self.weight)
+        return self._written(self.name, nonce, sent_at_ms)
 
     def entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
         """The record as its page has it, from that sending."""
@@ -125,6 +123,10 @@ class Submission:
         if made is None or made.nonce != nonce or made.sent_at_ms != sent_at_ms:
             made = self._entry = self._make_entry(nonce, sent_at_ms)
         return made
+
+    def _written(self, name: str, nonce: bytes, sent_at_ms: int) -> Written:
+        data = encode_entry(self.entry(nonce, sent_at_ms))
+        return Written(name, data, self.stored_terms, self.weight)
 
     def _make_entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
         tokens = self.tokens

@@ -91,6 +91,14 @@ def checked(usage: Usage) -> Usage:
     Token counts are checked by what prices them, the label by the catalogue.
     """
     request_id = parse_request_id(usage.request_id)
+    check_details(usage)
+    if request_id == usage.request_id:
+        return usage
+    return msgspec.structs.replace(usage, request_id=request_id)
+
+
+def check_details(usage: Usage) -> None:
+    """Raise `InvalidValueError` for a bad field; token counts, label and id are not looked at."""
     model_id, tier = usage.bedrock_model_id, usage.service_tier
     if model_id is not None and not 1 <= len(model_id) <= TEXT_LENGTH_MAX:
         raise InvalidValueError("bedrock_model_id", f"must have 1 to {TEXT_LENGTH_MAX} characters")
@@ -102,9 +110,6 @@ def checked(usage: Usage) -> Usage:
         raise InvalidValueError("calling_region", "must be an AWS region such as us-east-1")
     if usage.tags:
         check_tags(usage.tags)
-    if request_id == usage.request_id:
-        return usage
-    return msgspec.structs.replace(usage, request_id=request_id)
 
 
 def happened_at_ms(usage: Usage, now_ms: int) -> int:

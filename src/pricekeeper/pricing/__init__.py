@@ -5,10 +5,16 @@ tokens into pico-dollars. Sources for refreshing the prices are in `pricekeeper.
 """
 
 from pricekeeper.pricing.catalogue import Catalogue, Model
-from pricekeeper.pricing.cost import PICOS_PER_MICRO, TOKENS_MAX, TokenUsage, charge, split_micros
+from pricekeeper.pricing.cost import (
+    PICOS_PER_MICRO,
+    TOKENS_MAX,
+    TokenUsage,
+    charge,
+    split_micros,
+)
 from pricekeeper.pricing.deployment import load_catalogue
 from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, normalise_model_id
-from pricekeeper.pricing.plausibility import check_plausible
+from pricekeeper.pricing.plausibility import check_answer_plausible, check_plausible
 from pricekeeper.pricing.prices import Prices, Rates
 from pricekeeper.pricing.quotes import PriceSource
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
@@ -33,6 +39,7 @@ __all__ = [
     "WorstCase",
     "WorstRates",
     "charge",
+    "check_answer_plausible",
     "check_plausible",
     "load_catalogue",
     "normalise_model_id",

@@ -39,10 +39,15 @@ def check_plausible(model: Model, usage: TokenUsage) -> None:
             f"a prompt of {prompt_tokens} tokens in all is more than {prompt_tokens_max}, "
             f"{TIMES_MAX} times the context window of '{model.label}'; report each call by itself",
         )
+    check_answer_plausible(model, usage.output_tokens)
+
+
+def check_answer_plausible(model: Model, output_tokens: int) -> None:
+    """The same for the answer alone."""
     output_tokens_max = TIMES_MAX * model.max_output_tokens
-    if usage.output_tokens > output_tokens_max:
+    if output_tokens > output_tokens_max:
         raise InvalidValueError(
             Component.OUTPUT.tokens_field,
-            f"{usage.output_tokens} is more than {output_tokens_max}, {TIMES_MAX} times the "
+            f"{output_tokens} is more than {output_tokens_max}, {TIMES_MAX} times the "
             f"longest answer of '{model.label}'; report each call by itself",
         )

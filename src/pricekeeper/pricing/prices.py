@@ -74,8 +74,19 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def of(self, component: Component) -> int | None:
         """The price of that kind of token, if it is known."""
-        price: int | None = getattr(self, component.value)
+        price: int | None = getattr(self, str(component))
         return price
+
+    @property
+    def prices(self) -> tuple[int | None, ...]:
+        """The price of each kind of token, in the order of `COMPONENTS`."""
+        return (
+            self.input,
+            self.output,
+            self.cache_read,
+            self.cache_write_5m,
+            self.cache_write_1h,
+        )
 
 
 class Step(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -110,7 +121,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def card(self, variant: Variant) -> RateCard | None:
         """The card of that variant, if it is priced."""
-        card: RateCard | None = getattr(self, variant.value)
+        card: RateCard | None = getattr(self, str(variant))
         return card
 
 

@@ -22,7 +22,7 @@ from pricekeeper.storage.values import (
 )
 
 
-class Key(msgspec.Struct, frozen=True):
+class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """The key of one item. ``sk`` is ``None`` in a table without sort key."""
 
     pk: str

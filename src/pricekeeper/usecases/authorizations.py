@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -22,15 +21,15 @@ from pricekeeper.authorizations import (
     State,
 )
 from pricekeeper.bootstrap import Services
-from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
+from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_for
 from pricekeeper.concurrency import gather_in_turn
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.limiter import LimitStatus
 from pricekeeper.pricing import PICOS_PER_MICRO, CacheWrite
 from pricekeeper.telemetry.logs import contains_secret
-from pricekeeper.tenants import Policy
-from pricekeeper.usecases.denying import noting
-from pricekeeper.usecases.runtime import limit_state, make_usage, recorded_answer
+from pricekeeper.tenants import Policy, Window
+from pricekeeper.usecases.denying import DENIALS, note_denial
+from pricekeeper.usecases.runtime import daily_total_answer, limit_state, make_usage
 from pricekeeper.usecases.wire import authorizations as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import parse_reason
@@ -42,6 +41,13 @@ _GRANT_STATUS: Final[Mapping[State, wire.GrantStatus]] = {
     State.VOIDED: "voided",
     State.UNSETTLED: "unsettled",
 }
+_SCOPES: Final[Mapping[Scope, Literal["ORG", "APP"]]] = {Scope.ORG: "ORG", Scope.APP: "APP"}
+_WINDOWS: Final[Mapping[Window, Literal["HOUR", "DAY", "WEEK", "MONTH"]]] = {
+    Window.HOUR: "HOUR",
+    Window.DAY: "DAY",
+    Window.WEEK: "WEEK",
+    Window.MONTH: "MONTH",
+}
 _UNFINISHED: Final = (State.OPEN, State.UNSETTLED)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -50,9 +56,13 @@ async def authorize(
     services: Services, policy: Policy, body: wire.AuthorizeBody
 ) -> tuple[wire.AuthorizedAnswer, bool]:
     """Authorize a call; also says whether that is a new grant."""
-    noted = noting(services, policy, Kind.AUTHORIZATION, body.model, body.tags)
-    with nullcontext() if body.dry_run else noted:
+    try:
         authorized = await services.authorizations.authorize(policy, _request_of(body))
+    except DENIALS as denied:
+        if not body.dry_run:
+            kind = Kind.AUTHORIZATION
+            note_denial(services, policy, kind, body.model, body.tags, denied)
+        raise
     is_new = authorized.granted is not None and not body.dry_run
     return await _authorized(services, policy, authorized, dry_run=body.dry_run), is_new
 
@@ -63,16 +73,16 @@ async def capture(
     """Count what the call used, and release what was held for it."""
     usage = make_usage(body, "", "")  # the authorization has its id and its label
     captured = await services.authorizations.capture(policy, _id(authorization_id), usage)
-    counted = recorded_answer(captured.recorded, policy)
+    recorded, receipt = captured.recorded, captured.recorded.receipt
     return wire.CapturedAnswer(
-        request_id=counted.request_id,
+        request_id=recorded.request_id,
         status="duplicate" if captured.is_duplicate else "captured",
-        cost_usd_micros=counted.cost_usd_micros,
-        pricing_version=counted.pricing_version,
-        shard_id=counted.shard_id,
-        org_day=counted.org_day,
-        daily_total=counted.daily_total,
-        price_estimated=counted.price_estimated,
+        cost_usd_micros=recorded.cost_usd_micros,
+        pricing_version=receipt.pricing_version,
+        shard_id=receipt.shard_id,
+        org_day=receipt.org_day,
+        daily_total=daily_total_answer(recorded, policy),
+        price_estimated=receipt.price_estimated,
         held_usd_micros=micros_up(captured.authorization.held_usd_picos),
         overrun_usd_micros=micros_up(captured.overrun_usd_picos),
     )
@@ -205,7 +215,7 @@ def _request_of(body: wire.AuthorizeBody) -> AuthorizationRequest:
 async def _authorized(
     services: Services, policy: Policy, authorized: Authorized, *, dry_run: bool
 ) -> wire.AuthorizedAnswer:
-    authorization, granted = authorized
+    authorization, granted = authorized.authorization, authorized.granted
     grant = authorization.grant
     model = services.prices.catalogue.model(grant.label)
     limits: Mapping[str, LimitStatus] = {}
@@ -235,8 +245,8 @@ async def _authorized(
 def _budget_after(account: BudgetAccount, balance: Balance) -> wire.BudgetAfter:
     return wire.BudgetAfter(
         name=account.name,
-        scope=account.scope.value,
-        window=account.window.value,
+        scope=_SCOPES[account.scope],
+        window=_WINDOWS[account.window],
         limit_usd_micros=micros_down(account.limit_usd_picos),
         spent_usd_micros=micros_up(balance.spent + balance.unsettled),
         held_usd_micros=micros_up(balance.held),

@@ -15,12 +15,13 @@ from pricekeeper.usecases.wire.values import rfc3339
 API_SCOPE: Final = "API"
 """Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
 MODEL_LENGTH_MAX: Final = 256
-_DENIALS: Final = (
+DENIALS: Final = (
     errors.AuthorizationDeniedError,
     errors.FrozenError,
     errors.QuotaExceededError,
     errors.RateLimitExceededError,
 )
+"""What says that a call was denied something."""
 
 
 @contextmanager
@@ -34,22 +35,34 @@ def noting(
     """Note a denial that is raised in this block, with what its caller is told."""
     try:
         yield
-    except _DENIALS as error:
-        why = {"client_id": policy.client_id, "detail": str(error), **explain(error)}
-        if tags:
-            why["tags"] = dict(tags)
-        denial = Denial(
-            policy.org_id,
-            policy.app_id,
-            kind,
-            model[:MODEL_LENGTH_MAX],
-            code_of(error),
-            services.clock.now_ms(),
-            tuple(_obstacles(error)),
-            bounded_why(why),
-        )
-        services.activity.note_denial(denial, policy.org_name, policy.app_name)
+    except DENIALS as error:
+        note_denial(services, policy, kind, model, tags, error)
         raise
+
+
+def note_denial(
+    services: Services,
+    policy: Policy,
+    kind: Kind,
+    model: str,
+    tags: Mapping[str, str] | None,
+    error: errors.PriceKeeperError,
+) -> None:
+    """Note a denial, with what its caller is told."""
+    why = {"client_id": policy.client_id, "detail": str(error), **explain(error)}
+    if tags:
+        why["tags"] = dict(tags)
+    denial = Denial(
+        policy.org_id,
+        policy.app_id,
+        kind,
+        model[:MODEL_LENGTH_MAX],
+        code_of(error),
+        services.clock.now_ms(),
+        tuple(_obstacles(error)),
+        bounded_why(why),
+    )
+    services.activity.note_denial(denial, policy.org_name, policy.app_name)
 
 
 def explain(error: errors.PriceKeeperError) -> dict[str, Any]:

@@ -141,16 +141,7 @@ def make_usage(body: wire.UsageBody | CaptureBody, request_id: str, model_label:
 
 def recorded_answer(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
     """What was counted, as it is told."""
-    receipt, total = recorded.receipt, recorded.daily_total
-    daily_total = None
-    if total is not None:
-        quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
-        percent, mode = quota_use(policy, total.cost_usd_micros, quota)
-        # Before the first aggregation: when the day began, nothing had been counted.
-        as_of_ms = max(total.as_of_ms, day_start_ms(policy.timezone, receipt.org_day))
-        daily_total = wire.DailyTotalAnswer(
-            total.cost_usd_micros, total.requests, percent, mode, rfc3339(as_of_ms)
-        )
+    receipt = recorded.receipt
     return wire.UsageAnswer(
         request_id=recorded.request_id,
         status=recorded.outcome,
@@ -158,9 +149,22 @@ def recorded_answer(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
         pricing_version=receipt.pricing_version,
         shard_id=receipt.shard_id,
         org_day=receipt.org_day,
-        daily_total=daily_total,
+        daily_total=daily_total_answer(recorded, policy),
         price_estimated=receipt.price_estimated,
     )
+
+
+def daily_total_answer(recorded: Recorded, policy: Policy) -> wire.DailyTotalAnswer | None:
+    """What is known of the day that a record counts in, as it is told."""
+    receipt, total = recorded.receipt, recorded.daily_total
+    if total is None:
+        return None
+    spend_usd_micros = total.cost_usd_micros
+    quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
+    percent, mode = quota_use(policy, spend_usd_micros, quota)
+    # Before the first aggregation: when the day began, nothing had been counted.
+    as_of_ms = max(total.as_of_ms, day_start_ms(policy.timezone, receipt.org_day))
+    return wire.DailyTotalAnswer(spend_usd_micros, total.requests, percent, mode, rfc3339(as_of_ms))
 
 
 def selection_answer(decision: Decision) -> wire.SelectionAnswer:
