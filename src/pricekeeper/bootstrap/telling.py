@@ -12,7 +12,7 @@ from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
 
 
-class Teller:
+class NewsTeller:
     """Notes for the feed what features tell it."""
 
     def __init__(self, feed: Feed) -> None:

@@ -21,7 +21,7 @@ from pricekeeper.values import parse_org_id
 if TYPE_CHECKING:  # it brings every feature with it
     from pricekeeper.authorizations import Finding
     from pricekeeper.budgets import Balance
-    from pricekeeper.metering.aggregation_report import Change, RebuildReport
+    from pricekeeper.metering.aggregation_report import RebuildReport, TotalChange
 
 ledger = typer.Typer(no_args_is_help=True, help="The journal that totals are made from.")
 
@@ -172,7 +172,7 @@ def _picture(report: RebuildReport) -> RenderableType:
     return page(heading, *parts)
 
 
-def _changes(changes: Sequence[Change]) -> list[RenderableType]:
+def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:
     """A line for each account; its hours and tags follow from it."""
     rows = table(
         "account", "calls", "were", "spent", "was", numbers=["calls", "were", "spent", "was"]

@@ -26,12 +26,7 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.limiter import upkeep
-from pricekeeper.limiter.accounts import (
-    EmptyAccount,
-    LeaseAccount,
-    RecordedAccount,
-    UnnamedAccount,
-)
+from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount, UnnamedAccount
 from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.commands import Taken

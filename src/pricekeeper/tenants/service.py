@@ -65,7 +65,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ClientRecord:
     """A client as the store had it at one moment; `Tenants.policy_of` says what holds for it."""
 
     client: Client
@@ -210,7 +210,7 @@ class Tenants:
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         raise _contended(client)
 
-    async def read_record(self, client: Client) -> Record:
+    async def read_record(self, client: Client) -> ClientRecord:
         """The client as it is at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
@@ -218,9 +218,9 @@ class Tenants:
         if org is None or own is None or (app is not None and not items.is_app_of(app, org)):
             self._cache.drop(client)
             raise NotFoundError(client.client_id)
-        return Record(client, own, org, reading)
+        return ClientRecord(client, own, org, reading)
 
-    def policy_of(self, record: Record) -> Policy:
+    def policy_of(self, record: ClientRecord) -> Policy:
         """The client's policy, which is cached until this read is too old."""
         policy = items.policy_of(record.client, record.org_item, record.item)
         self._cache.keep(policy, record.reading)

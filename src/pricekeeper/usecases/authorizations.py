@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from pricekeeper.activity import Kind
+from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import (
     Authorization,
     AuthorizationRequest,
@@ -50,7 +50,7 @@ async def authorize(
     services: Services, policy: Policy, body: wire.AuthorizeBody
 ) -> tuple[wire.AuthorizedAnswer, bool]:
     """Authorize a call; also says whether that is a new grant."""
-    noted = noting(services, policy, Kind.AUTHORIZATION, body.model, body.tags)
+    noted = noting(services, policy, DeniedKind.AUTHORIZATION, body.model, body.tags)
     with nullcontext() if body.dry_run else noted:
         authorized = await services.authorizations.authorize(policy, _request_of(body))
     is_new = authorized.granted is not None and not body.dry_run

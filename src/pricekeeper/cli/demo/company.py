@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import FastClock
-from pricekeeper.cli.demo.ledger import Difference, Ledger
+from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
     PERSONAS,
@@ -88,7 +88,7 @@ class Company:
     """One organisation with its apps, on one service."""
 
     def __init__(
-        self, url: str, org_id: str, clock: FastClock, board: Board, ledger: Ledger
+        self, url: str, org_id: str, clock: FastClock, board: Board, ledger: DemoLedger
     ) -> None:
         self.url = url
         self.org_id = org_id
@@ -144,7 +144,7 @@ class Company:
                 calls.create_task(self._make(call))
         await self._until(self.board.day_ends_at_ms + AFTER_MIDNIGHT_MS)
 
-    async def audit(self) -> list[Difference]:
+    async def audit(self) -> list[Mismatch]:
         """Compare what was sent with what was counted, once the totals have caught up."""
         for _ in range(AUDIT_LOOKS_MAX):
             found = await self._differences()
@@ -257,9 +257,9 @@ class Company:
     async def _until(self, at_ms: int) -> None:
         await self.clock.sleep_ms(at_ms - self.clock.now_ms())
 
-    async def _differences(self) -> list[Difference]:
+    async def _differences(self) -> list[Mismatch]:
         """Every number that is not equal, for the apps and for the organisation as a whole."""
-        found: list[Difference] = []
+        found: list[Mismatch] = []
         for day in sorted({day for _, day, _ in self.ledger.sums}):
             on = datetime.fromisoformat(day).date()
             sent = 0
@@ -271,7 +271,7 @@ class Company:
                 org = await self._org.usage(on)
                 apps = sum(org["apps"].values())
                 if apps != sent:
-                    found.append(Difference(self.org_id, day, "*", "cost_usd_micros", sent, apps))
+                    found.append(Mismatch(self.org_id, day, "*", "cost_usd_micros", sent, apps))
         return found
 
 
