@@ -23,7 +23,7 @@ from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.view import Result, going_on, summary
 from pricekeeper.cli.drawing import pct_bar
 from pricekeeper.cli.listing import Listing, table
-from pricekeeper.cli.local import open_local_services
+from pricekeeper.cli.opening import open_local_services
 from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import load_catalogue

@@ -101,7 +101,7 @@ async def verify_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tenants.listing import list_org_ids  # noqa: PLC0415
 
@@ -144,7 +144,7 @@ async def export_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     chain = None if org is None else chain_of(parse_org_id(org))

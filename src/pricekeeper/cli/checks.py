@@ -22,7 +22,7 @@ from pricekeeper.cli.checks_keys import (
 )
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.local import open_local_store
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import find_tables

@@ -46,7 +46,7 @@ async def rebuild(
 
     [dim]pricekeeper ledger rebuild --day 20260123 --org $ORG --json[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ async def check(
     [dim]pricekeeper ledger check --org $ORG --mend --json[/dim]
     """
     from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415

@@ -42,7 +42,7 @@ async def show_prices(
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
-    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
     from pricekeeper.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ async def refresh_prices(
 
     [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
     """
-    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
     from pricekeeper.values import parse_model_label  # noqa: PLC0415
 
     labels = [parse_model_label(label, "--accept") for label in accept or ()]

@@ -38,6 +38,7 @@ from pricekeeper.client import (
     Selection,
 )
 from pricekeeper.client.transport import Wire, path_of
+from pricekeeper.days import dashed
 from pricekeeper.errors import OverloadedError
 from pricekeeper.metering import org_day
 from pricekeeper.values import new_request_id
@@ -209,7 +210,7 @@ class Company:
             if recorded.duplicate:
                 text = "sent again after a lost reply: a duplicate, not counted"
                 self._note("duplicate", call.app_id, text, tell=not self.board.counts["duplicate"])
-        day = _dashed(org_day(ZONE, now_ms // 1000 * 1000))
+        day = dashed(org_day(ZONE, now_ms // 1000 * 1000))
         self.board.spend(call.app_id, day, label, self.ledger.add(call, day, label))
 
     async def _redeploy(self, at_ms: int) -> None:
@@ -280,7 +281,3 @@ def _why(before: str, model: Selection) -> str:
     left = model.answer["quota_status"]["models_status"][before]
     spent, quota = usd(left["spend_usd_micros"]), usd(left["quota_usd_micros"])
     return f"{spent} of {quota} spent on {before}, until midnight"
-
-
-def _dashed(day: str) -> str:
-    return f"{day[:4]}-{day[4:6]}-{day[6:]}"
