@@ -231,11 +231,7 @@ class Channels:
 
 
 def _change(
-    owner: Owner,
-    name: str,
-    verb: str,
-    before: _StoredChannel | None,
-    after: _StoredChannel | None,
+    owner: Owner, name: str, verb: str, before: _StoredChannel | None, after: _StoredChannel | None
 ) -> Change:
     """What is done to a channel, as the audit trail has it: without its address."""
     return Change(

@@ -239,10 +239,7 @@ class Courier:
         except DeliveryError as error:
             self.meter.failed[kind.value] += 1
             _log.warning(
-                "alert_delivery_failed",
-                alert_id=alert_id,
-                channel=receiver.key,
-                error=str(error),
+                "alert_delivery_failed", alert_id=alert_id, channel=receiver.key, error=str(error)
             )
             if await self._give_up_if_old(receiver, owner, alert_id, error, kind):
                 return None

@@ -10,13 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pricekeeper.alerts.alert import AlertKind, Finding, Owner
-from pricekeeper.alerts.wording import (
-    client_words,
-    command,
-    day_words,
-    local_minute,
-    rfc3339,
-)
+from pricekeeper.alerts.wording import client_words, command, day_words, local_minute, rfc3339
 from pricekeeper.days import day_start_ms, next_midnight_ms
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.selection.fallback import StickyState

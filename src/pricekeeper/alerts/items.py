@@ -175,10 +175,7 @@ def decision_writes(
 def claim_update(what: str, day: str) -> Update:
     """Be the one who does something on that day, if nobody has claimed it or a later one."""
     return Update(
-        ALERTS,
-        Key("CLAIMS", what),
-        (Set("day", day),),
-        attr("day").absent() | attr("day").lt(day),
+        ALERTS, Key("CLAIMS", what), (Set("day", day),), attr("day").absent() | attr("day").lt(day)
     )
 
 

@@ -21,13 +21,7 @@ from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.bootstrap.telling import NewsTeller
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
-from pricekeeper.credentials import (
-    Credentials,
-    Provisioning,
-    ProvisioningKeys,
-    Sealer,
-    Verifier,
-)
+from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Sealer, Verifier
 from pricekeeper.export import DailyExports
 from pricekeeper.forecast import SpendHistory
 from pricekeeper.ledger import Ledger

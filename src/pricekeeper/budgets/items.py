@@ -24,18 +24,7 @@ import msgspec
 
 from pricekeeper.days import day_start_ms
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.storage import (
-    Action,
-    Add,
-    Item,
-    Key,
-    Query,
-    Remove,
-    Set,
-    TypedItem,
-    Update,
-    attr,
-)
+from pricekeeper.storage import Action, Add, Item, Key, Query, Remove, Set, TypedItem, Update, attr
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
 

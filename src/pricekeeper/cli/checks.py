@@ -27,9 +27,7 @@ from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
-from pricekeeper.credentials.strength import (
-    HOW_TO_MAKE_A_TOKEN,
-)
+from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN
 from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue

@@ -36,10 +36,7 @@ class WrittenFile(NamedTuple):
 
 
 def write_rows(
-    path: Path,
-    file_format: FileFormat,
-    kind: type[RecordRow | TotalRow],
-    lines: Iterator[bytes],
+    path: Path, file_format: FileFormat, kind: type[RecordRow | TotalRow], lines: Iterator[bytes]
 ) -> WrittenFile:
     """Write these lines of JSON; they are on the disk when this returns."""
     with path.open("wb") as file:

@@ -227,12 +227,7 @@ class Exporter:
         return await self._put(day, org_id, "totals", TotalRow, lines)
 
     async def _put(
-        self,
-        day: str,
-        org_id: str,
-        name: str,
-        kind: type[RecordRow | TotalRow],
-        lines: SortedLines,
+        self, day: str, org_id: str, name: str, kind: type[RecordRow | TotalRow], lines: SortedLines
     ) -> FileEntry:
         path = f"{org_path(day, org_id)}/{name}{self._format.suffix}"
         aside = self._to.scratch / f"{name}{self._format.suffix}"

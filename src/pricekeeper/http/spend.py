@@ -21,12 +21,7 @@ from prometheus_client import Gauge
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.errors import (
-    InvalidValueError,
-    NotFoundError,
-    StoreError,
-    UnreadableItemError,
-)
+from pricekeeper.errors import InvalidValueError, NotFoundError, StoreError, UnreadableItemError
 from pricekeeper.metering import org_day
 from pricekeeper.metering.spend import OTHERS, MonthSpend, PicosBySpender, Spender, month_of
 from pricekeeper.tenants import Client

@@ -186,10 +186,7 @@ class Limiter:
         return (await self.peek_many([(entity, resource)], limits=limits))[0]
 
     async def peek_many(
-        self,
-        buckets: Sequence[tuple[str, str]],
-        *,
-        limits: Limits | None = None,
+        self, buckets: Sequence[tuple[str, str]], *, limits: Limits | None = None
     ) -> list[dict[str, LimitStatus]]:
         """The state of several buckets, each an entity and a resource: one read for all."""
         pairs = [

@@ -35,10 +35,7 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants.configuration import (
-    AppSettings,
-    OrgSettings,
-)
+from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.freeze import Freeze, FreezeScope
 from pricekeeper.tenants.policy import (
     Generation,

@@ -121,12 +121,7 @@ class Identity:
         sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
 
     async def issue(
-        self,
-        client_id: str,
-        client_secret: str,
-        *,
-        user_agent: str = "",
-        address: str = "",
+        self, client_id: str, client_secret: str, *, user_agent: str = "", address: str = ""
     ) -> TokenGrant:
         """Open a session for a client that knows its secret.
 
@@ -146,11 +141,7 @@ class Identity:
             raise
 
     async def login(
-        self,
-        authenticated: Authenticated,
-        *,
-        user_agent: str = "",
-        address: str = "",
+        self, authenticated: Authenticated, *, user_agent: str = "", address: str = ""
     ) -> TokenGrant:
         """Open a session for a client that has proved who it is.
 

@@ -15,12 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from pricekeeper.activity import DeniedKind
-from pricekeeper.authorizations import (
-    Authorization,
-    AuthorizationRequest,
-    Authorized,
-    State,
-)
+from pricekeeper.authorizations import Authorization, AuthorizationRequest, Authorized, State
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
 from pricekeeper.concurrency import gather_in_turn

@@ -12,14 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pricekeeper.bootstrap import Services
-from pricekeeper.budgets import (
-    Balance,
-    BudgetAccount,
-    Kind,
-    Scope,
-    accounts_of,
-    item_partition,
-)
+from pricekeeper.budgets import Balance, BudgetAccount, Kind, Scope, accounts_of, item_partition
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.tenants import Budget, Policy, QuotaScope
 from pricekeeper.tenants.listing import read_pages

@@ -126,7 +126,7 @@ def summary(result: Result) -> RenderableType:
     seen = Text(
         f"{counts['flip']} flips, {counts['denied']} denials with a reason, "
         f"{counts['evicted']} session evicted, {counts['duplicate']} duplicates not counted, "
-        f"{counts['midnight']} apps reset at midnight, tokens renewed {result.renewals} times",
+        f"{counts['midnight']} apps reset at midnight, tokens renewed {result.renewals} times"
     )
     bad = [
         f"{one.app_id} {one.day} {one.label} {one.number}: "
