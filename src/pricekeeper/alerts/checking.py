@@ -25,7 +25,7 @@ from pricekeeper.alerts.items import claim_update
 from pricekeeper.alerts.rates import (
     DENIED_MS,
     UNSETTLED_MS,
-    Shares,
+    DeniedShares,
     denial_findings,
     unsettled_findings,
 )
@@ -86,9 +86,9 @@ class Checks:
         self._reported: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
         self._anomalies_at_ms = 0
         self._secrets_day = ""
-        self.denials: Shares[Client] = Shares(DENIED_MS)
+        self.denials: DeniedShares[Client] = DeniedShares(DENIED_MS)
         """Calls that apps have asked for, and of these the denied ones."""
-        self.unsettled: Shares[OrgId] = Shares(UNSETTLED_MS)
+        self.unsettled: DeniedShares[OrgId] = DeniedShares(UNSETTLED_MS)
         """Pico-dollars that organisations were charged, and of these those for unsettled calls."""
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:

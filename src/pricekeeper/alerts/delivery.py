@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from pricekeeper.alerts import items
-from pricekeeper.alerts.alert import Owner, State
+from pricekeeper.alerts.alert import DeliveryState, Owner
 from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.alerts.channels import Channels, OpenChannel
 from pricekeeper.alerts.items import Delivery, Receiver, Waiting
@@ -56,7 +56,7 @@ GIVE_UP_MS: Final = 24 * 3_600_000
 _log = structlog.get_logger(__name__)
 
 
-class Destination(Protocol):
+class Carrier(Protocol):
     """Sends alerts to channels of one kind."""
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
@@ -81,7 +81,7 @@ class Courier:
         store: Store,
         clock: Clock,
         channels: Channels,
-        destinations: Mapping[ChannelKind, Destination],
+        destinations: Mapping[ChannelKind, Carrier],
         *,
         meter: AlertMeter | None = None,
         randomness: random.Random | None = None,
@@ -225,29 +225,28 @@ class Courier:
         item = await self._store.get(ALERTS, items.alert_key(owner, alert_id))
         if item is None or channel is None:
             why = "the channel was removed" if channel is None else "the alert is gone"
-            await self._settle(receiver, owner, alert_id, State.GIVEN_UP, why)
+            await self._settle(receiver, owner, alert_id, DeliveryState.GIVEN_UP, why)
             return None
         kind = channel.channel.kind
         try:
             alert = items.alert_from(item)
             await self._destinations[kind].send(channel, alert_id, alert.body)
         except UnreadableItemError:  # it was reported
-            await self._settle(receiver, owner, alert_id, State.GIVEN_UP, "it can't be read")
+            await self._settle(
+                receiver, owner, alert_id, DeliveryState.GIVEN_UP, "it can't be read"
+            )
             return None
         except DeliveryError as error:
             self.meter.failed[kind.value] += 1
             _log.warning(
-                "alert_delivery_failed",
-                alert_id=alert_id,
-                channel=receiver.key,
-                error=str(error),
+                "alert_delivery_failed", alert_id=alert_id, channel=receiver.key, error=str(error)
             )
             if await self._give_up_if_old(receiver, owner, alert_id, error, kind):
                 return None
             return error
         self.meter.delivered[kind.value] += 1
         _log.info("alert_delivered", alert_id=alert_id, channel=receiver.key)
-        await self._settle(receiver, owner, alert_id, State.DELIVERED)
+        await self._settle(receiver, owner, alert_id, DeliveryState.DELIVERED)
         return None
 
     async def _give_up_if_old(
@@ -263,7 +262,7 @@ class Courier:
             return False
         self.meter.given_up["unknown" if kind is None else kind.value] += 1
         _log.error("alert_given_up", alert_id=alert_id, channel=receiver.key, error=str(error))
-        await self._settle(receiver, owner, alert_id, State.GIVEN_UP, str(error))
+        await self._settle(receiver, owner, alert_id, DeliveryState.GIVEN_UP, str(error))
         return True
 
     async def _settle(
@@ -271,7 +270,7 @@ class Courier:
         receiver: Receiver,
         owner: Owner,
         alert_id: str,
-        state: State,
+        state: DeliveryState,
         error: str | None = None,
     ) -> None:
         """Take an alert out of the queue. If the reply is lost, it may be delivered once more."""

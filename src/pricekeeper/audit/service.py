@@ -120,11 +120,7 @@ class AuditTrail:
         return (items.beginning_put(chain),)
 
     async def _send(
-        self,
-        entry: Entry,
-        head: Head,
-        operations: tuple[Write, ...],
-        beginning: tuple[Write, ...],
+        self, entry: Entry, head: Head, operations: tuple[Write, ...], beginning: tuple[Write, ...]
     ) -> Head | None:
         """Send the change; returns the head that somebody else has put meanwhile, if one has.
 

@@ -29,15 +29,7 @@ _FIRST: Final = 2
 class StreamUsage:
     """What a stream says was used, once it has said so."""
 
-    __slots__ = (
-        "_buffer",
-        "_first",
-        "_is_converse",
-        "_last",
-        "_lost",
-        "_tier",
-        "size",
-    )
+    __slots__ = ("_buffer", "_first", "_is_converse", "_last", "_lost", "_tier", "size")
 
     def __init__(self, operation: Operation, service_tier: str | None = None) -> None:
         self._is_converse = operation.is_converse

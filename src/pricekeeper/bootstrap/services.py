@@ -19,15 +19,9 @@ from pricekeeper.alerts import Alerts, Guard, Sources
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
-from pricekeeper.bootstrap.telling import Teller
+from pricekeeper.bootstrap.telling import NewsTeller
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
-from pricekeeper.credentials import (
-    Credentials,
-    Provisioning,
-    ProvisioningKeys,
-    Sealer,
-    Verifier,
-)
+from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Sealer, Verifier
 from pricekeeper.export import DailyExports
 from pricekeeper.forecast import SpendHistory
 from pricekeeper.ledger import Ledger
@@ -123,7 +117,7 @@ async def open_services(
         prices = PriceBook(store, clock, catalogue)
         activity = Activity(store, clock, listeners_max=settings.event_listeners_max)
         closing.push_async_callback(activity.close)
-        teller = Teller(activity.feed)
+        teller = NewsTeller(activity.feed)
         measure = WindowSpend(store, clock).measure
         ledger = Ledger(store, clock, measure, retention_days=settings.retention_days)
         closing.push_async_callback(ledger.close)

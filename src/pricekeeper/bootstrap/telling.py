@@ -23,7 +23,7 @@ _STATUSES: Final[Mapping[State, AuthorizationStatus]] = {
 }
 
 
-class Teller:
+class NewsTeller:
     """Notes for the feed what features tell it."""
 
     def __init__(self, feed: Feed) -> None:

@@ -24,7 +24,7 @@ from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # they bring a store with them
-    from pricekeeper.audit.verification import ChainReport, Comparison, Finding
+    from pricekeeper.audit.verification import ChainReport, Comparison, TrailFinding
 
 audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from where and why.")
 
@@ -101,7 +101,7 @@ async def verify_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tenants.listing import list_org_ids  # noqa: PLC0415
 
@@ -144,7 +144,7 @@ async def export_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     chain = None if org is None else chain_of(parse_org_id(org))
@@ -227,7 +227,7 @@ def _against(file: Path | None, compared: Comparison) -> dict[str, Any]:
     return {"file": str(file), "lines": compared.lines}
 
 
-def _verified(answer: Mapping[str, Any], found: Sequence[Finding]) -> RenderableType:
+def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> RenderableType:
     entries = sum(chain["entries"] for chain in answer["chains"])
     store, against = Text(f"the store is {answer['store']}", "dim"), answer.get("against")
     if not found:

@@ -30,7 +30,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.limiter import Limiter  # noqa: PLC0415
     from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415

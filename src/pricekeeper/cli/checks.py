@@ -22,14 +22,12 @@ from pricekeeper.cli.checks_keys import (
 )
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.local import open_local_store
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
-from pricekeeper.credentials.strength import (
-    HOW_TO_MAKE_A_TOKEN,
-)
+from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN
 from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue

@@ -21,7 +21,7 @@ from pricekeeper.values import parse_org_id
 if TYPE_CHECKING:  # it brings every feature with it
     from pricekeeper.authorizations import Finding
     from pricekeeper.budgets import Balance
-    from pricekeeper.metering.aggregation_report import Change, RebuildReport
+    from pricekeeper.metering.aggregation_report import RebuildReport, TotalChange
 
 ledger = typer.Typer(no_args_is_help=True, help="The journal that totals are made from.")
 
@@ -46,7 +46,7 @@ async def rebuild(
 
     [dim]pricekeeper ledger rebuild --day 20260123 --org $ORG --json[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ async def check(
     [dim]pricekeeper ledger check --org $ORG --mend --json[/dim]
     """
     from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
@@ -172,7 +172,7 @@ def _picture(report: RebuildReport) -> RenderableType:
     return page(heading, *parts)
 
 
-def _changes(changes: Sequence[Change]) -> list[RenderableType]:
+def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:
     """A line for each account; its hours and tags follow from it."""
     rows = table(
         "account", "calls", "were", "spent", "was", numbers=["calls", "were", "spent", "was"]

@@ -21,7 +21,7 @@ from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
 
 if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
-    from pricekeeper.pricing.reports import Change, LeftAlone
+    from pricekeeper.pricing.reports import LeftAlone, PriceChange
 
 prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
 
@@ -42,7 +42,7 @@ async def show_prices(
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
-    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
     from pricekeeper.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ async def refresh_prices(
 
     [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
     """
-    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
     from pricekeeper.values import parse_model_label  # noqa: PLC0415
 
     labels = [parse_model_label(label, "--accept") for label in accept or ()]
@@ -164,7 +164,7 @@ def _changes_table(old: str, new: str) -> Listing:
     return table("model", "price", old, new, numbers=[old, new], wraps=["price"])
 
 
-def _add_changes(rows: Listing, label: str, changes: Sequence[Change], without: str) -> None:
+def _add_changes(rows: Listing, label: str, changes: Sequence[PriceChange], without: str) -> None:
     if not changes:
         rows.add_row(label, without, "", "")
     for change in changes:

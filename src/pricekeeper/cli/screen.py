@@ -58,7 +58,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScreenRow:
     """One app, or an organisation whose apps share the quotas."""
 
     who: str
@@ -80,7 +80,7 @@ class Frame:
     now: datetime
     day_pct: float
     spent_usd_micros: int
-    rows: Sequence[Row]
+    rows: Sequence[ScreenRow]
     events: Sequence[Event] = ()
 
     @property

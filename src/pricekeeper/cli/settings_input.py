@@ -44,10 +44,7 @@ class SettingsFile:
 
 def read_settings_file(path: str) -> SettingsFile:
     """Read the file, or stdin."""
-    from pricekeeper.pricing.strict_yaml import (  # noqa: PLC0415  # --help needs none
-        InvalidYamlError,
-        load_strict_yaml,
-    )
+    from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
     try:
         text = _read_stdin() if path == STDIN else Path(path).read_text(encoding="utf-8")

@@ -11,13 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.clients import (
-    AppArgument,
-    OptionalApp,
-    OptionalOrg,
-    OrgArgument,
-    client_of,
-)
+from pricekeeper.cli.clients import AppArgument, OptionalApp, OptionalOrg, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, either_command
 from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, minute, moment, page, pct_bar, usd
 from pricekeeper.cli.exits import MisusedError

@@ -29,7 +29,7 @@ from pricekeeper.cli.command import (
 )
 from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES
 from pricekeeper.cli.options import option
-from pricekeeper.cli.screen import EVENTS_SHOWN, Event, Frame, Row, draw_over, make_room
+from pricekeeper.cli.screen import EVENTS_SHOWN, Event, Frame, ScreenRow, draw_over, make_room
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import PriceKeeperError
@@ -153,7 +153,7 @@ def _frame(answer: Mapping[str, Any], now: datetime, events: Sequence[Event]) ->
     )
 
 
-def _row(who: str, day: Mapping[str, Any]) -> Row:
+def _row(who: str, day: Mapping[str, Any]) -> ScreenRow:
     models = day["models"]
     left = [
         (limit["remaining"] / limit["capacity"], label, name, limit)
@@ -164,7 +164,7 @@ def _row(who: str, day: Mapping[str, Any]) -> Row:
     if left:
         _, label, name, limit = min(left, key=lambda one: one[:3])
         limits = f"{label}:{name} {limit['remaining']:,} of {limit['capacity']:,}"
-    return Row(
+    return ScreenRow(
         who,
         day["current_active_model"] or "none",
         {

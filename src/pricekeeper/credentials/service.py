@@ -90,7 +90,7 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SecretClaim:
     """A retrieval token that was found, and nobody has used yet."""
 
     key: str = field(repr=False)
@@ -226,7 +226,7 @@ class Credentials:
         """
         return await self.complete_claim(await self.find_claim(token), by)
 
-    async def find_claim(self, token: str) -> Claim:
+    async def find_claim(self, token: str) -> SecretClaim:
         """Read what can be claimed with the retrieval token: one read."""
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
@@ -237,9 +237,9 @@ class Credentials:
             claimable = None
         if claimable is None:
             raise self._not_claimable("unknown, expired or used")
-        return Claim(key, claimable)
+        return SecretClaim(key, claimable)
 
-    async def complete_claim(self, claim: Claim, by: Attribution) -> ClaimedSecret:
+    async def complete_claim(self, claim: SecretClaim, by: Attribution) -> ClaimedSecret:
         """Mint the secret, unless somebody else was faster: one transaction.
 
         Without a grace, every token that the replaced secret was exchanged for ends with this.

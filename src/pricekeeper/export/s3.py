@@ -22,7 +22,7 @@ import yarl
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import ExportError, StoreMisconfiguredError, StoreUnavailableError
-from pricekeeper.export.files import Written
+from pricekeeper.export.files import WrittenFile
 from pricekeeper.export.folder import ScratchFolder
 from pricekeeper.export.manifest import FileEntry
 from pricekeeper.settings import S3Location
@@ -91,7 +91,7 @@ class S3Destination:
         """Where files are written before they are sent."""
         return self._scratch.path
 
-    async def put_file(self, path: str, written: Written) -> None:
+    async def put_file(self, path: str, written: WrittenFile) -> None:
         """Send a file of the scratch folder, and remove it there."""
         if written.bytes > BYTES_MAX:
             raise ExportError(f"{path} has {written.bytes} bytes, and one PUT carries {BYTES_MAX}")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.activity import Kind
+from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import Authorization, AuthorizationRequest, find_label
 from pricekeeper.bedrock import (
     CallBounds,
@@ -143,7 +143,7 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
         tags=dict(plan.tags),
         allow_lower_max_output=stated is None,
     )
-    with noting(services, policy, Kind.GATEWAY, plan.model, plan.tags):
+    with noting(services, policy, DeniedKind.GATEWAY, plan.model, plan.tags):
         authorized = await services.authorizations.authorize(policy, request)
     return authorized.authorization
 

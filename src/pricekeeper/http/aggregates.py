@@ -99,7 +99,4 @@ def _operations(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
     )
 
 
-OPERATIONS: Final = (
-    *_operations("app", APP, Access.APP),
-    *_operations("org", ORG, Access.ORG),
-)
+OPERATIONS: Final = (*_operations("app", APP, Access.APP), *_operations("org", ORG, Access.ORG))

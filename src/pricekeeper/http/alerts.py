@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from pricekeeper.alerts import Kind, State
+from pricekeeper.alerts import AlertKind, DeliveryState
 from pricekeeper.authority import Role
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.gate import attribution_of
@@ -27,11 +27,11 @@ from pricekeeper.values import OrgId
 _UUID: Final = {"type": "string", "format": "uuid"}
 _QUERY: Final = (
     Parameter("org_id", "Alerts of this organisation alone.", _UUID),
-    Parameter("kind", "Alerts of this kind alone.", {"type": "string", "enum": list(Kind)}),
+    Parameter("kind", "Alerts of this kind alone.", {"type": "string", "enum": list(AlertKind)}),
     Parameter(
         "state",
         "Alerts with this state of delivery alone.",
-        {"type": "string", "enum": list(State)},
+        {"type": "string", "enum": list(DeliveryState)},
     ),
     AFTER(_UUID),
 )

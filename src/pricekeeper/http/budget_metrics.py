@@ -94,9 +94,7 @@ class BudgetMetrics:
         return found
 
     def _show_accounts(
-        self,
-        accounts: Mapping[BudgetAccount, Policy],
-        balances: Mapping[BudgetAccount, Balance],
+        self, accounts: Mapping[BudgetAccount, Policy], balances: Mapping[BudgetAccount, Balance]
     ) -> None:
         used, limits = dict[Labels, float](), dict[Labels, float]()
         for account, policy in accounts.items():

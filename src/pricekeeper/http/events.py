@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from pricekeeper.activity.listening import HEARTBEAT_MS, Listener, Missed, News, Position, Quiet
+from pricekeeper.activity.listening import HEARTBEAT_MS, FeedPosition, Listener, Missed, News, Quiet
 from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError, NotFoundError, PriceKeeperError
 from pricekeeper.http.gate import check_again
@@ -107,7 +107,7 @@ class EventStream:
         return b"" if seen is None else _event(*seen, news.position)
 
 
-def _event(name: str, response: Response, position: Position) -> bytes:
+def _event(name: str, response: Response, position: FeedPosition) -> bytes:
     """One event. JSON has no line breaks in it, so its data is one line."""
     return b"event: %s\nid: %s\ndata: %s\n\n" % (
         name.encode(),
@@ -116,14 +116,14 @@ def _event(name: str, response: Response, position: Position) -> bytes:
     )
 
 
-def _position(call: Call) -> Position | None:
+def _position(call: Call) -> FeedPosition | None:
     """From where to go on, as the header says or, for who can't send one, the query."""
     asked = call.query.get(_LAST_ID)
     given = call.request.header(b"last-event-id") or asked
     if given is None:
         return None
     try:
-        return Position.parse(given)
+        return FeedPosition.parse(given)
     except InvalidValueError:
         raise InvalidValueError(
             _LAST_ID, "must be the id of an event of this stream, such as 1768000000000"

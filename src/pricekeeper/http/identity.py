@@ -15,7 +15,7 @@ from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, SecretDeniedError
 from pricekeeper.tenants import Client, parse_client_id
-from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
+from pricekeeper.tokens import SCOPES, Introspection, Principal, TokenGrant
 from pricekeeper.usecases import sessions as cases
 from pricekeeper.usecases.wire.sessions import SessionList
 from pricekeeper.usecases.wire.values import rfc3339
@@ -217,7 +217,7 @@ def _user_agent(call: Call) -> str:
     return (call.request.header(b"user-agent") or "")[:LABEL_LENGTH_MAX]
 
 
-def _granted(grant: Grant) -> wire.TokenAnswer:
+def _granted(grant: TokenGrant) -> wire.TokenAnswer:
     return wire.TokenAnswer(
         access_token=grant.access_token,
         refresh_token=grant.refresh_token,

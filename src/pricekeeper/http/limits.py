@@ -32,10 +32,7 @@ LIMIT: Final = "requests"
 FAILURES: Final = "failures"
 MINUTE_MS: Final = 60_000
 IN_MEMORY: Final = frozenset(
-    {
-        *("usage", "batch", "limits", "force_check", "authorize", "capture"),
-        *("reports", "events"),
-    }
+    {*("usage", "batch", "limits", "force_check", "authorize", "capture"), *("reports", "events")}
 )
 """Kinds that are limited without the store."""
 BLOCKS_PER_MINUTE: Final = 60

@@ -100,7 +100,7 @@ async def list_usage(call: Call) -> Answer:
 async def list_all_budgets(call: Call) -> Answer:
     """Every budget of whom the caller covers, as it stands; a page may be empty and have a next."""
     after = call.query.get("after")
-    cursor = None if after is None else budgets.Cursor.parse(after)
+    cursor = None if after is None else budgets.BudgetCursor.parse(after)
     listed = await budgets.list_all_budgets(call.services, viewer_of(call), cursor)
     return Answer(200, listed, NO_STORE)
 

@@ -28,8 +28,8 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
-from pricekeeper.limiter.commands import Acquire, Change, Command, Outcome, Taken, keys_of
-from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, Read, decide
+from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, Taken, keys_of
+from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, ReadStep, decide
 from pricekeeper.limiter.items import bucket_key, bucket_of, lease_of
 from pricekeeper.limiter.records import newer_record
 from pricekeeper.storage import Item, Key, Put, Update
@@ -43,7 +43,7 @@ class Queued(NamedTuple):
     answer: asyncio.Future[Outcome]
 
 
-class Batch:
+class CommandBatch:
     """Commands that share writes, until each has its answer."""
 
     def __init__(self, cache: BucketCache, queued: Sequence[Queued]) -> None:
@@ -78,7 +78,7 @@ class Batch:
             if isinstance(step, Answered):
                 for command, outcome in step.answers:
                     self._answer(command, outcome)
-            elif isinstance(step, Read):
+            elif isinstance(step, ReadStep):
                 await self._read(step)
             else:
                 await self._write(step)
@@ -86,7 +86,7 @@ class Batch:
             if fruitless == ATTEMPTS_MAX:
                 raise self._cache.contended(next(self._keys()))
 
-    async def _read(self, step: Read) -> None:
+    async def _read(self, step: ReadStep) -> None:
         keys = [*step.buckets, *step.records]
         items = await self._cache.store.batch_get([(RATE_BUCKETS, key) for key in keys])
         for index, key in enumerate(keys):
@@ -160,7 +160,7 @@ class Batch:
             bucket = self._cache.recall(key)
             if bucket is not None:
                 self._accounts.buckets[key] = bucket
-        if isinstance(command, Change) and command.record is not None:
+        if isinstance(command, LeaseChange) and command.record is not None:
             records, record = self._accounts.records, command.record
             records[record.key] = newer_record(records.get(record.key, record), record)
 
@@ -186,7 +186,7 @@ class Batch:
             except UnreadableItemError as error:
                 self._fail(command, error)
                 continue
-            if isinstance(command, Change):
+            if isinstance(command, LeaseChange):
                 if record is None:
                     self._fail(command, NotFoundError("lease"))
                 else:

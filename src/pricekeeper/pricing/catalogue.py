@@ -15,14 +15,7 @@ import msgspec
 
 from pricekeeper.errors import ModelMismatchError, UnknownModelLabelError
 from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, normalise_model_id
-from pricekeeper.pricing.prices import (
-    PERMILLE,
-    PriceTable,
-    RateCard,
-    Variant,
-    laid_over,
-    scaled,
-)
+from pricekeeper.pricing.prices import PERMILLE, PriceTable, RateCard, Variant, laid_over, scaled
 from pricekeeper.values import ModelLabel
 
 CONTEXT_WINDOW_TOKENS: Final = 1_000_000

@@ -37,18 +37,7 @@ from pricekeeper.activity import event as activity
 from pricekeeper.activity.event import decode_flip, encode_flip
 from pricekeeper.days import date_of
 from pricekeeper.selection.fallback import Comeback, Flip, Override, Reason, StickyState
-from pricekeeper.storage import (
-    Action,
-    Add,
-    Key,
-    Put,
-    Query,
-    Remove,
-    Set,
-    TypedItem,
-    Update,
-    attr,
-)
+from pricekeeper.storage import Action, Add, Key, Put, Query, Remove, Set, TypedItem, Update, attr
 from pricekeeper.storage.tables import ACTIVITY, STICKY_STATE
 from pricekeeper.tenants import Client
 from pricekeeper.values import ModelLabel
@@ -221,11 +210,7 @@ def override_version(item: Mapping[str, Any] | None) -> int:
 
 
 def override_update(
-    key: Key,
-    label: ModelLabel,
-    incarnation: str,
-    version: int,
-    entry: activity.Flip,
+    key: Key, label: ModelLabel, incarnation: str, version: int, entry: activity.Flip
 ) -> Update:
     """The write that sets or replaces the override, unless there was a newer command."""
     return _command(

@@ -46,14 +46,7 @@ from pricekeeper.sessions.refresh_token import (
     open_token,
     token_of,
 )
-from pricekeeper.sessions.session import (
-    SLOTS_MAX,
-    Lifetimes,
-    Session,
-    SessionId,
-    Verdict,
-    judge,
-)
+from pricekeeper.sessions.session import SLOTS_MAX, Lifetimes, Session, SessionId, Verdict, judge
 from pricekeeper.storage import Item, Set, Store, Update
 from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.values import Attribution

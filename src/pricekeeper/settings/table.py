@@ -72,11 +72,7 @@ class Setting:
 SETTINGS: Final = (
     Setting(STORE, STORE_DEFAULT, "where the data lives"),
     Setting(CONFIG, "built in", "the deployment file with model labels and prices"),
-    Setting(
-        DATA_DIR,
-        "data",
-        "signing keys and pepper, unless kept elsewhere; keep it private",
-    ),
+    Setting(DATA_DIR, "data", "signing keys and pepper, unless kept elsewhere; keep it private"),
     Setting(SIGNING_KEYS, "data folder", "file:PATH, aws:SECRET, or the signing keys themselves"),
     Setting(PEPPER, "data folder", "file:PATH, aws:SECRET, or the pepper itself"),
     Setting(PROVISIONING_KEY, "", "the deployment's own key; 128 bits: openssl rand -hex 32"),

@@ -15,7 +15,7 @@ from pricekeeper.client_ids import Client
 from pricekeeper.errors import InvalidValueError, NotFoundError, UnreadableItemError
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import items
+from pricekeeper.tenants import items, stored_settings
 from pricekeeper.tenants.policy import Policy
 from pricekeeper.values import AppId, OrgId
 
@@ -96,7 +96,7 @@ async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int
         raise NotFoundError(client.client_id)
     behind = "" if after is None else items.app_sort_key(after)
     page = await store.query(items.apps_query(client, behind, limit))
-    items.org_settings(org)  # if it can't be read, neither can the policy of any app
+    stored_settings.org_settings(org)  # if it can't be read, neither can the policy of any app
     policies, unreadable = _readable(
         [
             (items.app_of(org_id, app["SK"]), org, app)

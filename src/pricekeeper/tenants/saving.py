@@ -92,11 +92,7 @@ class SettingsWriter:
         return True
 
     async def update(
-        self,
-        client: Client,
-        settings: OrgSettings | AppSettings,
-        item: Item,
-        by: Attribution,
+        self, client: Client, settings: OrgSettings | AppSettings, item: Item, by: Attribution
     ) -> Item | None:
         """Write the settings; returns the new item, ``None`` if another was faster.
 

@@ -25,7 +25,7 @@ from pricekeeper.concurrency import SingleFlight
 from pricekeeper.errors import ContendedError, NotFoundError
 from pricekeeper.storage import ITEM_ABSENT, Action, Check, Item, Store, Update
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import freezing, items
+from pricekeeper.tenants import freezing, items, stored_settings
 from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
 from pricekeeper.tenants.ending import end_app, end_org, sweep_apps
 from pricekeeper.tenants.freeze import Freeze
@@ -65,7 +65,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ClientRecord:
     """A client as the store had it at one moment; `Tenants.policy_of` says what holds for it."""
 
     client: Client
@@ -123,7 +123,7 @@ class Tenants:
                     return Saved(created=True, policy=items.policy_of(client, item, item))
             else:
                 # Of what is there, only this has to be readable: the rest is being replaced.
-                shard_count = items.shard_count_of(current)
+                shard_count = stored_settings.shard_count_of(current)
                 settings = parse_org_settings(body, self._labels, shard_count)
                 if updated := await self._writer.update(client, settings, current, by):
                     if items.INCARNATION not in current:
@@ -145,7 +145,7 @@ class Tenants:
             org, app = await self._read(client)
             if org is None:
                 raise NotFoundError(client.org.client_id)
-            own_org = items.org_settings(org)
+            own_org = stored_settings.org_settings(org)
             settings = parse_app_settings(body, self._labels, own_org)
             org_life = items.life_of(org)
             if app is None or not items.is_app_of(app, org):
@@ -178,8 +178,8 @@ class Tenants:
             await self._writer.pause(attempt)
             org = (await self.read_record(client)).item
             check(items.policy_of(client, org, org))
-            body = patched_body(items.org_settings(org), patch)
-            settings = parse_org_settings(body, self._labels, items.shard_count_of(org))
+            body = patched_body(stored_settings.org_settings(org), patch)
+            settings = parse_org_settings(body, self._labels, stored_settings.shard_count_of(org))
             if updated := await self._writer.update(client, settings, org, by):
                 if items.INCARNATION not in org:
                     await self._writer.add_to_index(client)
@@ -204,13 +204,13 @@ class Tenants:
             record = await self.read_record(client)
             org, app = record.org_item, record.item
             check(items.policy_of(client, org, app))
-            body = patched_body(items.app_settings(app), patch)
-            settings = parse_app_settings(body, self._labels, items.org_settings(org))
+            body = patched_body(stored_settings.app_settings(app), patch)
+            settings = parse_app_settings(body, self._labels, stored_settings.org_settings(org))
             if updated := await self._writer.update(client, settings, app, by):
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         raise _contended(client)
 
-    async def read_record(self, client: Client) -> Record:
+    async def read_record(self, client: Client) -> ClientRecord:
         """The client as it is at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
@@ -218,9 +218,9 @@ class Tenants:
         if org is None or own is None or (app is not None and not items.is_app_of(app, org)):
             self._cache.drop(client)
             raise NotFoundError(client.client_id)
-        return Record(client, own, org, reading)
+        return ClientRecord(client, own, org, reading)
 
-    def policy_of(self, record: Record) -> Policy:
+    def policy_of(self, record: ClientRecord) -> Policy:
         """The client's policy, which is cached until this read is too old."""
         policy = items.policy_of(record.client, record.org_item, record.item)
         self._cache.keep(policy, record.reading)

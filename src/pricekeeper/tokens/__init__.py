@@ -12,7 +12,7 @@ from pricekeeper.tokens.keyring import (
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import KeysMeter
 from pricekeeper.tokens.principal import APP_USE, ORG_READ, SCOPES, Principal
-from pricekeeper.tokens.service import Grant, Identity, Introspection
+from pricekeeper.tokens.service import Identity, Introspection, TokenGrant
 from pricekeeper.tokens.watching import KeyWatcher
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "PUBLISH_AHEAD_SECS",
     "SCOPES",
     "AwsCredentials",
-    "Grant",
     "Identity",
     "Introspection",
     "KeyFile",
@@ -31,6 +30,7 @@ __all__ = [
     "Keys",
     "KeysMeter",
     "Principal",
+    "TokenGrant",
     "dump_keyring",
     "new_keyring",
     "parse_keyring",

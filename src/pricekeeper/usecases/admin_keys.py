@@ -41,11 +41,7 @@ async def list_keys(
 
 
 async def rotate_key(
-    services: Services,
-    key_id: str,
-    body: wire.RotateKeyBody,
-    within: Coverage,
-    by: Attribution,
+    services: Services, key_id: str, body: wire.RotateKeyBody, within: Coverage, by: Attribution
 ) -> wire.IssuedAdminKey:
     """Give a key another text; the one in use counts until the grace ends."""
     hours = body.grace_period_hours

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from msgspec import UNSET
 
 from pricekeeper.alerts import (
+    AlertKind,
     Channel,
     ChannelKind,
     ChannelRequest,
     Delivery,
-    Kind,
-    State,
+    DeliveryState,
     StoredAlert,
 )
 from pricekeeper.alerts.body import parse_body
@@ -26,25 +26,25 @@ from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import Attribution, OrgId, parse_org_id
 
 
-class ListRequest(NamedTuple):
+class AlertsRequest(NamedTuple):
     """Which alerts are asked for."""
 
     org_id: OrgId | None = None
-    kind: Kind | None = None
-    state: State | None = None
+    kind: AlertKind | None = None
+    state: DeliveryState | None = None
     after: str = ""
 
 
-def parse_request(query: Mapping[str, str]) -> ListRequest:
+def parse_request(query: Mapping[str, str]) -> AlertsRequest:
     """What the query asks for; every mistake is told."""
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
         "after": _parse_cursor,
-        "kind": parse_choice(Kind),
-        "state": parse_choice(State),
+        "kind": parse_choice(AlertKind),
+        "state": parse_choice(DeliveryState),
     }
     found = parse_each(query, parsers)
-    return ListRequest(**{**found, "after": found["after"] or ""})
+    return AlertsRequest(**{**found, "after": found["after"] or ""})
 
 
 def _parse_cursor(text: str) -> str:
@@ -55,7 +55,7 @@ def _parse_cursor(text: str) -> str:
 
 
 async def list_alerts(
-    services: Services, request: ListRequest, coverage: Coverage
+    services: Services, request: AlertsRequest, coverage: Coverage
 ) -> wire.AlertList:
     """Read a page of alerts, of one organisation or of all that somebody covers.
 
@@ -86,7 +86,7 @@ async def put_channel(
         ChannelKind(body.kind),
         body.url,
         body.secret,
-        tuple(map(Kind, body.kinds)),
+        tuple(map(AlertKind, body.kinds)),
         body.user,
         body.sender,
         None if body.recipients is None else tuple(body.recipients),

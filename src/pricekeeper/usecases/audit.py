@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from pricekeeper.audit.entry import Entry, org_of
-from pricekeeper.audit.reading import END_MS, PAGE_MAX, Cursor, TrailReader, Wanted
+from pricekeeper.audit.reading import END_MS, PAGE_MAX, TrailCursor, TrailReader, WantedEntries
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
@@ -23,16 +23,16 @@ _NO_END: Final = "must be a date such as 2026-01-23, or a moment such as 2026-01
 _ONE_DAY: Final = timedelta(days=1)
 
 
-class ListRequest(NamedTuple):
+class EntriesRequest(NamedTuple):
     """Which entries are asked for. A date at the end is included, a moment is not."""
 
     org_id: OrgId | None = None
-    wanted: Wanted = Wanted()
-    after: Cursor | None = None
+    wanted: WantedEntries = WantedEntries()
+    after: TrailCursor | None = None
     limit: int = PAGE_MAX
 
 
-def parse_request(query: Mapping[str, str]) -> ListRequest:
+def parse_request(query: Mapping[str, str]) -> EntriesRequest:
     """What the query asks for; every mistake is told. Dates are days in UTC."""
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
@@ -40,7 +40,7 @@ def parse_request(query: Mapping[str, str]) -> ListRequest:
         "action": lambda text: _parse_filter("action", text),
         "from": lambda text: _parse_end("from", text),
         "to": lambda text: _parse_end("to", text, includes_day=True),
-        "after": Cursor.parse,
+        "after": TrailCursor.parse,
         "limit": lambda text: parse_limit(text, PAGE_MAX),
     }
 
@@ -52,12 +52,12 @@ def parse_request(query: Mapping[str, str]) -> ListRequest:
 
     found = parse_each(query, parsers, check)
     first_ms, end_ms = found["from"] or 0, END_MS if found["to"] is None else found["to"]
-    wanted = Wanted(found["actor"], found["action"], _clamp(first_ms), _clamp(end_ms))
-    return ListRequest(found["org_id"], wanted, found["after"], found["limit"] or PAGE_MAX)
+    wanted = WantedEntries(found["actor"], found["action"], _clamp(first_ms), _clamp(end_ms))
+    return EntriesRequest(found["org_id"], wanted, found["after"], found["limit"] or PAGE_MAX)
 
 
 async def list_entries(
-    services: Services, request: ListRequest, coverage: Coverage
+    services: Services, request: EntriesRequest, coverage: Coverage
 ) -> wire.AuditList:
     """Read a page of entries, the newest first, of those organisations that somebody covers.
 

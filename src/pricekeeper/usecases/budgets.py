@@ -12,14 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pricekeeper.bootstrap import Services
-from pricekeeper.budgets import (
-    Balance,
-    BudgetAccount,
-    Kind,
-    Scope,
-    accounts_of,
-    item_partition,
-)
+from pricekeeper.budgets import Balance, BudgetAccount, Kind, Scope, accounts_of, item_partition
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.tenants import Budget, Policy, QuotaScope
 from pricekeeper.tenants.listing import read_pages
@@ -49,14 +42,14 @@ async def list_budgets(services: Services, policy: Policy) -> wire.BudgetList:
     return wire.BudgetList(await _read_answers(services, policy, _SCOPES))
 
 
-class Cursor(NamedTuple):
+class BudgetCursor(NamedTuple):
     """Behind whose budgets to go on: an organisation's own, or those of one of its apps."""
 
     org_id: OrgId
     app_id: AppId | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Cursor:
+    def parse(cls, text: str) -> BudgetCursor:
         """The cursor that `text` is."""
         org_id, slash, app_id = text.partition("/")
         try:
@@ -71,7 +64,7 @@ class Cursor(NamedTuple):
 
 
 async def list_all_budgets(
-    services: Services, viewer: Viewer, after: Cursor | None
+    services: Services, viewer: Viewer, after: BudgetCursor | None
 ) -> wire.AllBudgets:
     """Read a page of the budgets of every client that the viewer covers.
 
@@ -91,7 +84,7 @@ async def list_all_budgets(
         shown = start + len(some)
         if shown < len(found) and (len(rows) >= ROWS_MAX or shown == CLIENTS_MAX):
             last = found[shown - 1]
-            return wire.AllBudgets(rows, next=Cursor(last.org_id, last.app_id).text)
+            return wire.AllBudgets(rows, next=BudgetCursor(last.org_id, last.app_id).text)
     return wire.AllBudgets(rows)
 
 
@@ -110,7 +103,7 @@ async def _read_own_budgets(services: Services, policy: Policy) -> list[wire.Cli
 
 
 async def _read_policies(
-    services: Services, viewer: Viewer, after: Cursor | None
+    services: Services, viewer: Viewer, after: BudgetCursor | None
 ) -> AsyncIterator[Policy]:
     """The settings of organisations, each with its apps, in order, behind that one of them."""
     if after is not None:

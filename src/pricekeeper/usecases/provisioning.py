@@ -11,7 +11,7 @@ from msgspec import UNSET
 from pricekeeper.authority import Authority, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
-from pricekeeper.credentials.service import Claim
+from pricekeeper.credentials.service import SecretClaim
 from pricekeeper.errors import ConflictError, NotPermittedError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy, Saved
@@ -109,7 +109,7 @@ async def rotate(
     return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)
 
 
-async def complete_claim(services: Services, claim: Claim, by: Attribution) -> wire.Claimed:
+async def complete_claim(services: Services, claim: SecretClaim, by: Attribution) -> wire.Claimed:
     """Turn a retrieval token that was found into the secret, once."""
     claimed = await services.credentials.complete_claim(claim, by)
     more = {}

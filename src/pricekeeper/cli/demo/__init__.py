@@ -23,7 +23,7 @@ from pricekeeper.cli.command import print_json
 from pricekeeper.cli.demo.board import AppState, Board
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.company import Company
-from pricekeeper.cli.demo.ledger import Ledger
+from pricekeeper.cli.demo.ledger import DemoLedger
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
@@ -68,7 +68,7 @@ async def _live(
     ends_at_ms = next_midnight_ms(ZONE, starts_at_ms)
     clock, settings, catalogue = FastClock(starts_at_ms), demo_settings(folder), load_catalogue()
     apps = {one.app_id: AppState(one.app_id, quotas(one, planned, catalogue)) for one in PERSONAS}
-    board, ledger = Board(starts_at_ms, ends_at_ms, apps), Ledger(catalogue)
+    board, ledger = Board(starts_at_ms, ends_at_ms, apps), DemoLedger(catalogue)
     with running_service(settings, clock) as url:
         async with Company(url, org_id, clock, board, ledger) as company:
             await company.set_up(settings.provisioning_key or "", planned)

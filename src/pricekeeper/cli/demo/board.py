@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pricekeeper.cli.demo.ledger import Sums
 from pricekeeper.cli.demo.traffic import COMPANY, DAY_MS, ZONE
 from pricekeeper.cli.drawing import FULL_PCT
-from pricekeeper.cli.screen import Event, Frame, Row
+from pricekeeper.cli.screen import Event, Frame, ScreenRow
 
 TIGHT_PCT = 95
 
@@ -26,14 +26,14 @@ class AppState:
     spent_usd_micros: Counter[str] = field(default_factory=Counter)
     """Today, by label."""
 
-    def row(self) -> Row:
+    def row(self) -> ScreenRow:
         """It on the screen."""
         uses = {}
         for label, quota in self.quotas_usd_micros.items():
             pct = FULL_PCT * self.spent_usd_micros[label] / quota
             style = "red" if pct >= FULL_PCT else "yellow" if pct >= TIGHT_PCT else "green"
             uses[label] = pct, style
-        return Row(self.app_id, self.label, uses, self.calls, self.spent_usd_micros.total())
+        return ScreenRow(self.app_id, self.label, uses, self.calls, self.spent_usd_micros.total())
 
 
 @dataclass(slots=True)

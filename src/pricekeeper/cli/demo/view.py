@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import FastClock
-from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
+from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.traffic import HOUR_MS, LABELS, SUPPORT
 from pricekeeper.cli.drawing import to_paste, usd
 from pricekeeper.cli.listing import table
@@ -32,8 +32,8 @@ class Result:
     """How the day went."""
 
     board: Board
-    ledger: Ledger
-    differences: list[Difference]
+    ledger: DemoLedger
+    differences: list[Mismatch]
     renewals: int
 
     @property
@@ -126,7 +126,7 @@ def summary(result: Result) -> RenderableType:
     seen = Text(
         f"{counts['flip']} flips, {counts['denied']} denials with a reason, "
         f"{counts['evicted']} session evicted, {counts['duplicate']} duplicates not counted, "
-        f"{counts['midnight']} apps reset at midnight, tokens renewed {result.renewals} times",
+        f"{counts['midnight']} apps reset at midnight, tokens renewed {result.renewals} times"
     )
     bad = [
         f"{one.app_id} {one.day} {one.label} {one.number}: "

@@ -42,11 +42,7 @@ MOMENTS: Final = "ClockMoments"
 _STATEMENT_CACHE: Final = 200
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
 """What SQLite says of a file that it can't trust."""
-_UNUSABLE: Final = (
-    *DAMAGED,
-    apsw.CantOpenError,
-    apsw.PermissionsError,
-)
+_UNUSABLE: Final = (*DAMAGED, apsw.CantOpenError, apsw.PermissionsError)
 _BEYOND_ALL: Final = "\U0010ffff" * (SORT_KEY_BYTES_MAX // 4 + 1)
 """Sorts behind every sort key there can be, also when appended to a prefix."""
 

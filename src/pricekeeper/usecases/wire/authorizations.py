@@ -22,14 +22,7 @@ from pricekeeper.usecases.wire.runtime import (
     ServiceTier,
     Tags,
 )
-from pricekeeper.usecases.wire.values import (
-    LimitName,
-    Request,
-    Response,
-    Timestamp,
-    Tokens,
-    Uuid,
-)
+from pricekeeper.usecases.wire.values import LimitName, Request, Response, Timestamp, Tokens, Uuid
 
 HoldSecs = Annotated[
     int,
