@@ -21,6 +21,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,10 @@ RECORDED_MS = 12 * HOUR_MS
 CHANGED_EACH, CHANGED_AT = 8, 4
 """In one history of so many, that one, a budget is given in the middle."""
 POLICY_MS_MAX = 30_000
+TURNS_MS = (50, 3_000, 20_000, 60_000)
+"""How long the longest turns of a history take."""
+CHANGED_TURNS_MS = (500, 1_000, 3_000)
+"""The same if a budget is given: many turns pass until everybody knows of it."""
 TAGS: tuple[dict[str, str], ...] = ({}, {"team": "a"})
 ZONES = ("Pacific/Kiritimati", "UTC", "America/Sao_Paulo")
 FAULTS = (
@@ -113,7 +118,8 @@ class World:
         self.random = Random(seed)
         self.clock = clock
         self.store = store
-        longest_ms = self.random.choice((50, 3_000, 20_000, 60_000))
+        is_changed = seed % CHANGED_EACH == CHANGED_AT
+        longest_ms = self.random.choice(CHANGED_TURNS_MS if is_changed else TURNS_MS)
         self.auditor = Auditor(store)
         self.with_usage = self.random.random() < 0.4
         self.turns = Interleaving(seed, lambda random: self.pass_time(random, longest_ms))
@@ -121,7 +127,7 @@ class World:
         self.wire = wire(store, self.turns, self.random.choice(FAULTS), clock)
         self.calm = FaultyStore(store, self.turns, Faults())
         self.policies = self.make_policies()
-        self.change = Change(self, seed) if seed % CHANGED_EACH == CHANGED_AT else None
+        self.change = Change(self, seed) if is_changed else None
         self.instances = [self.instance() for _ in range(INSTANCES)]
         self.calls: list[Call] = []
         self.known_hours: set[int] = set()
@@ -351,7 +357,9 @@ class World:
         self.look()
         if self.change is not None:
             self.clock.advance_ms(RECOUNT_AFTER_MS)
-            assert await survivor.recounts.recount(self.change.recounted)
+            both = (survivor, self.instance(self.calm))
+            recounts = [one.recounts.recount(self.change.recounted) for one in both]
+            assert all(await asyncio.gather(*recounts))
             self.auditor.recounted.clear()
             self.auditor.check()
         for call in self.calls:
@@ -446,9 +454,16 @@ class Change:
         for _ in range(random.randrange(40, 200)):
             await world.turns.turn()
             if world.clock.now_ms() - made_at_ms >= RECOUNT_AFTER_MS and random.random() < 0.1:
-                with suppress(*_NO_ANSWER):
-                    instance = random.choice(world.instances)
-                    await instance.recounts.recount(self.recounted)
+                both = random.sample(world.instances, 2)
+                recounts = [one.recounts.recount(self.recounted) for one in both]
+                raise_broken(await asyncio.gather(*recounts, return_exceptions=True))
+
+
+def raise_broken(outcomes: Iterable[object]) -> None:
+    """Raise what is not because of the wire."""
+    for one in outcomes:
+        if isinstance(one, BaseException) and not isinstance(one, _NO_ANSWER):
+            raise one
 
 
 async def simulate(seed: int) -> World:
@@ -460,9 +475,7 @@ async def simulate(seed: int) -> World:
     changing = [] if world.change is None else [world.change.make()]
     callers = [world.caller() for _ in range(CALLERS)]
     outcomes = await world.turns.run(*callers, world.expire(), *changing)
-    for one in outcomes:
-        if isinstance(one, BaseException) and not isinstance(one, _NO_ANSWER):
-            raise one
+    raise_broken(outcomes)
     await world.finish()
     if world.broken:
         raise world.broken[0]

@@ -151,6 +151,15 @@ def claim_reaches_for_ever(patch: Patch) -> None:
     patch.setattr(reading, "CLAIM_SHEETS", 1)
 
 
+def claim_moved_unseen(patch: Patch) -> None:
+    """A claim is moved on, and nobody looks what was granted by it."""
+
+    async def may_move(*_: Any) -> bool:
+        return True
+
+    patch.setattr(claims.Claims, "_may_move", may_move)
+
+
 def hold_kept_on_capture(patch: Patch) -> None:
     """What was held stays held beside what was spent."""
     patch.setattr(settling, "capture", lambda _, cost: Balance(cost, 0, 0))
@@ -361,6 +370,11 @@ def read_while_it_was_filed(patch: Patch) -> None:
     patch.setattr(OrgLog, "read_items", read_items)
 
 
+def passed_by(patch: Patch) -> None:
+    """A sheet that a query did not find, although it found a later one, is not there."""
+    patch.setattr(OrgLog, "_fold_passed_by", _do_nothing)
+
+
 def seal_does_not_end(patch: Patch) -> None:
     """Whoever has not read the seal goes on in the old chapter."""
     real = Book.fold
@@ -425,6 +439,7 @@ BROKEN: dict[str, Plant] = {
         claimed_over_a_record,
         claimed_after_the_grant,
         claim_reaches_for_ever,
+        claim_moved_unseen,
         hold_kept_on_capture,
         hold_released_in_part,
         expired_is_free,
@@ -449,6 +464,7 @@ BROKEN: dict[str, Plant] = {
         begins_behind_what_is_not_filed,
         accounts_only_partly_filed,
         read_while_it_was_filed,
+        passed_by,
         seal_does_not_end,
         nobody_recounts,
         recounted_twice,
