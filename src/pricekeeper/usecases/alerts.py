@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from pricekeeper.alerts import (
     AlertKind,
@@ -126,22 +127,10 @@ def _channel(channel: Channel, status: str | None = None) -> wire.ChannelAnswer:
 
 
 def _alert(alert: StoredAlert) -> wire.AlertAnswer:
-    body = parse_body(alert.body)
-    return wire.AlertAnswer(
-        id=body.id,
-        kind=alert.kind.value,
-        at=body.at,
-        title=body.title,
-        text=body.text,
-        next=body.next,
-        about=body.about,
-        org_id=body.org_id,
-        org_name=body.org_name,
-        app_id=body.app_id,
-        app_name=body.app_name,
-        state=alert.state.value,
-        deliveries=_deliveries(alert.deliveries),
-    )
+    sent = asdict(parse_body(alert.body))
+    del sent["test"]
+    more = {"state": alert.state.value, "deliveries": _deliveries(alert.deliveries)}
+    return wire.AlertAnswer(**{**sent, "kind": alert.kind.value, **more})
 
 
 def _deliveries(deliveries: Iterable[Delivery]) -> list[wire.DeliveryAnswer]:
