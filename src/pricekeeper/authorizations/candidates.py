@@ -49,12 +49,10 @@ from pricekeeper.pricing import (
     CacheWrite,
     Catalogue,
     Model,
-    OpaqueId,
     PriceBook,
     Prices,
     WorstRates,
     check_answer_plausible,
-    normalise_model_id,
     worst_rates,
 )
 from pricekeeper.selection import Choice, LabelQuota, LabelRole, QuotaStatus, Reason, Selector
@@ -315,8 +313,7 @@ def find_label(catalogue: Catalogue, policy: Policy, model: str) -> ModelLabel:
     ordering = policy.model_ordering
     if model in ordering and model in catalogue:
         return ModelLabel(model)
-    matching = [one.label for one in catalogue if _is_model(one, model)]
-    label = next((one for one in matching if one in ordering), None)
+    label = next((one for one in catalogue.labels_of(model) if one in ordering), None)
     if label is None:
         raise UnknownModelLabelError(model, ordering, "model")
     return label
@@ -349,14 +346,6 @@ def _named(limits: RateLimits, label: str) -> dict[str, Limit]:
 
 def _is_among(request: AuthorizationRequest, label: str) -> bool:
     return not request.among or label in request.among
-
-
-def _is_model(model: Model, text: str) -> bool:
-    """Whether that is an id of the model, at the model's own rate."""
-    if text == model.bedrock_model_id or text in model.aliases:
-        return True
-    ref = normalise_model_id(text)
-    return not isinstance(ref, OpaqueId) and ref.base == model.ref.base and ref.same_rate(model.ref)
 
 
 def _require_unfrozen(policy: Policy) -> None:

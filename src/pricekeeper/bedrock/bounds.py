@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -157,10 +157,15 @@ def _is_holder(name: str, value: Any) -> bool:
     return name in _HOLDERS and isinstance(value, dict)
 
 
-def bounds_of(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> CallBounds:
+def bounds_of(
+    body: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    read_most: Callable[[Mapping[str, Any]], int | None] | None = None,
+) -> CallBounds:
     """The bounds of the JSON body of ``converse`` or ``invoke``, in one pass over it.
 
     ``headers``, with lower-case names, are where an ``invoke`` says its tier and its tags.
+    ``read_most`` reads the longest answer, if that is not simply the longest that is stated.
     """
     headers = headers or {}
     total = _Sum()
@@ -169,7 +174,7 @@ def bounds_of(body: Mapping[str, Any], headers: Mapping[str, str] | None = None)
         total.tokens += TOOL_TOKENS
     return CallBounds(
         input_tokens=min(total.tokens, INPUT_TOKENS_MAX),
-        max_output_tokens=_stated_max_output(body),
+        max_output_tokens=(read_most or _stated_max_output)(body),
         cache_write=total.cache_write,
         service_tier=_asked_tier(body, headers),
         tags=tags_of(body.get("requestMetadata") or _json_or_none(headers.get(METADATA_HEADER))),

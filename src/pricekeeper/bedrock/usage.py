@@ -21,6 +21,21 @@ OUTPUT_HEADER: Final = "x-amzn-bedrock-output-token-count"
 CACHE_READ_HEADER: Final = "x-amzn-bedrock-cache-read-input-token-count"
 CACHE_WRITE_HEADER: Final = "x-amzn-bedrock-cache-write-input-token-count"
 TIER_HEADER: Final = "x-amzn-bedrock-service-tier"
+_METRICS: Final = "amazon-bedrock-invocationMetrics"
+_PROMPT, _GENERATION, _INPUT = "prompt_token_count", "generation_token_count", "inputTextTokenCount"
+_VECTORS: Final = ("embedding", "embeddings")
+TELLING: Final = (
+    "usage",
+    "serviceTier",
+    "trace",
+    "results",
+    _METRICS,
+    _PROMPT,
+    _GENERATION,
+    _INPUT,
+    *_VECTORS,
+)
+"""The names at the top of a reply that are looked at here; all others are the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +102,19 @@ def usage_of_body(body: Mapping[str, Any]) -> Usage | None:
         return usage_of_converse(body)
     if _has_counts(usage, "prompt_tokens", "completion_tokens"):
         return _openai(body["usage"])
-    if _has_counts(body, "prompt_token_count", "generation_token_count"):
-        return Usage(body["prompt_token_count"], body["generation_token_count"])
-    if _has_counts(body, "inputTextTokenCount") and isinstance(body.get("results"), list):
+    if _has_counts(body, _PROMPT, _GENERATION):
+        return Usage(body[_PROMPT], body[_GENERATION])
+    if _has_counts(body, _INPUT) and isinstance(body.get("results"), list):
         output = sum(_count(one, "tokenCount") for one in body["results"])
-        return Usage(body["inputTextTokenCount"], output)
-    if _has_counts(body, "inputTextTokenCount") and _is_vectors(body):
-        return Usage(body["inputTextTokenCount"], 0)
+        return Usage(body[_INPUT], output)
+    if _has_counts(body, _INPUT) and _is_vectors(body):
+        return Usage(body[_INPUT], 0)
     return usage_of_metrics(body)
 
 
 def usage_of_metrics(body: Mapping[str, Any]) -> Usage | None:
     """What the last event of an ``invoke`` stream states for any model."""
-    metrics = body.get("amazon-bedrock-invocationMetrics")
+    metrics = body.get(_METRICS)
     if not _has_counts(metrics, "inputTokenCount", "outputTokenCount"):
         return None
     return Usage(
@@ -157,7 +172,7 @@ def _routed_model(reply: Mapping[str, Any]) -> str | None:
 
 
 def _is_vectors(body: Mapping[str, Any]) -> bool:
-    return "embedding" in body or "embeddings" in body
+    return any(name in body for name in _VECTORS)
 
 
 def _written_for_an_hour(details: Any) -> int:

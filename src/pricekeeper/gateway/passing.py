@@ -9,30 +9,28 @@ known in the end stays charged at what was held for it, and is marked when it ex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
-import aiohttp
 import msgspec
 import structlog
 
 from pricekeeper.authorizations import Authorization
 from pricekeeper.bedrock import Operation, StreamUsage, Usage
 from pricekeeper.bedrock.refusals import is_refusal
-from pricekeeper.bedrock.usage import usage_of_body, usage_of_converse, usage_of_invoke
+from pricekeeper.bedrock.usage import TELLING, usage_of_body, usage_of_converse, usage_of_invoke
 from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT
 from pricekeeper.gateway.errors import Refusal, ReplyLost, Unavailable
+from pricekeeper.gateway.http_client import NotSentError, Reply
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.routes import Dialect, Route
 from pricekeeper.gateway.settling import Settlements
 from pricekeeper.gateway.sse import SseUsage
 from pricekeeper.gateway.upstream import (
     LOST,
-    NOT_SENT,
     NoCredentialsError,
     passed_headers,
     read_whole,
@@ -42,11 +40,13 @@ from pricekeeper.tenants import Policy
 
 _TIER: Final = "x-amzn-bedrock-service-tier"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # type: ignore[misc]
+_decode_telling: Final[Callable[[bytes], dict[str, Any]]] = msgspec.json.Decoder(_Telling).decode
+"""Decodes what of a reply says what was used; the answer itself is passed over."""
 log = structlog.get_logger("pricekeeper.gateway")
 
 
-@dataclass(slots=True)
-class CallState:
+class CallState(msgspec.Struct):
     """What is known of one call, for its end and for the log."""
 
     request_id: str
@@ -61,8 +61,7 @@ class CallState:
     """Whether the head of an answer is on its way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True):
     """A call that was authorized, without its body: that is let go of once it is sent."""
 
     policy: Policy
@@ -73,8 +72,7 @@ class Granted:
     hides_usage: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """What all calls of a gateway share."""
 
     meter: GatewayMeter
@@ -90,9 +88,7 @@ class Passage:
         self._granted = granted
         self._state = state
 
-    async def run(
-        self, sending: Awaitable[aiohttp.ClientResponse], receive: Receive, send: Send
-    ) -> None:
+    async def run(self, sending: Awaitable[Reply], receive: Receive, send: Send) -> None:
         """Send the call on, pass the answer back, and settle."""
         began_ns = perf_counter_ns()
         try:
@@ -101,7 +97,7 @@ class Passage:
             await self._void("the service has no AWS credentials")
             self._state.outcome = "unreachable"
             raise Refusal(503, "ServiceUnavailableException", str(error)) from error
-        except NOT_SENT as error:
+        except NotSentError as error:
             await self._void("Bedrock could not be reached")
             self._state.outcome = "unreachable"
             log.warning("upstream_unreachable", error=str(error) or type(error).__name__)
@@ -118,7 +114,7 @@ class Passage:
             else:
                 await self._pass_reply(send, response)
 
-    async def _pass_refusal(self, send: Send, response: aiohttp.ClientResponse) -> None:
+    async def _pass_refusal(self, send: Send, response: Reply) -> None:
         """Pass on what Bedrock answered instead, as it is.
 
         An error of a server in between does not say whether a model has run, and one that clients
@@ -138,7 +134,7 @@ class Passage:
         self._state.outcome = "upstream_refused"
         await answer(send, self._state, response.status, self._headers(response), data)
 
-    def _is_own_refusal(self, response: aiohttp.ClientResponse, data: bytes) -> bool:
+    def _is_own_refusal(self, response: Reply, data: bytes) -> bool:
         """Whether Bedrock itself has refused: AWS names its errors, the others have an object."""
         if self._granted.route.dialect is Dialect.AWS:
             code = response.headers.get("x-amzn-errortype", "").partition(":")[0]
@@ -148,22 +144,20 @@ class Passage:
         except (msgspec.DecodeError, RecursionError):
             return False
 
-    async def _pass_reply(self, send: Send, response: aiohttp.ClientResponse) -> None:
+    async def _pass_reply(self, send: Send, response: Reply) -> None:
         """Pass on a whole answer, once it is counted."""
         try:
             data = await read_whole(response)
         except LOST as error:
             raise self._lose(error) from error
-        await self._settle(self._usage_of_reply(data, response.headers))
+        await self._settle(self._usage_of_reply(data, response))
         headers = self._headers(response)
         if self._state.cost_usd_micros is not None:
             cost = b"%d" % self._state.cost_usd_micros
             headers.append((b"x-pricekeeper-cost-usd-micros", cost))
         await answer(send, self._state, response.status, headers, data)
 
-    async def _pass_stream(
-        self, receive: Receive, send: Send, response: aiohttp.ClientResponse
-    ) -> None:
+    async def _pass_stream(self, receive: Receive, send: Send, response: Reply) -> None:
         """Pass on a stream as it comes, and read it to its end in any case."""
         skimmed = self._skim(response.headers)
         self._state.has_begun = True
@@ -181,7 +175,7 @@ class Passage:
             async with asyncio.timeout(None) as limit:
                 caller = Caller(receive, limit, self._room.drains)
                 try:
-                    while chunk := await response.content.readany():
+                    while chunk := await response.read():
                         passed = skimmed.feed(chunk)
                         if passed and not caller.has_left:
                             await send(
@@ -224,7 +218,7 @@ class Passage:
         log.warning("reply_lost", error=told, authorization_id=self._state.authorization_id)
         return ReplyLost()
 
-    def _headers(self, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    def _headers(self, response: Reply) -> list[tuple[bytes, bytes]]:
         authorization = self._granted.authorization
         held_micros = -(-authorization.grant.held_usd_picos // PICOS_PER_MICRO)
         return [
@@ -234,18 +228,17 @@ class Passage:
             (b"x-pricekeeper-held-usd-micros", b"%d" % held_micros),
         ]
 
-    def _usage_of_reply(self, data: bytes, headers: Mapping[str, str]) -> Usage | None:
+    def _usage_of_reply(self, data: bytes, response: Reply) -> Usage | None:
         try:
-            reply = _decode(data)
-        except (msgspec.DecodeError, RecursionError):
+            reply = _decode_telling(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             reply = {}
         operation = self._granted.route.operation
         if operation is None:
             return usage_of_body(reply)
         if operation is Operation.CONVERSE:
             return usage_of_converse(reply)
-        lower = {name.lower(): value for name, value in headers.items()}
-        return usage_of_invoke(reply, lower)
+        return usage_of_invoke(reply, response.headers)
 
     def _skim(self, headers: Mapping[str, str]) -> _Skimmed:
         operation = self._granted.route.operation

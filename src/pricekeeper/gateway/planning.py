@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +24,7 @@ from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.routes import Dialect, Route
 from pricekeeper.pricing import CacheWrite, Catalogue, Model, ModelRef, normalise_model_id
 from pricekeeper.tenants import Policy
-from pricekeeper.usecases.denying import noting
+from pricekeeper.usecases.denying import DENIALS, note_denial
 
 AUTO: Final = "auto"
 MAX_OUTPUT_TOKENS: Final = 4_096
@@ -37,8 +36,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """One call, before it is decided about."""
 
     route: Route
@@ -82,7 +80,7 @@ def plan_call(
     most = read_max_output(parsed, family)
     if most is None and not _answers(model, policy, catalogue):
         most = 0
-    bounds = replace(bounds_of(parsed, headers), max_output_tokens=most)
+    bounds = bounds_of(parsed, headers, lambda _: most)
     among: tuple[str, ...] = ()
     if model == AUTO and family is not None:
         among = _labels_of(family, policy, catalogue)
@@ -143,8 +141,11 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
         tags=dict(plan.tags),
         allow_lower_max_output=stated is None,
     )
-    with noting(services, policy, DeniedKind.GATEWAY, plan.model, plan.tags):
+    try:
         authorized = await services.authorizations.authorize(policy, request)
+    except DENIALS as denied:
+        note_denial(services, policy, DeniedKind.GATEWAY, plan.model, plan.tags, denied)
+        raise
     return authorized.authorization
 
 
@@ -187,6 +188,8 @@ def _tags(bounds: CallBounds, headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if name.startswith(TAG_PREFIX):
             found[name[len(TAG_PREFIX) :]] = value
+    if not found:
+        return found
     fitting = {
         name: value
         for name, value in found.items()

@@ -22,6 +22,7 @@ from pricekeeper.errors import (
 from pricekeeper.gateway.caller import Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT
 from pricekeeper.gateway.errors import Failed, Refusal, ReplyLost, Unavailable, refusal_of
+from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.identity import Identification, NotOursRefusal
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.passing import CallState, Granted, Passage, Room, answer
@@ -41,7 +42,7 @@ from pricekeeper.gateway.upstream import (
     passed_headers,
     read_whole,
 )
-from pricekeeper.telemetry.logs import write_lines
+from pricekeeper.telemetry.logs import GatheredLines
 from pricekeeper.tenants import Policy
 from pricekeeper.tokens import Principal
 
@@ -85,6 +86,7 @@ class Gateway:
         self._body_bytes_max = body_bytes_max
         self._deadline_secs = services.settings.request_deadline_ms / 1000
         self._logs = logs
+        self._lines = GatheredLines()
         self._identification = Identification(services.identity, services.clock, is_barred)
         self.meter = GatewayMeter()
         self._settlements = Settlements(services, self.meter, upstream.region)
@@ -212,7 +214,7 @@ class Gateway:
             response = await self._upstream.send(route, model_id, headers, body)
             async with response:
                 data = await read_whole(response)
-        except (*LOST, NoCredentialsError) as error:
+        except (*LOST, NotSentError, NoCredentialsError) as error:
             log.warning("upstream_failed", error=str(error) or type(error).__name__)
             raise Unavailable("Bedrock can't be reached") from error
         state.outcome, state.status = "free", response.status
@@ -243,7 +245,7 @@ class Gateway:
                 "cost_usd_micros": state.cost_usd_micros,
                 "elapsed_us": elapsed_ns // 1000,
             }
-            write_lines([_encode(line)])
+            self._lines.add(_encode(line))
 
 
 def _headers_of(scope: Any) -> dict[str, str]:

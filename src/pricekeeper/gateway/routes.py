@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 from urllib.parse import unquote
+
+import msgspec
 
 from pricekeeper.bedrock import Operation
 
@@ -26,8 +27,7 @@ class Dialect(Enum):
     ANTHROPIC = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """What a path asks for."""
 
     dialect: Dialect

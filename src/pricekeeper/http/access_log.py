@@ -7,11 +7,9 @@ the same redacting sink as every other line.
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
-from pricekeeper.telemetry.logs import timestamp, write_lines
+from pricekeeper.telemetry.logs import GatheredLines, timestamp
 
 
 class _Line(msgspec.Struct):
@@ -31,17 +29,11 @@ class AccessLog:
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self._encode = msgspec.json.Encoder().encode
-        self._gathered: list[bytes] = []
+        self._lines = GatheredLines()
 
     def note(self, method: str, route: str, status: int, elapsed_us: int, request_id: str) -> None:
         """Write a line, soon."""
         if not self._enabled:
             return
-        if not self._gathered:
-            asyncio.get_running_loop().call_soon(self._write)
         line = _Line("request", "info", timestamp(), request_id, method, route, status, elapsed_us)
-        self._gathered.append(self._encode(line))
-
-    def _write(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        write_lines(gathered)
+        self._lines.add(self._encode(line))

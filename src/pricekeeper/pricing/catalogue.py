@@ -13,15 +13,30 @@ from typing import Final
 
 import msgspec
 
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import ModelMismatchError, UnknownModelLabelError
-from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, normalise_model_id
-from pricekeeper.pricing.prices import PERMILLE, PriceTable, RateCard, Variant, laid_over, scaled
+from pricekeeper.pricing.model_ids import (
+    MODEL_ID_LENGTH_MAX,
+    ModelRef,
+    OpaqueId,
+    normalise_model_id,
+)
+from pricekeeper.pricing.prices import (
+    PERMILLE,
+    PriceTable,
+    RateCard,
+    Variant,
+    laid_over,
+    scaled,
+)
 from pricekeeper.values import ModelLabel
 
 CONTEXT_WINDOW_TOKENS: Final = 1_000_000
 """Taken for the window of a model that the deployment file states none for."""
 MAX_OUTPUT_TOKENS: Final = 128_000
 """Taken for the longest answer of a model that the deployment file states none for."""
+MATCHING_MAX: Final = 1_024
+"""Ids of models of which it is remembered which labels they mean."""
 
 
 class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,6 +114,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 f"{reported.scope} one was called; give the other rate a label of its own",
             )
 
+    def is_meant_by(self, text: str) -> bool:
+        """Whether that is an id of the model, at the model's own rate."""
+        if text == self.bedrock_model_id or text in self.aliases:
+            return True
+        ref = normalise_model_id(text)
+        return not isinstance(ref, OpaqueId) and ref.same_rate(self.ref)
+
     def is_multiple(self, variant: Variant) -> bool:
         """Whether the file prices that variant as a multiple of the default prices."""
         pricing: VariantPricing | None = getattr(self, variant.value)
@@ -119,11 +141,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 class Catalogue:
     """The models of the deployment by label, in the file's order. It never changes."""
 
-    __slots__ = ("_models", "origin")
+    __slots__ = ("_matching", "_models", "origin")
 
     def __init__(self, models: Mapping[ModelLabel, Model], origin: str) -> None:
         self._models = MappingProxyType(dict(models))
         self.origin = origin
+        self._matching: BoundedCache[str, tuple[ModelLabel, ...]] = BoundedCache(MATCHING_MAX)
 
     @property
     def labels(self) -> tuple[ModelLabel, ...]:
@@ -136,6 +159,15 @@ class Catalogue:
         if model is None:
             raise UnknownModelLabelError(label, self.labels)
         return model
+
+    def labels_of(self, model_id: str) -> tuple[ModelLabel, ...]:
+        """The labels of the models that an id or ARN means, each at its own rate."""
+        found = self._matching.get(model_id)
+        if found is None:
+            found = tuple(one.label for one in self if one.is_meant_by(model_id))
+            if len(model_id) <= MODEL_ID_LENGTH_MAX:
+                self._matching.put(model_id, found)
+        return found
 
     def __contains__(self, label: object) -> bool:
         return label in self._models

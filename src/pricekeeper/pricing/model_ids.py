@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 GEOGRAPHIES: Final = ("us", "eu", "apac", "au", "jp", "in", "us-gov")
 MODEL_ID_LENGTH_MAX: Final = 2048
+_REMEMBERED_MAX: Final = 1_024
 
 _GLOBAL: Final = "global"
 _PREFIXED: Final = re.compile(rf"({'|'.join((*GEOGRAPHIES, _GLOBAL))})\.(?=[^.]+\.)")
@@ -61,6 +63,11 @@ def normalise_model_id(text: str) -> ModelRef | OpaqueId:
     """The model that an id or ARN names, or that it names none."""
     if len(text) > MODEL_ID_LENGTH_MAX:
         return OpaqueId("an overlong id")
+    return _normalise(text)
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _normalise(text: str) -> ModelRef | OpaqueId:
     if arn := _ARN.fullmatch(text):
         if arn["service"] != "bedrock" or arn["kind"] not in _TELLING_KINDS:
             return OpaqueId(f"{arn['service']} {arn['kind']}")

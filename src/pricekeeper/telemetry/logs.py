@@ -8,6 +8,7 @@ is known to be secret, such as the deployment's own key.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import sys
@@ -67,6 +68,23 @@ def write_lines(lines: Sequence[bytes]) -> None:
     """Write finished lines to standard error, redacted, in one go."""
     sys.stderr.buffer.write(redacted(b"\n".join(lines)) + b"\n")
     sys.stderr.buffer.flush()
+
+
+class GatheredLines:
+    """Lines that are written together, once per turn of the event loop."""
+
+    def __init__(self) -> None:
+        self._gathered: list[bytes] = []
+
+    def add(self, line: bytes) -> None:
+        """Write a finished line, soon."""
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._gathered.append(line)
+
+    def _write(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        write_lines(gathered)
 
 
 def timestamp() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -20,6 +21,8 @@ SECRET_PREFIX: Final = "pkas_"  # noqa: S105 - what every such secret begins wit
 """By it the log recognises a secret, and so do people."""
 NAME_PREFIX: Final = "PK"
 
+_REMEMBERED_MAX: Final = 4_096
+_KEYS_MAX: Final = 64
 _PURPOSE: Final = b"pricekeeper aws credentials 1"
 """A refresh token's seal covers what begins with the name of its key, so it never covers this."""
 
@@ -36,6 +39,7 @@ class AwsCredentials(msgspec.Struct, frozen=True):
         return f"AwsCredentials(access_key_id={self.access_key_id!r})"
 
 
+@lru_cache(maxsize=_REMEMBERED_MAX)
 def derive_access_key_id(token_id: str) -> str:
     """The public name of a token's credentials: its ``jti``, in letters that AWS SDKs take."""
     return NAME_PREFIX + base64.b32encode(token_id.encode()).rstrip(b"=").decode()
@@ -43,9 +47,14 @@ def derive_access_key_id(token_id: str) -> str:
 
 def derive_secret_access_key(token: str, key: SigningKey) -> str:
     """The secret that belongs to a token which this key has signed."""
-    own_key = hmac.digest(key.refresh.secret, _PURPOSE, "sha256")
+    own_key = _own_key(key.refresh.secret)
     derived = hmac.digest(own_key, token.encode("utf-8", "surrogatepass"), "sha256")
     return SECRET_PREFIX + base64.urlsafe_b64encode(derived).rstrip(b"=").decode()
+
+
+@lru_cache(maxsize=_KEYS_MAX)
+def _own_key(secret: bytes) -> bytes:
+    return hmac.digest(secret, _PURPOSE, "sha256")
 
 
 def find_secret_access_key(token: str, keys: VerifyingKeys) -> str | None:

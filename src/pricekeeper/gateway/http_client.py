@@ -1,0 +1,434 @@
+"""HTTP/1.1 as the gateway speaks it to Bedrock: a request goes out whole, a reply as it comes.
+
+A client for every purpose takes two thirds of the time of a plain relay for what no call needs:
+redirects, cookies, compression, hooks, a task and a timer for each request. Here a request is one
+write, its reply is read by the parser that reads our callers' requests, and one timer looks after
+all connections.
+
+A request is sent once. Whoever sends it learns whether it surely did not go out (`NotSentError`) or
+may have (`ReplyBrokenError`), and decides what that means.
+
+Bounds: `connections_max` connections at once, the next request waits; `HEAD_BYTES_MAX` of a head;
+`UNREAD_BYTES_MAX` of a reply that nobody has read, then no more is taken from the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import httptools
+
+HEAD_BYTES_MAX: Final = 64 * 1024
+UNREAD_BYTES_MAX: Final = 128 * 1024
+PIECE_BYTES: Final = 1 << 18
+"""A longer body is written in such pieces, between which the event loop does other things."""
+LOOK_SECS: Final = 5
+"""How often connections are looked at that are silent, or that nobody uses."""
+CLOSING_TURNS_MAX: Final = 100
+_INFORMATIONAL: Final = range(100, 200)
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""With one of these a reply has an end of its own; without, it ends with its connection."""
+
+
+class NotSentError(Exception):
+    """There is no connection: the request has surely not reached the other side."""
+
+
+class ReplyBrokenError(Exception):
+    """The request may have reached the other side, and no whole answer has come back."""
+
+
+class Waits(NamedTuple):
+    """How long a client waits, in seconds."""
+
+    connect: float
+    silence: float
+    """For the next bytes of a reply."""
+    unused: float
+    """For the next request on a connection."""
+
+
+class Reply:
+    """The answer to a request; its body is read as it comes."""
+
+    __slots__ = ("_connection", "_error", "_is_whole", "_parts", "_waiting", "begun", "raw_headers",
+                 "size", "status")  # fmt: skip
+
+    def __init__(self, connection: _Connection) -> None:
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Set when its head is there."""
+        self.status = 0
+        self.raw_headers: list[tuple[bytes, bytes]] = []
+        """As they came, with names in lower case."""
+        self.size = 0
+        """How many bytes wait to be read."""
+        self._connection: _Connection | None = connection
+        self._parts: list[bytes] = []
+        self._is_whole = False
+        self._error: ReplyBrokenError | TimeoutError | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers by name, in lower case; of those that are there twice, the first."""
+        found: dict[str, str] = {}
+        for name, value in self.raw_headers:
+            found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+        return found
+
+    async def read(self) -> bytes:
+        """The next bytes of the body, all that are there; nothing at its end.
+
+        Raises `ReplyBrokenError` or `TimeoutError` if it ends in the middle.
+        """
+        while not self._parts and not self._is_whole:
+            if self._error is not None:
+                raise self._error
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        parts, self._parts = self._parts, []
+        self.size = 0
+        if self._connection is not None:
+            self._connection.resume()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Let go of it; its connection with it, if there is more to come."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Its head has come."""
+        self.status, self.raw_headers = status, headers
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    def add(self, part: bytes) -> None:
+        """A part of its body has come."""
+        self._parts.append(part)
+        self.size += len(part)
+        self._wake()
+
+    def end(self) -> None:
+        """All of it has come."""
+        self._connection, self._is_whole = None, True
+        self._wake()
+
+    def fail(self, error: ReplyBrokenError | TimeoutError) -> None:
+        """The rest of it will not come."""
+        self._connection, self._error = None, error
+        if not self.begun.done():
+            self.begun.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, with one request under way at most."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._reply: Reply | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._has_length = False
+        self._keeps_alive = False
+        self._is_reading = True
+        self._written: asyncio.Future[None] | None = None
+        """Somebody waits until more can be written."""
+        self.since = self._loop.time()
+        """When it was last heard of, or used."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another request can be sent on it."""
+        transport = self._transport
+        return transport is not None and self._reply is None and not transport.is_closing()
+
+    def is_due(self, now: float, waits: Waits) -> bool:
+        """Whether it was silent or unused for too long. What we do not read is not silent."""
+        if self._reply is None:
+            return now - self.since >= waits.unused
+        return self._is_reading and now - self.since >= waits.silence
+
+    def begin(self) -> Reply:
+        """Take it for one request."""
+        self._reply = Reply(self)
+        self.since = self._loop.time()
+        return self._reply
+
+    async def send(self, reply: Reply, head: bytes, body: bytes) -> None:
+        """Send the request that it was taken for; returns when the reply to it has begun."""
+        try:
+            if len(body) <= PIECE_BYTES:
+                self._write(head + body)
+            else:
+                self._write(head)
+                await self._write_pieces(reply, body)
+            await reply.begun
+        except BaseException:
+            reply.begun.cancel()
+            self.close()
+            raise
+
+    async def _write_pieces(self, reply: Reply, body: bytes) -> None:
+        for start in range(0, len(body), PIECE_BYTES):
+            if reply.begun.done():  # it does not want the rest, and would take it for a request
+                self._keeps_alive = False
+                return
+            self._write(body[start : start + PIECE_BYTES])
+            self.since = self._loop.time()
+            if self._written is not None:
+                await asyncio.wait((self._written, reply.begun), return_when="FIRST_COMPLETED")
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def resume(self) -> None:
+        """Read on: what had come was read."""
+        if not self._is_reading and self._transport is not None:
+            self._is_reading = True
+            self.since = self._loop.time()
+            self._transport.resume_reading()
+
+    def expire(self) -> None:
+        """End it: its reply does not go on, or nobody uses it."""
+        self._break(TimeoutError("nothing came for too long"))
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._client.note_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        reply = self._reply
+        if reply is not None and reply.begun.done() and exc is None and not self._has_length:
+            self._end()
+        self._break(ReplyBrokenError("the connection was closed" if exc is None else str(exc)))
+        self.resume_writing()
+        self._client.note_lost(self)
+
+    def pause_writing(self) -> None:
+        if self._written is None:
+            self._written = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        written, self._written = self._written, None
+        if written is not None and not written.done():
+            written.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self.since = self._loop.time()
+        try:
+            if self._reply is None:
+                raise ReplyBrokenError("something came that nobody has asked for")
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ReplyBrokenError) as error:
+            self._break(ReplyBrokenError(f"what came is no answer: {error}"))
+            self.close()
+
+    def on_message_begin(self) -> None:
+        if self._reply is None:
+            raise ReplyBrokenError("there is an answer too many")
+        self._headers, self._head_bytes, self._has_length = [], 0, False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise ReplyBrokenError("its head is too large")
+        name = name.lower()
+        if name in _LENGTHS:
+            self._has_length = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._reply is not None and status not in _INFORMATIONAL:
+            self._keeps_alive = self._parser.should_keep_alive()
+            self._reply.begin(status, self._headers)
+            self._headers = []  # what follows the body is nobody's header
+
+    def on_body(self, body: bytes) -> None:
+        reply = self._reply
+        if reply is None:
+            return
+        reply.add(body)
+        if reply.size > UNREAD_BYTES_MAX and self._is_reading and self._transport is not None:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._reply is not None and self._reply.begun.done():  # else more than a hint follows
+            self._end()
+
+    def _end(self) -> None:
+        """The reply is whole: the next request can use the connection, if it is to go on."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.end()
+            self.resume()
+            if not self._keeps_alive:
+                self.close()
+            self._client.note_free(self)
+
+    def _break(self, error: ReplyBrokenError | TimeoutError) -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.fail(error)
+            self._client.note_free(self)
+
+
+class HttpClient:
+    """Sends requests to one server, on connections that are used again."""
+
+    def __init__(self, url: str, waits: Waits, connections_max: int) -> None:
+        parts = urlsplit(url)
+        self._is_secure = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._is_secure else 80)
+        self._waits = waits
+        self._room = asyncio.Semaphore(connections_max)
+        self._all: set[_Connection] = set()
+        self._idle: list[_Connection] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @cached_property
+    def _trust(self) -> ssl.SSLContext:
+        # Reading the machine's certificates takes longer than anything else about a connection.
+        return ssl.create_default_context()
+
+    async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Send one request; its reply has begun.
+
+        Raises `NotSentError`, or `ReplyBrokenError` or `TimeoutError` if it may have been sent.
+        """
+        head = _head(path, headers, len(body))
+        await self._room.acquire()
+        try:
+            connection = self._take_idle() or await self._connect()
+            reply = connection.begin()
+        except BaseException:
+            self._room.release()
+            raise
+        await connection.send(reply, head, body)
+        return reply
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self._all):
+            connection.close()
+        for _ in range(CLOSING_TURNS_MAX):  # each of them learns that it is closed
+            if not self._all:
+                break
+            await asyncio.sleep(0)
+
+    def note_made(self, connection: _Connection) -> None:
+        """It is there."""
+        self._all.add(connection)
+        if self._timer is None:
+            self._look_later()
+
+    def note_free(self, connection: _Connection) -> None:
+        """A request on it has ended; the next one may use it."""
+        self._room.release()
+        if connection.is_usable:
+            self._idle.append(connection)
+
+    def note_lost(self, connection: _Connection) -> None:
+        """It is closed."""
+        self._all.discard(connection)
+
+    def _take_idle(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def _connect(self) -> _Connection:
+        loop, waits = asyncio.get_running_loop(), self._waits
+        failure: Exception = NotSentError(f"{self._host} has no address")
+        try:
+            async with asyncio.timeout(waits.connect):
+                found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError) as error:
+            raise NotSentError(f"{self._host} can't be found: {error}") from error
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        for address in addresses:  # each has its part of the time, so that one can't use up all
+            try:
+                async with asyncio.timeout(waits.connect / len(addresses)):
+                    _, connection = await loop.create_connection(
+                        lambda: _Connection(self),
+                        address,
+                        self._port,
+                        ssl=self._trust if self._is_secure else None,
+                        server_hostname=self._host if self._is_secure else None,
+                    )
+            except (OSError, TimeoutError) as error:
+                failure = error
+                continue
+            if connection.is_usable:  # else it was closed at once
+                return connection
+        raise NotSentError(str(failure) or type(failure).__name__) from failure
+
+    def _look_later(self) -> None:
+        secs = min(LOOK_SECS, self._waits.silence, self._waits.unused)
+        self._timer = asyncio.get_running_loop().call_later(secs, self._look)
+
+    def _look(self) -> None:
+        """End connections that were silent for too long, or that nobody uses."""
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._all):
+            if connection.is_due(now, self._waits):
+                connection.expire()
+        self._idle = [connection for connection in self._idle if connection.is_usable]
+        self._timer = None
+        if self._all:
+            self._look_later()
+
+
+def _head(path: str, headers: Mapping[str, str], length: int) -> bytes:
+    """The head of a request. Raises `NotSentError` for one that would have a line too many."""
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    lines.append(f"content-length: {length}")
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1 or "\0" in text:
+        raise NotSentError("a header has more than one line")
+    return text.encode() + b"\r\n\r\n"
