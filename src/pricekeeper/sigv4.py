@@ -16,6 +16,8 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
+
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PRESENTED: Final = re.compile(
     rf"{ALGORITHM} ++Credential=(?P<key>[A-Za-z0-9]{{16,128}}+)/(?P<day>[0-9]{{8}})"
@@ -35,8 +37,7 @@ class AwsKeys:
     session_token: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Presented:
+class Presented(msgspec.Struct, frozen=True):
     """What an ``Authorization`` header says about its signature."""
 
     access_key: str
@@ -118,13 +119,41 @@ def signature_of(
     stamp: str,
 ) -> str:
     """The signature over exactly the headers that are presented; those must all be there."""
+    return signature_by(
+        derived_key(secret_key, presented),
+        presented,
+        method=method,
+        path=path,
+        query=query,
+        headers=headers,
+        content_sha256=content_sha256,
+        stamp=stamp,
+    )
+
+
+def signature_by(
+    key: bytes,
+    presented: Presented,
+    *,
+    method: str,
+    path: str,
+    query: str,
+    headers: Mapping[str, str],
+    content_sha256: str,
+    stamp: str,
+) -> str:
+    """The same, by the key of its day, region and service (`derived_key`)."""
     lines = "".join(f"{name}:{' '.join(headers[name].split())}\n" for name in presented.names)
     names = ";".join(presented.names)
     canonical = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{content_sha256}"
     digest = sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
     to_sign = f"{ALGORITHM}\n{stamp}\n{presented.scope}\n{digest}"
-    parts = (presented.day, presented.region, presented.service)
-    return hmac.digest(_derived_key(secret_key, parts), to_sign.encode(), "sha256").hex()
+    return hmac.digest(key, to_sign.encode(), "sha256").hex()
+
+
+def derived_key(secret_key: str, presented: Presented) -> bytes:
+    """What requests of a day, region and service are signed with in place of the secret."""
+    return _derived_key(secret_key, (presented.day, presented.region, presented.service))
 
 
 @lru_cache(_DERIVED_MAX)

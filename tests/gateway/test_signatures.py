@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import aiobotocore.session
 import botocore.session
+import msgspec
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -301,7 +302,7 @@ def test_a_day_that_is_not_the_dates_is_refused(world: World, app: App, signer: 
     assert presented is not None
 
     def with_day(day: str) -> Signed:
-        made = replace(presented, day=day)
+        made = msgspec.structs.replace(presented, day=day)
         headers = {name.lower(): value for name, value in signed.headers.items()}
         signature = signature_of(
             signer.keys["SecretAccessKey"],

@@ -21,6 +21,7 @@ from pricekeeper.bedrock.usage import Usage, usage_of_body, usage_of_converse, u
 FRAME_BYTES_MAX: Final = 32 << 20
 """A frame that says it is longer is no frame: the rest of the stream is not looked at."""
 _PRELUDE: Final = struct.Struct("!III")
+_unpack: Final = _PRELUDE.unpack_from
 _FRAME_BYTES_MIN: Final = 16
 _CRC_BYTES: Final = 4
 _FIRST: Final = 2
@@ -29,12 +30,24 @@ _FIRST: Final = 2
 class StreamUsage:
     """What a stream says was used, once it has said so."""
 
-    __slots__ = ("_buffer", "_first", "_is_converse", "_last", "_lost", "_tier", "size")
+    __slots__ = (
+        "_buffer",
+        "_first",
+        "_is_converse",
+        "_last",
+        "_lost",
+        "_needed",
+        "_tier",
+        "size",
+    )
 
     def __init__(self, operation: Operation, service_tier: str | None = None) -> None:
         self._is_converse = operation.is_converse
         self._tier = service_tier
         self._buffer = bytearray()
+        """The beginning of a frame whose end has not come."""
+        self._needed = 0
+        """How many bytes there must be before it is looked at again."""
         self._first: list[bytes] = []
         self._last = b""
         self._lost = False
@@ -46,25 +59,35 @@ class StreamUsage:
         self.size += len(chunk)
         if self._lost:
             return
+        if not self._buffer:
+            self._walk(chunk)
+            return
         self._buffer += chunk
-        at = 0
-        while len(self._buffer) - at >= _FRAME_BYTES_MIN:
-            length, headers_length, _ = _PRELUDE.unpack_from(self._buffer, at)
-            if not _FRAME_BYTES_MIN + headers_length <= length <= FRAME_BYTES_MAX:
-                self._lost = True
-                self._buffer.clear()
-                return
-            if len(self._buffer) - at < length:
-                break
-            payload_at = at + _PRELUDE.size + headers_length
-            self._keep(bytes(self._buffer[payload_at : at + length - _CRC_BYTES]))
-            at += length
-        del self._buffer[:at]
+        if len(self._buffer) >= self._needed:
+            data = bytes(self._buffer)
+            self._buffer.clear()
+            self._walk(data)
 
-    def _keep(self, payload: bytes) -> None:
-        if len(self._first) < _FIRST:
-            self._first.append(payload)
-        self._last = payload
+    def _walk(self, data: bytes) -> None:
+        """Go from frame to frame, and keep what is not whole yet."""
+        at, end, payload, needed = 0, len(data), None, _FRAME_BYTES_MIN
+        while end - at >= _FRAME_BYTES_MIN:
+            length, headers_length, _ = _unpack(data, at)
+            if not _FRAME_BYTES_MIN + headers_length <= length <= FRAME_BYTES_MAX:
+                self._lost, at = True, end
+                break
+            if end - at < length:
+                needed = length
+                break
+            payload = slice(at + _PRELUDE.size + headers_length, at + length - _CRC_BYTES)
+            if len(self._first) < _FIRST:
+                self._first.append(data[payload])
+            at += length
+        if payload is not None:
+            self._last = data[payload]
+        if at < end:
+            self._buffer += data[at:]
+            self._needed = needed
 
     def usage(self) -> Usage | None:
         """What was used; ``None`` as long as the stream has not said it."""
@@ -79,7 +102,7 @@ class StreamUsage:
 
     def _with_cache(self, total: Usage) -> Usage:
         """Add what the beginning says: what was read from the cache, and written for how long."""
-        begun = next(self._begun(), None)
+        begun = next(self._found_first(), None)
         if begun is None:
             return total
         for_an_hour = begun.cache_write_1h_tokens
@@ -91,7 +114,7 @@ class StreamUsage:
             cache_write_1h_tokens=for_an_hour,
         )
 
-    def _begun(self) -> Iterator[Usage]:
+    def _found_first(self) -> Iterator[Usage]:
         for payload in self._first:
             event = _chunk(payload)
             message = None if event is None else event.get("message")

@@ -1,8 +1,21 @@
-"""What the gateway tells the server about a connection, beyond what ASGI has words for."""
+"""What the gateway and the server tell each other beyond what ASGI has words for."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 ABORT: Final = "pricekeeper.abort"
 """The type of the message that ends a connection whose answer can't be finished."""
+
+
+class Exchange(Protocol):
+    """A request and its answer, for what can be done at once; ASGI's messages are awaited."""
+
+    def take_body(self) -> bytes | None:
+        """The body, if all of it is here; ``None`` if it has to be received."""
+        ...
+
+    def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write an answer; whether that was done. If its reader is slow, it has to be sent."""
+        ...

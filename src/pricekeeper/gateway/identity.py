@@ -19,12 +19,13 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import InvalidTokenError
 from pricekeeper.gateway.errors import Refusal
-from pricekeeper.sigv4 import Presented, escaped_path, parse_presented, signature_of
+from pricekeeper.sigv4 import Presented, derived_key, escaped_path, parse_presented, signature_by
 from pricekeeper.tokens import Identity, Principal
 from pricekeeper.tokens.aws_credentials import derive_access_key_id
 
 SKEW_SECS_MAX: Final = 300
 SERVICES: Final = frozenset({"bedrock", "bedrock-mantle"})
+SIGNING_KEYS_MAX: Final = 4_096
 PAIRS_MAX: Final = 4_096
 PAIR_SECS: Final = 300
 """For how long a token stands in for a pair of id and secret; it is validated on every call."""
@@ -55,6 +56,8 @@ class Identification:
         self._is_barred = is_barred
         self._pairs: BoundedCache[bytes, tuple[int, str]] = BoundedCache(PAIRS_MAX)
         """The token that was issued for a pair, by the pair's digest."""
+        self._signing_keys: BoundedCache[tuple[str, str], bytes] = BoundedCache(SIGNING_KEYS_MAX)
+        """By the ids of tokens that were valid, and what was signed for; each is of one day."""
 
     async def identify(
         self,
@@ -83,11 +86,19 @@ class Identification:
                 "sign the request with credentials of /auth/aws-credentials, or send a bearer",
             )
         token = headers.get("x-amz-security-token", "")
-        self._check_signature(presented, token, method, raw_path, query, headers, body)
-        principal = self._identity.recall(token) or await self._identity.validate(token)
+        recalled = self._identity.recall(token)
+        known = None if recalled is None else self._recall_key(recalled, presented)
+        key = self._check_signature(presented, token, known, method, raw_path, query, headers, body)
+        principal = recalled or await self._identity.validate(token)
         if presented.access_key != derive_access_key_id(principal.token_id):
             raise NotOursRefusal
+        if known is None:
+            self._signing_keys.put((principal.token_id, presented.scope), key)
         return principal
+
+    def _recall_key(self, principal: Principal, presented: Presented) -> bytes | None:
+        """What the holder of a token that is valid signs with in that scope, if it has before."""
+        return self._signing_keys.get((principal.token_id, presented.scope))
 
     async def _by_bearer(self, bearer: str, address: str | None) -> Principal:
         client_id, separator, secret = bearer.partition(":")
@@ -112,13 +123,17 @@ class Identification:
         self,
         presented: Presented,
         token: str,
+        known: bytes | None,
         method: str,
         raw_path: str,
         query: str,
         headers: Mapping[str, str],
         body: bytes,
-    ) -> None:
-        """Raise unless the signature was made with the token's secret, over this request, now."""
+    ) -> bytes:
+        """Raise unless the signature was made with the token's secret, over this request, now.
+
+        Returns the key of that scope, which follows from the secret; it may be ``known``.
+        """
         stamp = headers.get("x-amz-date", "")
         names = set(presented.names)
         headers = {**headers, _AUTHORITY: headers.get("host", "")}
@@ -130,9 +145,11 @@ class Identification:
         content = hashlib.sha256(body).hexdigest()
         if headers.get("x-amz-content-sha256", content) != content:
             raise Refusal(403, "InvalidSignatureException", "the body is not what was signed")
-        secret = self._identity.find_aws_secret(token)
-        expected = signature_of(
-            secret or "",
+        key = known
+        if key is None and (secret := self._identity.find_aws_secret(token)) is not None:
+            key = derived_key(secret, presented)
+        expected = signature_by(
+            key or b"",
             presented,
             method=method,
             path=escaped_path(raw_path),
@@ -141,8 +158,9 @@ class Identification:
             content_sha256=content,
             stamp=stamp,
         )
-        if secret is None or not hmac.compare_digest(expected, presented.signature):
+        if key is None or not hmac.compare_digest(expected, presented.signature):
             raise NotOursRefusal
+        return key
 
     def _check_time(self, presented: Presented, stamp: str) -> None:
         found = _STAMP.fullmatch(stamp)

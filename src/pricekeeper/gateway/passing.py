@@ -22,7 +22,7 @@ from pricekeeper.bedrock import Operation, StreamUsage, Usage
 from pricekeeper.bedrock.refusals import is_refusal
 from pricekeeper.bedrock.usage import TELLING, usage_of_body, usage_of_converse, usage_of_invoke
 from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
-from pricekeeper.gateway.connection import ABORT
+from pricekeeper.gateway.connection import ABORT, Exchange
 from pricekeeper.gateway.errors import Refusal, ReplyLost, Unavailable
 from pricekeeper.gateway.http_client import NotSentError, Reply
 from pricekeeper.gateway.meter import GatewayMeter
@@ -51,6 +51,8 @@ class CallState(msgspec.Struct):
 
     request_id: str
     dialect: Dialect
+    exchange: Exchange | None = None
+    """For an answer that is written whole; none where another server serves."""
     route: str = "none"
     label: str = ""
     authorization_id: str = ""
@@ -276,5 +278,7 @@ async def answer(
     """Send a whole answer."""
     state.has_begun = True
     headers.append((b"content-length", b"%d" % len(body)))
+    if state.exchange is not None and state.exchange.write_whole(status, headers, body):
+        return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

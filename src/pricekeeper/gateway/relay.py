@@ -20,7 +20,7 @@ from pricekeeper.errors import (
     PriceKeeperError,
 )
 from pricekeeper.gateway.caller import Drains, Receive, Send
-from pricekeeper.gateway.connection import ABORT
+from pricekeeper.gateway.connection import ABORT, Exchange
 from pricekeeper.gateway.errors import Failed, Refusal, ReplyLost, Unavailable, refusal_of
 from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.identity import Identification, NotOursRefusal
@@ -92,11 +92,13 @@ class Gateway:
         self._settlements = Settlements(services, self.meter, upstream.region)
         self._room = Room(self.meter, self._settlements, Drains(self.meter))
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self, scope: Any, receive: Receive, send: Send, exchange: Exchange | None = None
+    ) -> None:
         """Serve one request, whatever happens inside."""
         started_ns = perf_counter_ns()
         route = find_route(scope["raw_path"])
-        state = CallState(f"{getrandbits(128):032x}", Dialect.AWS)
+        state = CallState(f"{getrandbits(128):032x}", Dialect.AWS, exchange)
         if route is not None:
             state.dialect, state.route = route.dialect, route.name
         try:
@@ -123,7 +125,7 @@ class Gateway:
         if scope["method"] != "POST":
             raise Refusal(405, "UnknownOperationException", "use POST")
         headers = _headers_of(scope)
-        body = await self._read(receive, headers)
+        body = await self._read(receive, headers, state.exchange)
         if body is None:
             state.outcome = "left"
             return
@@ -152,13 +154,19 @@ class Gateway:
         self.meter.added.note((perf_counter_ns() - began_ns) // 1000)
         await Passage(self._room, granted, state).run(sending, receive, send)
 
-    async def _read(self, receive: Receive, headers: Mapping[str, str]) -> bytes | None:
+    async def _read(
+        self, receive: Receive, headers: Mapping[str, str], exchange: Exchange | None
+    ) -> bytes | None:
         """The whole body; ``None`` if the caller left before its end."""
         most = self._body_bytes_max
         declared = headers.get("content-length", "")
-        too_large = Refusal(413, "ValidationException", f"the body may have {most} bytes at most")
         if declared.isdigit() and int(declared) > most:
-            raise too_large
+            raise _too_large(most)
+        whole = None if exchange is None else exchange.take_body()
+        if whole is not None:
+            if len(whole) > most:
+                raise _too_large(most)
+            return whole
         body = bytearray()
         while True:  # ends with the body, or with the bound on it
             message = await receive()
@@ -166,7 +174,7 @@ class Gateway:
                 return None
             body += message.get("body", b"")
             if len(body) > most:
-                raise too_large
+                raise _too_large(most)
             if not message.get("more_body", False):
                 return bytes(body)
 
@@ -257,6 +265,10 @@ def _headers_of(scope: Any) -> dict[str, str]:
         if twice:
             raise Refusal(400, "ValidationException", f"sent more than once: {', '.join(twice)}")
     return found
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, "ValidationException", f"the body may have {most} bytes at most")
 
 
 async def _refuse(send: Send, refusal: Refusal, state: CallState) -> None:

@@ -148,8 +148,7 @@ class Shell:
         if scope.get("raw_path", b"").startswith(PREFIX):
             gateway = scope["state"].get(GATEWAY)
             if gateway is not None:
-                scope.pop(EXCHANGE, None)  # its answers may be streams
-                await gateway(scope, receive, send)
+                await gateway(scope, receive, send, scope.pop(EXCHANGE, None))
                 return
         started_ns = perf_counter_ns()
         request = Incoming(scope, receive)
